@@ -1,0 +1,75 @@
+# Everything happens in .venv, which is made on first use; `make clean` takes it away again.
+#
+#   make demo PYTHON=/path/to/python3.12     another interpreter
+#   make test PYTEST="-k belief -x"          other arguments for pytest
+
+PYTHON ?= $(shell command -v python3.11 >/dev/null 2>&1 && python3.11 -c '' >/dev/null 2>&1 && echo python3.11 || echo python3)
+PYTEST ?= -n 2
+
+VENV := .venv
+BIN  := $(VENV)/bin
+# On a terminal pip shows its progress; in a log it keeps quiet.
+PIP  := $(BIN)/python -m pip --disable-pip-version-check install $(shell [ -t 2 ] || echo -q) -c constraints.txt
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint format bench browser clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+
+demo: $(VENV)/installed  ## synthesize, verify and draw a policy for Particle Dance
+	$(BIN)/psyco synthesize particle-dance --require examples/particle_dance.props --episodes 60000 --seed 0 --out runs/demo
+	$(BIN)/psyco render runs/demo
+	@echo; echo "The pictures of agent and particle:"; ls runs/demo/*.png runs/demo/*.gif 2>/dev/null || true
+
+test: lint browser  ## all checks and all tests, slow ones and every extra included
+	$(BIN)/python -m pytest $(PYTEST)
+
+lint: $(VENV)/installed-dev  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/installed-dev  ## let ruff format and mend what it can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/installed-dev  ## the benchmark tables
+	$(BIN)/python -m benchmarks
+
+# Browser tests drive Debian's Chromium. Elsewhere any chromium, google-chrome or $$CHROMIUM will do.
+browser:
+	@find_browser() { command -v "$${CHROMIUM:-chromium}" || command -v chromium-browser || command -v google-chrome; }; \
+	if ! find_browser >/dev/null && [ "$$(id -u)" = 0 ] && grep -qs '^ID=debian' /etc/os-release; then \
+	  echo "Installing Debian's chromium for the browser tests (about a minute) ..."; \
+	  { apt-get -qq update && DEBIAN_FRONTEND=noninteractive \
+	    apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core >/dev/null; } || true; \
+	fi; \
+	if find_browser >/dev/null; then :; \
+	elif [ "$$CI" = true ]; then \
+	  echo "No Chromium, and CI=true: the browser tests must run here. Install the package chromium." >&2; exit 1; \
+	else \
+	  echo "NOTE: no Chromium here, so the browser tests are left out. Install chromium (or set CHROMIUM) to run them."; \
+	fi
+
+clean:  ## remove .venv, caches and build products; runs/ stays
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The default install: what a user gets with `pip install psyco`, at the versions in constraints.txt.
+$(VENV)/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "PSyCo needs Python 3.11 or later; '$(PYTHON)' is $$($(PYTHON) --version 2>/dev/null || echo not here)." >&2; \
+	  echo "Install one (Debian: apt-get install python3 python3-venv) or name it: make ... PYTHON=python3.12" >&2; exit 1; }
+	@echo "Installing PSyCo into $(VENV): about 180 MB to download, about a minute, once ..."
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || { \
+	  echo "'$(PYTHON)' cannot make virtual environments. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@$(PIP) -e .
+	@touch $@
+
+# Every extra and the development tools, on top.
+$(VENV)/installed-dev: $(VENV)/installed
+	@echo "Installing every extra and the development tools: about 600 MB to download, about three minutes, once ..."
+	@$(PIP) -e '.[all,dev]'
+	@touch $@

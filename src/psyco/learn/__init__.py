@@ -1,0 +1,1 @@
+"""L: learning a policy."""

@@ -1,0 +1,59 @@
+"""What every learner is: propose parameters to try, update from how their episodes went."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+from jax import Array
+
+from psyco.rollout.episodes import Episodes
+
+LearnerState = Any  # any pytree of arrays
+
+
+class Proposal(NamedTuple):
+    """One generation to be sampled."""
+
+    theta: Array  # [B, D] parameters, one episode each
+    memo: Any  # what the learner wants back in `update`
+
+
+class Generation(NamedTuple):
+    """What one generation looked like: a row of the metrics table, per demand where `[K]`."""
+
+    ret: Array  # [] mean return
+    length: Array  # [] mean episode length
+    satisfied: Array  # [] share of episodes that satisfy all demands
+    lam: Array  # [] weight of return
+    ret_satisfying: Array  # [] mean return of satisfying episodes, NaN without any
+    ret_violating: Array  # []
+    cost_satisfying: Array  # [] mean total cost of satisfying episodes
+    cost_violating: Array  # []
+    cost: Array  # [K] mean cost
+    share: Array  # [K] satisfied share
+    c_sat: Array  # [K] confidence
+
+
+class Learner(Protocol):
+    """Pure functions of a state; runs compiled or in a host loop alike.
+
+    `update` is called under `belief.double_precision()`; everything else under JAX's default types.
+    """
+
+    @property
+    def episodes_per_generation(self) -> int:
+        """B: how many episodes one proposal takes."""
+
+    def init(self, theta: Array) -> LearnerState:
+        """Start from parameters `[D]`."""
+
+    def propose(self, key: Array, state: LearnerState) -> Proposal:
+        """Parameters to try in this generation."""
+
+    def update(
+        self, state: LearnerState, proposal: Proposal, episodes: Episodes
+    ) -> tuple[LearnerState, Generation]:
+        """Learn from their episodes."""
+
+    def deployed(self, state: LearnerState) -> Array:
+        """The parameters `[D]` that would be used if learning ended now."""

@@ -1,0 +1,48 @@
+"""Evolution strategies (Alg. ES) as init / ask / tell.
+
+The paper writes ε ~ Normal(0, σ) and divides by σ once more; here the noise ν has unit variance, θ_i = θ + σν_i,
+and θ moves by α/(σN) Σ f_i ν_i, which is what gives the paper's results.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+class ESState(NamedTuple):
+    """What evolves."""
+
+    theta: Array  # [D] current parameters
+    generation: Array  # [] int32
+
+
+def init(theta: Array) -> ESState:
+    """Start from parameters `[D]`."""
+    return ESState(jnp.asarray(theta, jnp.float32), jnp.int32(0))
+
+
+def ask(key: Array, state: ESState, *, population: int) -> Array:
+    """Unit noise `[population, D]` (Alg. ES, line 5); the key is consumed."""
+    return jax.random.normal(key, (population, state.theta.size), jnp.float32)
+
+
+def offspring(state: ESState, noise: Array, *, sigma: float) -> Array:
+    """Perturbed parameters `[population, D]` (Alg. ES, line 6)."""
+    return state.theta + sigma * noise
+
+
+def tell(state: ESState, noise: Array, score: Array, *, alpha: float, sigma: float) -> ESState:
+    """Move along score-weighted noise (Alg. ES, line 9)."""
+    step = alpha / (sigma * len(noise)) * (score @ noise)
+    return ESState(state.theta + step, state.generation + 1)
+
+
+def normalize(x: Array) -> Array:
+    """Zero mean and unit standard deviation (Eq. normalize); values with no spread carry no signal: 0."""
+    # Equal values may differ from their own rounded mean, so spread is judged by the values themselves.
+    spread = x.max() > x.min()
+    return jnp.where(spread, (x - x.mean()) / jnp.where(spread, x.std(), 1.0), 0.0)

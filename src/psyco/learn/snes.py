@@ -1,0 +1,127 @@
+"""Safe Neural Evolutionary Strategies (Alg. SNES). Not Separable Natural Evolution Strategies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from psyco.errors import RunError
+from psyco.learn import belief as beliefs
+from psyco.learn import es
+from psyco.learn.base import Generation, Proposal
+from psyco.learn.belief import Belief, single_precision
+from psyco.learn.calibration import CALIBRATIONS, Evidence
+from psyco.rollout.episodes import Episodes
+
+
+class SNESState(NamedTuple):
+    """An evolution strategy and a belief about its offspring."""
+
+    es: es.ESState
+    belief: Belief
+
+
+@dataclass(frozen=True)
+class SNES:
+    """The paper's learner.
+
+    Args:
+        p_req: required probability of each demand.
+        c_req: required confidence of each demand.
+        population: offspring per generation, N.
+        alpha: learning rate α.
+        sigma: perturbation rate σ.
+        calibration: the rule that turns belief into λ; the paper's is "soft".
+        sign: 1 to maximise the return, -1 to minimise it.
+    """
+
+    p_req: tuple[float, ...]
+    c_req: tuple[float, ...]
+    population: int = 20
+    alpha: float = 0.01
+    sigma: float = 0.1
+    calibration: str = "soft"
+    sign: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.population < 2:
+            raise RunError(f"population must be at least 2, got {self.population}")
+        if not self.alpha > 0 or not self.sigma > 0:
+            raise RunError(f"alpha and sigma must be positive, got {self.alpha} and {self.sigma}")
+        if self.calibration not in CALIBRATIONS:
+            raise RunError(f"unknown calibration {self.calibration!r}; there are: {', '.join(CALIBRATIONS)}")
+
+    @property
+    def episodes_per_generation(self) -> int:
+        """One episode per offspring."""
+        return self.population
+
+    def init(self, theta: Array) -> SNESState:
+        """Lines 2-4."""
+        return SNESState(es.init(theta), beliefs.prior(len(self.p_req)))
+
+    def propose(self, key: Array, state: SNESState) -> Proposal:
+        """Lines 7-8: perturb the current parameters."""
+        noise = es.ask(key, state.es, population=self.population)
+        return Proposal(es.offspring(state.es, noise, sigma=self.sigma), noise)
+
+    def update(
+        self, state: SNESState, proposal: Proposal, episodes: Episodes
+    ) -> tuple[SNESState, Generation]:
+        """Lines 11-18: count, believe, weigh, move."""
+        p_req, c_req = jnp.asarray(self.p_req, jnp.float32), jnp.asarray(self.c_req, jnp.float32)
+        belief = beliefs.observe(state.belief, episodes.satisfied)  # lines 11-12
+        c_sat = beliefs.confidence(belief, jnp.asarray(self.p_req, jnp.float64))  # line 13
+        weight = self._cost_weights(belief)
+        with single_precision():
+            share = jnp.mean(episodes.satisfied, axis=0, dtype=jnp.float32)
+            total = jnp.maximum(belief.satisfied + belief.violated, 1).astype(jnp.float32)
+            evidence = Evidence(c_sat, c_req, p_req, share, belief.satisfied / total)
+            rules = CALIBRATIONS[self.calibration](evidence)
+            lam = jnp.min(rules, initial=1.0)  # line 14; the weakest demand decides
+            gain = es.normalize(self.sign * episodes.ret)  # line 15
+            costs = jnp.stack([es.normalize(c) for c in episodes.cost.T]) if self.p_req else jnp.zeros((0, 1))
+            score = lam * gain - (1.0 - lam) * (weight @ costs)  # lines 17-18 in one
+            moved = es.tell(state.es, proposal.memo, score, alpha=self.alpha, sigma=self.sigma)
+            return SNESState(moved, belief), summarize(episodes, share, c_sat, lam)
+
+    def deployed(self, state: SNESState) -> Array:
+        """The mean of the search distribution."""
+        return state.es.theta
+
+    def _cost_weights(self, belief: Belief) -> Array:
+        """`[K]`, summing to 1: each cost weighs as far as its demand is expected to fall short.
+
+        With one demand this is 1, as in the paper.
+        """
+        if len(self.p_req) < 2:
+            return jnp.ones(len(self.p_req), jnp.float32)
+        gap = beliefs.shortfall(belief, jnp.asarray(self.p_req, jnp.float64)) + jnp.float32(1e-9)
+        return gap / gap.sum()
+
+
+def summarize(episodes: Episodes, share: Array, c_sat: Array, lam: Array) -> Generation:
+    """The metrics row of a generation."""
+    good = jnp.all(episodes.satisfied, axis=1)
+    cost = episodes.cost.sum(axis=1)
+    return Generation(
+        ret=episodes.ret.mean(),
+        length=jnp.mean(episodes.length, dtype=jnp.float32),
+        satisfied=jnp.mean(good, dtype=jnp.float32),
+        lam=lam,
+        ret_satisfying=_mean_where(good, episodes.ret),
+        ret_violating=_mean_where(~good, episodes.ret),
+        cost_satisfying=_mean_where(good, cost),
+        cost_violating=_mean_where(~good, cost),
+        cost=episodes.cost.mean(axis=0),
+        share=share,
+        c_sat=c_sat,
+    )
+
+
+def _mean_where(mask: Array, x: Array) -> Array:
+    count = mask.sum()
+    return jnp.where(count > 0, jnp.sum(jnp.where(mask, x, 0.0)) / jnp.maximum(count, 1), jnp.nan)

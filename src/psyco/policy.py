@@ -1,0 +1,181 @@
+"""The policy: the network of the paper's policy equation, a flat view of its parameters, and its file."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import ArrayLike, NDArray
+
+from psyco.domain.base import Actions, Continuous, Discrete, Domain, parameters
+from psyco.errors import RunError
+
+Bias = Literal["one", "learned"]
+FORMAT = "psyco-policy-1"
+
+
+@dataclass(frozen=True)
+class Network:
+    """y = tanh(θ2 relu(θ1 x + b1) + b2), with b = 1 (`bias="one"`, the paper's equation) or learned."""
+
+    inputs: int
+    outputs: int
+    hidden: int = 32
+    bias: Bias = "one"
+
+    def __post_init__(self) -> None:
+        if self.bias not in ("one", "learned"):
+            raise RunError(f"bias must be 'one' (as in the paper) or 'learned', got {self.bias!r}")
+        if self.hidden < 1:
+            raise RunError(f"hidden must be at least 1, got {self.hidden}")
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes of θ1, θ2 and, where they are learned, b1, b2."""
+        weights = ((self.inputs, self.hidden), (self.hidden, self.outputs))
+        return weights if self.bias == "one" else (*weights, (self.hidden,), (self.outputs,))
+
+    @property
+    def size(self) -> int:
+        """How many parameters there are: D."""
+        return sum(int(np.prod(shape)) for shape in self.shapes)
+
+    def init(self, key: Array) -> Array:
+        """Random parameters `[D]`: weights uniform within 1/sqrt(fan-in), learned biases likewise."""
+        fan_in = (self.inputs, self.hidden, self.inputs, self.hidden)
+        parts = [
+            jax.random.uniform(k, shape, jnp.float32, -1.0, 1.0).ravel() / np.float32(np.sqrt(n))
+            for k, shape, n in zip(jax.random.split(key, 4), self.shapes, fan_in, strict=False)
+        ]
+        return jnp.concatenate(parts)
+
+    def __call__(self, theta: Array, x: Array) -> Array:
+        """Outputs `[outputs]` in [-1, 1] for one parameter vector `[D]` and one observation `[inputs]`."""
+        parts, start = [], 0
+        for shape in self.shapes:
+            stop = start + int(np.prod(shape))
+            parts.append(theta[start:stop].reshape(shape))
+            start = stop
+        b1, b2 = parts[2:] if self.bias == "learned" else (1.0, 1.0)
+        hidden = jax.nn.relu(x @ parts[0] + b1)
+        return jnp.tanh(hidden @ parts[1] + b2)
+
+
+def network_for(domain: Domain, *, hidden: int = 32, bias: Bias = "one") -> Network:
+    """The paper's network in the shape that a domain needs."""
+    return Network(domain.observation_size, domain.actions.outputs, hidden, bias)
+
+
+@dataclass(frozen=True, eq=False)
+class Policy:
+    """A deterministic, memoryless policy: `policy(observation) -> action`."""
+
+    theta: NDArray[np.float32]  # [D]
+    network: Network
+    actions: Actions
+    domain: str  # the name of the domain it was made for
+    parameters: dict[str, Any]  # that domain's parameters
+
+    def __call__(self, observation: ArrayLike) -> NDArray[Any]:
+        """The action for one observation `[inputs]` or a batch `[..., inputs]`."""
+        x = np.asarray(observation, np.float32)
+        if x.shape[-1:] != (self.network.inputs,):
+            raise RunError(
+                f"this policy sees {self.network.inputs} numbers, the observation has shape {x.shape}"
+            )
+        return np.asarray(_act(self.network, self.actions, jnp.asarray(self.theta), jnp.asarray(x)))
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the file's bytes: what a certificate names the policy by."""
+        return hashlib.sha256(self.to_bytes()).hexdigest()
+
+    def to_bytes(self) -> bytes:
+        """The policy file: safetensors, with the network and the domain in its header."""
+        about = {
+            "format": FORMAT,
+            "network": dataclasses.asdict(self.network),
+            "actions": {"kind": type(self.actions).__name__, **dataclasses.asdict(self.actions)},
+            "domain": self.domain,
+            "parameters": self.parameters,
+        }
+        return _write_tensors(
+            {"theta": np.asarray(self.theta, np.float32)}, {"psyco": json.dumps(about, sort_keys=True)}
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the policy file; the same policy gives the same bytes."""
+        Path(path).write_bytes(self.to_bytes())
+
+    def check(self, domain: Domain) -> None:
+        """Refuse a domain that this policy was not made for."""
+        have = (self.network.inputs, self.actions)
+        want = (domain.observation_size, domain.actions)
+        if have != want:
+            raise RunError(
+                f"this policy was made for {self.domain} ({self.network.inputs} observations, {self.actions}); "
+                f"{domain.name} has {domain.observation_size} observations and {domain.actions}"
+            )
+
+
+def policy_for(domain: Domain, network: Network, theta: ArrayLike) -> Policy:
+    """A policy that knows which domain it belongs to."""
+    return Policy(np.asarray(theta, np.float32), network, domain.actions, domain.name, parameters(domain))
+
+
+def load_policy(path: str | Path) -> Policy:
+    """Read a policy file; whatever is wrong with it is said, and nothing in it is ever executed."""
+    path = Path(path)
+    try:
+        tensors, metadata = _read_tensors(path.read_bytes())
+        about = json.loads(metadata["psyco"])
+        if about["format"] != FORMAT:
+            raise RunError(f"{path} has format {about['format']!r}; this version reads {FORMAT!r}")
+        kind = about["actions"].pop("kind")
+        box = {key: tuple(v) if isinstance(v, list) else v for key, v in about["actions"].items()}
+        actions: Actions = {"Continuous": Continuous, "Discrete": Discrete}[kind](**box)
+        network = Network(**about["network"])
+        theta = tensors["theta"]
+        domain, values = str(about["domain"]), dict(about["parameters"])
+    except FileNotFoundError:
+        raise RunError(f"there is no policy file {path}") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunError(f"{path} is not a PSyCo policy file, or it is damaged ({error})") from None
+    if theta.shape != (network.size,) or network.outputs != actions.outputs:
+        raise RunError(f"{path} is damaged: {theta.size} parameters for a network of {network.size}")
+    if not np.isfinite(theta).all():
+        raise RunError(f"{path} is damaged: it holds parameters that are not finite numbers")
+    return Policy(theta, network, actions, domain, values)
+
+
+@jax.jit(static_argnums=(0, 1))
+def _act(network: Network, actions: Actions, theta: Array, x: Array) -> Array:
+    return actions.decode(network(theta, x))
+
+
+def _write_tensors(tensors: dict[str, NDArray[Any]], metadata: dict[str, str]) -> bytes:
+    from safetensors.numpy import save
+
+    return save(tensors, metadata)
+
+
+def _read_tensors(data: bytes) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    """Tensors and metadata; safetensors' own `load` drops the metadata, which stands in the JSON header."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        tensors = load(data)
+    except SafetensorError as error:
+        raise ValueError(error) from None
+    (size,) = struct.unpack("<Q", data[:8])
+    return tensors, json.loads(data[8 : 8 + size]).get("__metadata__", {})

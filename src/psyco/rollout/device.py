@@ -1,0 +1,127 @@
+"""Episodes of compiled domains: `vmap` over episodes, `lax.scan` over steps, sharded over JAX devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh, PartitionSpec
+from numpy.typing import NDArray
+
+from psyco.domain.base import Domain, State
+from psyco.policy import Network, Policy
+from psyco.rollout.episodes import Episodes
+from psyco.spec.monitor import Monitor
+
+
+@dataclass(frozen=True)
+class DeviceSampler:
+    """The Sampler of compiled domains; equal samplers share their compiled code."""
+
+    domain: Domain
+    network: Network
+    monitor: Monitor
+    devices: tuple[Any, ...] = ()  # more than one: the batch is split over them
+
+    @property
+    def compiled(self) -> bool:
+        """It can be called inside `jax.jit`."""
+        return True
+
+    def __call__(self, theta: Array, keys: Array) -> Episodes:
+        """Run parameters `[B, D]` with keys `[B]`, one episode each."""
+        devices = len(self.devices)
+        if devices < 2:
+            return self._batch(theta, keys)
+        share = -(-len(keys) // devices)  # each device's part, the last ones wrapping around to fill it
+
+        def part(theta: Array, keys: Array) -> Episodes:
+            mine = (jax.lax.axis_index("devices") * share + jnp.arange(share)) % len(keys)
+            episodes = self._batch(theta[mine], keys[mine])
+            return jax.tree.map(lambda x: jax.lax.all_gather(x, "devices", tiled=True)[: len(keys)], episodes)
+
+        # Everything goes in and comes out whole: were it left split, the learner's sums would be split too,
+        # and the order of a sum must not depend on the number of devices.
+        mesh, whole = Mesh(np.array(self.devices), ("devices",)), PartitionSpec()
+        return jax.shard_map(part, mesh=mesh, in_specs=whole, out_specs=whole, check_vma=False)(theta, keys)
+
+    def _batch(self, theta: Array, keys: Array) -> Episodes:
+        return jax.vmap(self._episode)(theta, keys)
+
+    def _episode(self, theta: Array, key: Array) -> Episodes:
+        path, length = _run(self.domain, self.network, self.monitor.signals, theta, key)
+        satisfied, cost = self.monitor(path.signals, end=jnp.arange(self.domain.horizon + 1) >= length)
+        return Episodes(path.final_return, cost, satisfied, length)
+
+
+class _Path(NamedTuple):
+    signals: dict[str, Array]  # each [n+1] or [n+1, size]
+    final_return: Array  # []
+
+
+class _Moment(NamedTuple):
+    """Where an episode stands."""
+
+    state: State
+    alive: Array  # [] bool: the episode goes on
+    reward: Array  # [] of the step that led here
+    ret: Array  # [] accumulated
+    action: Array  # the last action taken
+    length: Array  # [] int32 steps taken
+
+
+def _run(
+    domain: Domain, network: Network, wanted: frozenset[str] | None, theta: Array, key: Array
+) -> tuple[_Path, Array]:
+    """One episode: the wanted signals (None: all) along its path, and its length.
+
+    After the end the last moment repeats until the horizon, so that every path has n+1 states.
+    """
+    key_reset, key_steps = jax.random.split(key)
+
+    def act(state: State) -> Array:
+        return domain.actions.decode(network(theta, domain.observe(state)))
+
+    def step(now: _Moment, step_key: Array) -> tuple[_Moment, dict[str, Array]]:
+        action = act(now.state)
+        state, reward, done = domain.step(step_key, now.state, action)
+        reward = jnp.asarray(reward, jnp.float32)
+        nxt = _Moment(state, ~done, reward, now.ret + reward, action, now.length + 1)
+        nxt = jax.tree.map(lambda new, old: jnp.where(now.alive, new, old), nxt, now)
+        return nxt, _signals(domain, nxt, wanted)
+
+    start = domain.reset(key_reset)
+    zero = jnp.float32(0)
+    first = _Moment(start, jnp.bool_(True), zero, zero, act(start), jnp.int32(0))
+    last, rest = jax.lax.scan(step, first, jax.random.split(key_steps, domain.horizon), unroll=5)
+    # The action of a moment is the one that led to it; the first moment shows the first action.
+    signals = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), _signals(domain, first, wanted), rest)
+    return _Path(signals, last.ret), last.length
+
+
+def _signals(domain: Domain, now: _Moment, wanted: frozenset[str] | None) -> dict[str, Array]:
+    every: Mapping[str, Array] = {
+        **domain.signals(now.state),
+        "obs": domain.observe(now.state),
+        "action": now.action,
+        "step": now.length,
+        "reward": now.reward,
+        "return": now.ret,
+    }
+    return {name: value for name, value in every.items() if wanted is None or name in wanted}
+
+
+def record(domain: Domain, policy: Policy, key: Array) -> dict[str, NDArray[Any]]:
+    """All signals along one episode, arrays of length n+1 where n is the episode's own length."""
+    path, length = _record(domain, policy.network, jnp.asarray(policy.theta), key)
+    return {name: np.asarray(value)[: int(length) + 1] for name, value in path.signals.items()}
+
+
+@jax.jit(static_argnums=(0, 1))
+def _record(domain: Domain, network: Network, theta: Array, key: Array) -> tuple[_Path, Array]:
+    return _run(domain, network, None, theta, key)

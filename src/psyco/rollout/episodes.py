@@ -1,0 +1,53 @@
+"""Episodes, the waist of the hourglass: all that learners and verifiers see of a domain."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+class Episodes(NamedTuple):
+    """B finished episodes, judged by the K demands of a requirement."""
+
+    ret: Array  # [B] float32, the return
+    cost: Array  # [B, K] float32, zero exactly where satisfied
+    satisfied: Array  # [B, K] bool
+    length: Array  # [B] int32, steps until the end
+
+
+class Stream(IntEnum):
+    """Disjoint sources of randomness, so that no episode serves two purposes."""
+
+    START = 0  # initial parameters
+    TRAIN = 1
+    CHECK = 2  # verification while learning
+    SELECT = 3  # choosing among candidates
+    CERTIFY = 4
+    SHOW = 5  # pictures
+
+
+class Sampler(Protocol):
+    """Makes episodes. `compiled` says whether it may be called inside `jax.jit`."""
+
+    @property
+    def compiled(self) -> bool:
+        """Whether `__call__` can be traced."""
+
+    def __call__(self, theta: Array, keys: Array) -> Episodes:
+        """Run parameters `[B, D]` with episode keys `[B]`, one episode each."""
+
+
+def stream_key(seed: int | Array, stream: Stream, block: int | Array = 0) -> Array:
+    """The key of one block (a generation, a verification) of a stream."""
+    key = jax.random.key(seed) if isinstance(seed, int) else seed
+    return jax.random.fold_in(jax.random.fold_in(key, int(stream)), block)
+
+
+def episode_keys(key: Array, first: int | Array, count: int) -> Array:
+    """Keys `[count]` of episodes first, first+1, ...: each depends on its index alone."""
+    index = jnp.asarray(first, jnp.uint32) + jnp.arange(count, dtype=jnp.uint32)
+    return jax.vmap(lambda i: jax.random.fold_in(key, i))(index)

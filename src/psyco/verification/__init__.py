@@ -1,0 +1,1 @@
+"""V: verifying a policy."""

@@ -1,0 +1,30 @@
+"""What all tests share: examples that don't change from run to run, a quiet environment, the browser."""
+
+import os
+import shutil
+
+import pytest
+from hypothesis import settings
+
+# Tools of others: no display, no phoning home, no login. Set before anything imports them.
+os.environ.setdefault("MPLBACKEND", "Agg")
+os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("WANDB_MODE", "offline")
+
+# The same examples in every run, on every machine. A first call may compile, so time is no failure.
+settings.register_profile("psyco", derandomize=True, deadline=None)
+settings.load_profile("psyco")
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """The path of a Chromium; where there is none the test is skipped, or fails if CI=true."""
+    candidates = (os.environ.get("CHROMIUM") or "chromium", "chromium-browser", "google-chrome")
+    path = next(filter(None, map(shutil.which, candidates)), None)
+    if path is None:
+        message = "no Chromium here: install the package chromium or set CHROMIUM"
+        if os.environ.get("CI") == "true":
+            pytest.fail(message)
+        pytest.skip(message)
+    return path

@@ -1,0 +1,121 @@
+"""Random formulas, requirements and paths, for every test that wants some."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from psyco.spec.formula import (
+    And,
+    Arith,
+    Bool,
+    Bound,
+    Call,
+    Compare,
+    Constraint,
+    Finally,
+    Globally,
+    Goal,
+    Iff,
+    Implies,
+    Label,
+    Minus,
+    Next,
+    Not,
+    Number,
+    Or,
+    Release,
+    Requirement,
+    Signal,
+    Until,
+    WeakUntil,
+)
+
+NUMBERS = ("x", "y")  # signals that are numbers,
+FLAGS = ("a", "b")  # Booleans,
+VECTOR = "obs"  # and a vector of 3
+
+values = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0])
+
+
+def terms():
+    signals = st.sampled_from([*map(Signal, NUMBERS), Signal(VECTOR, 0), Signal(VECTOR, 2), Signal("step")])
+    return st.recursive(
+        signals | values.map(Number),
+        lambda inner: st.one_of(
+            inner.map(Minus),
+            st.builds(Arith, st.sampled_from("+-*/"), inner, inner),
+            inner.map(lambda t: Call("abs", (t,))),
+            st.builds(Call, st.sampled_from(["min", "max"]), st.lists(inner, min_size=2, max_size=3).map(tuple)),
+        ),
+        max_leaves=4,
+    )
+
+
+def atoms():
+    return st.one_of(
+        st.sampled_from(FLAGS).map(Signal),
+        st.sampled_from([*FLAGS, "end"]).map(Label),
+        st.booleans().map(Bool),
+        st.builds(Compare, st.sampled_from(["<", "<=", ">", ">=", "=", "!="]), terms(), terms()),
+    )
+
+
+def _connected(inner):
+    some = st.lists(inner, min_size=2, max_size=3).map(tuple)
+    return [inner.map(Not), some.map(And), some.map(Or), st.builds(Implies, inner, inner), st.builds(Iff, inner, inner)]
+
+
+def state_formulas():
+    return st.recursive(atoms(), lambda inner: st.one_of(_connected(inner)), max_leaves=4)
+
+
+def bounds(largest=8):
+    pairs = st.tuples(st.integers(0, largest), st.integers(0, largest))
+    return st.none() | pairs.map(lambda pair: Bound(*sorted(pair)))
+
+
+def _temporal(inner):
+    unary = [st.builds(operator, inner, bounds()) for operator in (Finally, Globally)]
+    binary = [st.builds(operator, inner, inner, bounds()) for operator in (Until, WeakUntil, Release)]
+    return [inner.map(Next), *unary, *binary]
+
+
+def formulas(max_leaves=6):
+    return st.recursive(
+        atoms(), lambda inner: st.one_of(*_connected(inner), *_temporal(inner)), max_leaves=max_leaves
+    )
+
+
+probabilities = st.floats(0.0, 1.0)
+
+
+@st.composite
+def constraints(draw, name=None):
+    low, high = sorted(draw(st.tuples(probabilities, probabilities)))
+    comparison = draw(st.sampled_from([">=", ">", "<=", "<", "in"]))
+    if (comparison == ">" and low == 1) or (comparison == "<" and high == 0):
+        comparison = "in"
+    if ">" in comparison:
+        high = 1.0
+    if "<" in comparison:
+        low = 0.0
+    return Constraint(draw(formulas()), comparison, low, high, draw(probabilities), name)
+
+
+@st.composite
+def requirements(draw):
+    pool = st.none() | st.text(st.characters(exclude_characters='"\n', exclude_categories=["Cs"]), max_size=5)
+    names = draw(st.lists(pool, max_size=4, unique_by=lambda name: name if name is not None else object()))
+    goal = Goal(draw(st.booleans()), names.pop() if names else None)
+    return Requirement(goal, tuple(draw(constraints(name)) for name in names))
+
+
+@st.composite
+def paths(draw, min_size=1, max_size=7):
+    """Signals of one recorded path, without `step`: dict of arrays `[n+1]` (`obs`: `[n+1, 3]`)."""
+    length = draw(st.integers(min_size, max_size))
+    row = st.lists(values, min_size=length, max_size=length)
+    path = {name: np.array(draw(row)) for name in NUMBERS}
+    path |= {
+        name: np.array(draw(st.lists(st.booleans(), min_size=length, max_size=length))) for name in FLAGS
+    }
+    return path | {VECTOR: np.array([draw(row) for _ in range(3)]).T}

@@ -1,0 +1,71 @@
+import pytest
+
+from psyco.errors import RequirementError
+from psyco.spec import SignalInfo, check_bounds, check_signals, parse, parse_formula
+
+AVAILABLE = {
+    "distance": SignalInfo(),
+    "obs": SignalInfo(size=3),
+    "crashed": SignalInfo(boolean=True),
+    "landed": SignalInfo(boolean=True),
+    "info.": SignalInfo(boolean=None),
+}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'G (distance >= 0.1 | obs[2] > 0) & !crashed & "crashed" & F "end"',
+        "info.success & info.cost < 1 & info.vector[7] = 2",
+        "crashed = landed",
+        "crashed = true",
+    ],
+)
+def test_signals_that_are_there_pass(text):
+    check_signals(parse_formula(text), AVAILABLE, "test")
+    check_signals(parse(f"P>=0.5 [ {text} ]"), AVAILABLE, "test")
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "says"),
+    [
+        ("distanc > 1", 1, "unknown signal 'distanc'"),
+        ('"crash"', 1, 'unknown label "crash"'),
+        ("X end", 3, "unknown signal 'end'"),
+        ("obs[3] > 0", 1, "index 3 of signal 'obs' is out of range"),
+        ("0 < obs", 5, "signal 'obs' has 3 entries"),
+        ("distance[0] > 0", 1, "signal 'distance' is a single value"),
+        ("G distance", 3, "signal 'distance' is a number, not true or false"),
+        ('"distance"', 1, 'label "distance" is a number, not true or false'),
+        ("true & distance = true", 8, "signal 'distance' is a number, not true or false"),
+        ("crashed > 0", 1, "signal 'crashed' is true or false, not a number"),
+        ("abs(crashed) = 0", 5, "signal 'crashed' is true or false, not a number"),
+    ],
+)
+def test_signals_that_do_not_fit_are_named_with_their_place(text, column, says):
+    with pytest.raises(RequirementError) as caught:
+        check_signals(parse(f"P>=0.5 [\n{text} ]"), AVAILABLE, "test")
+    assert (caught.value.line, caught.value.column) == (2, column)
+    assert says in str(caught.value)
+
+
+def test_an_unknown_signal_lists_what_there_is():
+    with pytest.raises(RequirementError) as caught:
+        check_signals(parse("P>=0.85 [ G (distanc >= 0.1) ]"), AVAILABLE, "particle-dance")
+    assert str(caught.value) == (
+        "unknown signal 'distanc' at line 1, column 14:\n"
+        "  P>=0.85 [ G (distanc >= 0.1) ]\n"
+        "               ^\n"
+        "did you mean 'distance'? particle-dance offers: crashed, distance, info.*, landed, obs[0..2]"
+    )
+
+
+def test_bounds_end_at_the_horizon():
+    requirement = parse("P>=0.5 [ G<=50 a & X (b U[2,50] c) ]")
+    check_bounds(requirement, 50, "particle-dance")
+    with pytest.raises(RequirementError, match="bound <=50 reaches beyond the horizon") as caught:
+        check_bounds(requirement, 49, "particle-dance")
+    assert caught.value.column == 11
+    assert "particle-dance has 49 steps" in str(caught.value)
+    with pytest.raises(RequirementError, match=r"bound \[2,50\]"):
+        check_bounds(parse_formula("a & X (b U[2,50] c)"), 49, "particle-dance")

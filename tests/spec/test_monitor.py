@@ -1,0 +1,331 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from psyco.errors import RequirementError
+from psyco.spec import check_path, compile_monitor, parse_formula
+from psyco.spec.formula import And, Bool, Finally, Globally, Next, Not, Or, Release, Until, WeakUntil, walk
+from tests.spec import by_definition
+from tests.spec.strategies import bounds, formulas, paths, state_formulas
+
+
+def with_step(path):
+    return path | {"step": np.arange(len(path["x"]))}
+
+
+# ---- against the definition ------------------------------------------------------------------------------------
+
+
+@settings(max_examples=400)
+@given(formulas(), paths())
+@example(parse_formula("a W[2,3] b"), {name: np.array([1, 1, 1, 0]) for name in ("a", "b", "x")})
+def test_the_monitor_is_the_definition_and_cost_is_zero_exactly_where_the_formula_holds(formula, path):
+    check = check_path(formula, path)
+    assert check.satisfied == by_definition.satisfied(formula, path)
+    assert check.cost == pytest.approx(by_definition.cost(formula, path), rel=1e-12)
+    assert (check.cost == 0) == check.satisfied
+
+
+@settings(max_examples=40)
+@given(formulas(), st.lists(paths(min_size=6, max_size=6), min_size=2, max_size=2), st.booleans())
+def test_jax_and_numpy_agree_on_batches_also_with_severity(formula, batch, severity):
+    monitor = compile_monitor([formula, Not(formula)], severity=severity)
+    stacked = {name: np.stack([with_step(path)[name] for path in batch]) for name in with_step(batch[0])}
+    satisfied, cost = monitor(stacked)
+    on_device = monitor({name: jnp.asarray(array) for name, array in stacked.items()})
+    assert isinstance(cost, np.ndarray)
+    assert cost.dtype == np.float64
+    assert isinstance(on_device[1], jax.Array)
+    assert on_device[1].dtype == jnp.float32
+    np.testing.assert_array_equal(satisfied, on_device[0])
+    np.testing.assert_allclose(cost, on_device[1], rtol=1e-3, atol=1e-30)
+    np.testing.assert_array_equal(satisfied, np.stack([~satisfied[:, 1], ~satisfied[:, 0]], axis=-1))
+    for row, path in enumerate(batch):
+        check = check_path(formula, path, severity=severity)
+        assert (satisfied[row, 0], cost[row, 0]) == (check.satisfied, check.cost)
+
+
+@settings(max_examples=200)
+@given(formulas(), paths())
+def test_with_severity_cost_is_zero_exactly_where_the_formula_holds(formula, path):
+    check = check_path(formula, path, severity=True)
+    assert check.satisfied == check_path(formula, path).satisfied
+    assert (check.cost == 0) == check.satisfied
+    assert check.cost >= 0
+
+
+# ---- appendix B, equation by equation --------------------------------------------------------------------------
+
+flags = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=3, max_size=7)
+
+
+def costs(flags):
+    """c_φ1 and c_φ2 of every state."""
+    return [[1 - each for each in column] for column in zip(*flags, strict=True)]
+
+
+def cost_of(text, flags):
+    a, b = zip(*flags, strict=True)
+    return check_path(text, {"a": np.array(a), "b": np.array(b)}).cost
+
+
+@given(flags)
+def test_cost_of_next_is_that_of_the_first_step(flags):
+    assert cost_of("X a", flags) == costs(flags)[0][1]
+
+
+@given(flags, st.integers(0, 6))
+def test_cost_of_globally_counts_violations(flags, m):
+    c, n = costs(flags)[0], len(flags) - 1
+    m = min(m, n)
+    assert cost_of("G a", flags) == sum(c) == cost_of(f"G<={n} a", flags)
+    assert cost_of(f"G<={m} a", flags) == sum(c[: m + 1])
+
+
+@given(flags)
+def test_cost_of_finally_is_that_of_true_until(flags):
+    n = len(flags) - 1
+    assert cost_of("F a", flags) == cost_of("true U a", flags) == cost_of(f"true U<={n} a", flags)
+    assert cost_of("F a", flags) == float(all(costs(flags)[0]))
+
+
+@given(flags, st.integers(0, 6))
+def test_cost_of_until_follows_its_recursion(flags, m):
+    (c1, c2), n = costs(flags), len(flags) - 1
+    m = min(m, n)
+
+    def rest(i, m):  # 𝒞' of appendix B, whose path starts at state i
+        return 1 if m == 0 else c2[i + 1] * (c1[i + 1] + rest(i + 1, m - 1))
+
+    assert cost_of(f"a U<={m} b", flags) == c2[0] * (c1[0] + rest(0, m))
+    assert cost_of("a U b", flags) == c2[0] * (c1[0] + rest(0, n))
+
+
+# ---- dualities -------------------------------------------------------------------------------------------------
+
+
+def same(one, other, path, cost=True):
+    a, b = check_path(one, path), check_path(other, path)
+    assert a.satisfied == b.satisfied
+    if cost:
+        assert a.cost == b.cost
+
+
+@given(formulas(3), formulas(3), bounds(), paths())
+def test_dual_operators_hold_and_cost_the_same(p, q, bound, path):
+    same(Not(Finally(Not(p), bound)), Globally(p, bound), path)
+    same(Not(Globally(Not(p), bound)), Finally(p, bound), path)
+    same(Not(Next(Not(p))), Next(p), path)
+    same(Not(Until(Not(p), Not(q), bound)), Release(p, q, bound), path)
+    same(Not(Release(Not(p), Not(q), bound)), Until(p, q, bound), path)
+    same(Until(Bool(True), q, bound), Finally(q, bound), path)
+    same(Release(Bool(False), q, bound), Globally(q, bound), path)
+    same(Not(And((p, q))), Or((Not(p), Not(q))), path, cost=False)
+
+
+@given(formulas(3), formulas(3), st.none() | bounds(), paths())
+def test_weak_until_and_release_in_terms_of_until(p, q, bound, path):
+    up_to = bound and type(bound)(0, bound.upper)
+    weak = WeakUntil(p, q, bound)
+    same(weak, Or((Until(p, q, bound), Globally(p, up_to))), path, cost=False)
+    if bound is None or bound.lower == 0:
+        same(Release(p, q, bound), WeakUntil(q, And((p, q)), bound), path, cost=False)
+    assert check_path(weak, path).cost <= check_path(Until(p, q, bound), path).cost
+
+
+@given(formulas(3), formulas(3), paths(min_size=4))
+def test_the_unrolling_that_defines_them(p, q, path):
+    until, release = Until(p, q), Release(p, q)
+    same(until, Or((q, And((p, Next(until))))), path, cost=False)
+    same(release, And((q, Or((p, Next(release))))), path, cost=False)
+
+
+# ---- the end of a path -----------------------------------------------------------------------------------------
+
+
+@settings(max_examples=200)
+@given(formulas(), paths(), st.integers(1, 5))
+def test_a_path_with_its_last_state_repeated_satisfies_the_same(formula, path, copies):
+    if "step" in map(lambda node: getattr(node, "name", ""), walk(formula)):
+        return  # the step is the one thing that would not repeat
+    padded = {name: np.concatenate([array, np.repeat(array[-1:], copies, axis=0)]) for name, array in path.items()}
+    length = len(path["x"])
+    end = np.arange(length + copies) >= length - 1
+    satisfied, cost = compile_monitor([formula])(padded, end=end)
+    assert satisfied[0] == check_path(formula, path).satisfied
+    assert (cost[0] == 0) == satisfied[0]
+
+
+def test_next_at_the_end_is_the_end():
+    assert check_path("X a", {"a": [True]}) == check_path("a", {"a": [True]})
+    assert check_path('X X X (a & "end")', {"a": [False, True]}).satisfied
+
+
+@given(state_formulas(), st.lists(paths(), min_size=1, max_size=1))
+def test_end_is_the_last_state(formula, singles):
+    (path,) = singles
+    last = {name: array[-1:] for name, array in path.items()}
+    if "step" not in str(formula):
+        at_end = check_path(Finally(And((parse_formula('"end"'), formula))), path)
+        assert at_end.satisfied == check_path(formula, last).satisfied
+
+
+def test_bounds_beyond_the_path_look_at_the_last_state_again():
+    path = {"a": [True, False], "b": [False, False]}
+    assert check_path("G<=9 a", path).cost == 9
+    assert check_path("G[3,9] a", path).cost == 7
+    assert check_path("G<=1000000000000 a", path).cost == 1e12
+    assert check_path("a U[1000000000,2000000000] b", path).cost == 1e9 - 1 + 1e9 + 1 + 1
+    assert check_path("F[5,9] !a", path).satisfied
+
+
+def test_globally_equals_its_bound_at_the_horizon():
+    rng = np.random.default_rng(0)
+    path = {"x": rng.normal(size=(20, 51)), "y": rng.normal(size=(20, 51))}
+    monitor = compile_monitor([parse_formula("G (x > 0)"), parse_formula("G<=50 (x > 0)")])
+    satisfied, cost = monitor(path)
+    np.testing.assert_array_equal(cost[:, 0], cost[:, 1])
+    np.testing.assert_array_equal(cost[:, 0], (path["x"] <= 0).sum(axis=1))
+    np.testing.assert_array_equal(satisfied, cost == 0)
+
+
+# ---- numbers ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pattern", ["G (F (a U b))", "F (G (a R b))", "a W b", "(G F a) | (G F b)"])
+@pytest.mark.parametrize("scale", [1.0, 1e-12, 1e12, 1e30])
+def test_float32_costs_neither_vanish_nor_overflow(pattern, scale):
+    formula = parse_formula("(G F " * 6 + pattern.replace("a", "(x < 0)").replace("b", "(y < 0)") + ")" * 6)
+    path = {name: jnp.full(51, scale, jnp.float32) for name in "xy"}
+    for severity in (False, True):
+        satisfied, cost = compile_monitor([formula, Not(formula)], severity=severity)(path)
+        assert satisfied.tolist() == [False, True]
+        assert 0 < cost[0] < jnp.inf
+        assert cost[1] == 0
+
+
+def test_severity_is_the_distance_to_holding():
+    path = {"x": [0.5, 0.0], "f": [False, False]}
+
+    def severity(text):
+        return check_path(text, path, severity=True).cost
+
+    assert severity("x >= 2") == 1.5
+    assert severity("G (x >= 2)") == 3.5
+    assert severity("G (x > 0)") == 1e-6  # fails by nothing
+    assert severity("!(x < 0.75)") == 0.25
+    assert severity("x = 1") == 0.5
+    assert severity("x != 0.5") == severity("f") == severity("!(x = 0.5)") == 1
+    assert severity("!(x != 1)") == 0.5
+    assert severity("x >= 1 & x >= 2") == 2.0
+    assert severity("x >= 1 | x >= 2") == 0.75
+    assert check_path("x >= 1 & x >= 2", path).cost == 1  # one state formula: 0 or 1
+
+
+def test_a_state_formula_costs_one_as_a_whole():
+    path = {"a": [False, True], "b": [False, False]}
+    assert check_path("a & b", path).cost == 1
+    assert check_path("G (a & b)", path).cost == 2
+    assert check_path("G a & G b", path).cost == 3
+    assert check_path("G a | G b", path).cost == 2
+
+
+def test_numbers_keep_the_precision_they_have():
+    """0.1 is 0.1, whether recorded in float32 on a device or in float64."""
+    assert check_path("x <= 0.1 & x >= 0.1", {"x": np.array([0.1], np.float32)}).satisfied
+    assert check_path("x <= 0.1 & x >= 0.1", {"x": [0.1]}).satisfied
+    assert check_path("x - y < 0 & -x <= 0", {"x": np.array([1], np.uint8), "y": np.array([2], np.uint8)}).satisfied
+    assert not check_path("x < 9007199254740993", {"x": [9007199254740993]}).satisfied
+
+
+def test_dividing_by_zero_is_decided_by_the_comparison():
+    assert check_path("x / y > 3", {"x": [1.0], "y": [0.0]}).satisfied
+    nothing = {"x": [0.0], "y": [0.0]}
+    assert not check_path("x / y > 3", nothing).satisfied
+    assert check_path("!(x / y > 3)", nothing) == check_path("true", nothing)
+    assert check_path("x / y > 3", nothing, severity=True).cost == 1
+    assert check_path("1 / 0 > 3", nothing).satisfied
+
+
+# ---- inside compiled code --------------------------------------------------------------------------------------
+
+COMPILED = ["G (x >= 0.5 | a)", "F<=3 (x > 1 & obs[2] < 2)", "G (a => F<=2 b)", "a W[1,4] b", '(a U "end") & !(G F b)']
+
+
+def test_the_monitor_runs_under_jit_vmap_and_scan():
+    rng = np.random.default_rng(1)
+    monitor = compile_monitor([parse_formula(text) for text in COMPILED])
+    batch = {
+        "x": rng.normal(size=(9, 7)).astype(np.float32),
+        "a": rng.random((9, 7)) < 0.7,
+        "b": rng.random((9, 7)) < 0.3,
+        "obs": rng.normal(size=(9, 7, 3)).astype(np.float32),
+    }
+    end = np.arange(7) >= rng.integers(0, 7, size=(9, 1))
+    expected = monitor(batch, end=end)
+    for compiled in (
+        jax.jit(jax.vmap(monitor)),
+        jax.jit(lambda s, e: jax.lax.scan(lambda _, each: (None, monitor(*each)), None, (s, e))[1]),
+    ):
+        satisfied, cost = compiled(batch, end)
+        np.testing.assert_array_equal(satisfied, expected[0])
+        np.testing.assert_allclose(cost, expected[1])
+
+
+def test_a_monitor_knows_the_signals_it_needs():
+    monitor = compile_monitor([parse_formula(text) for text in COMPILED])
+    assert monitor.signals == {"x", "a", "b", "obs"}
+    assert compile_monitor([parse_formula('G ("crashed" | "end")')]).signals == {"crashed"}
+
+
+def test_no_formula_and_no_signal():
+    satisfied, cost = compile_monitor([])({"step": np.zeros((4, 7))})
+    assert satisfied.shape == cost.shape == (4, 0)
+    satisfied, _ = compile_monitor([parse_formula('F "end"')])({"step": np.zeros((4, 7))})
+    assert satisfied.all()
+    with pytest.raises(RequirementError, match="at least one signal"):
+        compile_monitor([Bool(True)])({})
+
+
+def test_nested_equivalences_stay_small():
+    text = "F a"
+    for _ in range(40):
+        text = f"({text}) <=> (F b)"
+    assert check_path(text, {"a": [True], "b": [True]}).satisfied
+
+
+# ---- recorded paths that are none -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("formula", "signals", "says"),
+    [
+        ("G x > 0", {"x": [1.0, 2.0], "y": [1.0]}, "differ in length: x 2, y 1"),
+        ("G x > 0", {"x": []}, "path is empty: x has no entries"),
+        ("G x > 0", {"x": 3.0}, "path is empty: x"),
+        ("true", {}, "path is empty"),
+        ("G z > 0", {"x": [1.0]}, "unknown signal 'z' at line 1, column 3(.|\n)*the path offers: step, x"),
+        ("reward > 0", {"x": [1.0]}, "unknown signal 'reward'"),
+        ("G x > 0", {"x": [1.0, np.nan]}, "signal 'x' is NaN at index 1"),
+        ("G x[1] > 0", {"x": [[1.0, 2.0], [1.0, np.nan]]}, "signal 'x' is NaN at index 1"),
+        ("G x", {"x": [1.0, 2.0]}, "signal 'x' is a number"),
+        ("G x > 0", {"x": [True, False]}, "signal 'x' is true or false"),
+        ("G x > 0", {"x": [[1.0], [2.0]]}, "signal 'x' has 1 entries"),
+        ("G x[2] > 0", {"x": [[1.0], [0.0]]}, "out of range"),
+        ("G x > 0", {"x": ["near", "far"]}, "no array of numbers"),
+        ("G x >", {"x": [1.0]}, "ends too early"),
+    ],
+)
+def test_check_path_refuses_what_is_no_path(formula, signals, says):
+    with pytest.raises(RequirementError, match=says):
+        check_path(formula, signals)
+
+
+def test_check_path_counts_steps_but_takes_the_given_ones():
+    assert check_path("F step = 2", {"x": [0, 0, 0]}).satisfied
+    assert not check_path("F step = 2", {"step": [5, 6, 7]}).satisfied
+    assert check_path("G x", {"x": [1, 1]}).satisfied  # Booleans recorded as numbers
+    assert check_path("G x > 0", {"x": [1, 1], "unused": [np.nan, 0]}).satisfied

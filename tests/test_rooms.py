@@ -1,0 +1,160 @@
+"""The rooms of the house: later rooms import earlier ones only, and no file can run code from a stranger's data."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "psyco"
+
+# A room is a module or a package directly below src/psyco. It may import itself and everything on the lines above
+# its own; rooms on one line don't know each other. A new room must be given its place here.
+ORDER = [
+    ["errors"],
+    ["spec"],
+    ["domain"],
+    ["policy"],
+    ["rollout"],
+    ["learn", "verify"],  # they first meet in synthesis
+    ["synthesis"],
+    ["run"],
+    ["paper", "report"],
+    ["__init__"],  # the public names: for users and the command line, never for the rooms above
+    ["cli"],
+    ["__main__"],
+]
+FLOOR = {room: floor for floor, rooms in enumerate(ORDER) for room in rooms}
+
+# Modules whose files run code when they are loaded.
+UNSAFE_MODULES = {"pickle", "_pickle", "dill", "joblib", "marshal", "shelve"}
+UNSAFE_CALLS = {"eval", "exec"}
+
+
+def rooms_on_disk() -> set[str]:
+    modules = {path.stem for path in SOURCE.glob("*.py")}
+    packages = {path.relative_to(SOURCE).parts[0] for path in SOURCE.glob("*/**/*.py")}
+    return modules | packages
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def package_of(path: Path) -> list[str]:
+    """`src/psyco/learn/es.py` -> `["psyco", "learn"]`: where its relative imports start."""
+    return ["psyco", *path.relative_to(SOURCE).parent.parts]
+
+
+def imported_modules(node: ast.AST, package: list[str]) -> list[list[str]]:
+    """What an import statement names, in full and split at the dots: `from .. import spec` -> `[["psyco", "spec"]]`."""
+    if isinstance(node, ast.Import):
+        return [alias.name.split(".") for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        start = package[: len(package) + 1 - node.level] if node.level else []
+        base = [*start, *(node.module.split(".") if node.module else [])]
+        return [[*base, alias.name] for alias in node.names]
+    return []
+
+
+def imported_rooms(source: str, package: list[str]) -> list[tuple[int, str]]:
+    """`(line, room)` for every import of a room, wherever it stands: in a function and under TYPE_CHECKING too."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        for module in imported_modules(node, package):
+            if module[0] == "psyco":
+                # `import psyco` and `from psyco import parse` reach for the public names.
+                is_room = len(module) > 1 and module[1] in FLOOR
+                found.append((node.lineno, module[1] if is_room else "__init__"))
+    return found
+
+
+def wrong_imports(source: str, room: str, package: list[str]) -> list[str]:
+    return [
+        f"line {line}: {room} must not import {other}"
+        for line, other in imported_rooms(source, package)
+        if other != room and FLOOR[other] >= FLOOR[room]
+    ]
+
+
+def unsafe_code(source: str, package: list[str]) -> list[str]:
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        for module in imported_modules(node, package):
+            if module[0] in UNSAFE_MODULES:
+                found.append(f"line {node.lineno}: import of {module[0]}")
+        match node:
+            case ast.Call(func=ast.Name(id=name)) if name in UNSAFE_CALLS:
+                found.append(f"line {node.lineno}: {name}(...)")
+            case ast.Attribute(value=ast.Name(id="builtins"), attr=name) if name in UNSAFE_CALLS:
+                found.append(f"line {node.lineno}: builtins.{name}")
+            case ast.keyword(arg="allow_pickle", value=ast.Constant(value=value)) if value:
+                found.append(f"line {node.value.lineno}: allow_pickle={value}")
+    return found
+
+
+FILES = [
+    pytest.param(path, id=path.relative_to(SOURCE).as_posix()) for path in sorted(SOURCE.glob("**/*.py"))
+]
+
+
+def test_every_room_has_its_place() -> None:
+    homeless = rooms_on_disk() - FLOOR.keys()
+    assert not homeless, f"give {sorted(homeless)} a line in ORDER, after everything they import"
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_rooms_import_earlier_rooms_only(path: Path) -> None:
+    room = room_of(path)
+    if room not in FLOOR:
+        pytest.fail(f"{room} has no line in ORDER")
+    wrong = wrong_imports(path.read_text(encoding="utf-8"), room, package_of(path))
+    assert not wrong, "\n".join([f"{path.relative_to(SOURCE)} (see ORDER in {Path(__file__).name}):", *wrong])
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_no_source_file_can_run_code_from_data(path: Path) -> None:
+    unsafe = unsafe_code(path.read_text(encoding="utf-8"), package_of(path))
+    assert not unsafe, "\n".join([f"{path.relative_to(SOURCE)}:", *unsafe])
+
+
+@pytest.mark.parametrize(
+    ("room", "source"),
+    [
+        ("learn", "from ..verify import base"),
+        ("learn", "from .. import verify"),
+        ("verify", "import psyco.learn.belief"),
+        ("domain", "from psyco.policy import Policy"),
+        ("spec", "def f():\n    from psyco import synthesize"),
+        ("run", "import psyco"),
+        ("report", "from psyco.paper.claims import claims"),
+    ],
+)
+def test_an_import_of_a_later_room_or_a_neighbour_is_found(room: str, source: str) -> None:
+    assert wrong_imports(source, room, ["psyco", room])
+
+
+@pytest.mark.parametrize(
+    ("room", "source"),
+    [
+        ("learn", "from . import belief\nfrom .es import ask\nfrom ..rollout.episodes import Episodes"),
+        ("policy", "from psyco.domain import base\nfrom psyco import errors"),
+        ("synthesis", "from psyco import learn, verify"),
+        ("cli", "import psyco\nfrom psyco import __version__"),
+        ("spec", "import numpy.random\nfrom pathlib import Path"),
+    ],
+)
+def test_an_import_of_an_earlier_room_is_fine(room: str, source: str) -> None:
+    package = ["psyco"] if room in ("policy", "synthesis") else ["psyco", room]
+    assert not wrong_imports(source, room, package)
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["import pickle", "from pickle import loads", "eval('1')", "exec(text)", "np.load(f, allow_pickle=True)"],
+)
+def test_unsafe_code_is_found(source: str) -> None:
+    assert unsafe_code(source, ["psyco"])
+
+
+def test_a_method_called_eval_is_no_eval() -> None:
+    assert not unsafe_code("network.eval()\nnp.load(f, allow_pickle=False)", ["psyco"])
