@@ -23,7 +23,14 @@ from psyco.rollout.sampler import make_sampler
 from psyco.spec.formula import Requirement
 from psyco.spec.parse import parse
 from psyco.verification.certificate import Certificate
-from psyco.verification.verify import check_decidable, check_seed, verify, verify_parameters
+from psyco.verification.methods import DEFAULT_METHOD
+from psyco.verification.verify import (
+    DEFAULT_MAX_EPISODES,
+    check_decidable,
+    check_seed,
+    verify,
+    verify_parameters,
+)
 
 
 @dataclass(frozen=True)
@@ -51,8 +58,8 @@ class Settings:
     bias: Bias = "one"
     verify_every: int = 1000
     verify_episodes: int = 1000
-    method: str = "bayes"
-    max_episodes: int = 1000
+    method: str = DEFAULT_METHOD
+    max_episodes: int = DEFAULT_MAX_EPISODES
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
