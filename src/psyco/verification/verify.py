@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -21,7 +20,7 @@ from psyco.spec.formula import Requirement
 from psyco.spec.parse import parse
 from psyco.verification.base import Progress, Test, Verdict, overall, run_tests
 from psyco.verification.bayes import posterior_mass
-from psyco.verification.certificate import Certificate, Subject, certify, guarantee_of_all, now
+from psyco.verification.certificate import Certificate, Subject, certify, now
 from psyco.verification.methods import DEFAULT_METHOD, make_tests
 
 DEFAULT_MAX_EPISODES = 10_000
@@ -142,9 +141,7 @@ def certify_candidates(
         if certificates[-1].verdict is Verdict.SATISFIED:
             return Selection(i, certificates[-1])
     best = max(range(len(certificates)), key=lambda i: _closeness(certificates[i]))
-    own, looks = certificates[best], certificates[-1].looks
-    guarantee = guarantee_of_all(own.findings, looks, own.share)
-    return Selection(best, dataclasses.replace(own, looks=looks, guarantee=guarantee))
+    return Selection(best, certificates[best].with_looks(certificates[-1].looks))
 
 
 def look_share(look: int, *, of: int | None = None) -> float:
