@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from psyco.cli import domains, render, synthesize, verify
+from psyco.cli import domains, exact, plan, render, synthesize, verify
 from psyco.errors import PsycoError
 
 app = typer.Typer(
@@ -23,6 +23,8 @@ app = typer.Typer(
 app.command("domains")(domains.domains)
 app.command("synthesize")(synthesize.synthesize)
 app.command("verify")(verify.verify)
+app.command("plan")(plan.plan)
+app.command("exact")(exact.exact)
 app.command("render")(render.render)
 
 

@@ -71,7 +71,9 @@ class ObstacleRun:
     def starts(self) -> tuple[NDArray[np.float64], RunState]:
         """All pairs of positions, equally likely."""
         places = np.array(np.unravel_index(np.arange(self.grid**4), (self.grid,) * 4), np.int32).T
-        states = RunState(jnp.asarray(places[:, :2]), jnp.asarray(places[:, 2:]), jnp.zeros(len(places), jnp.int32))
+        states = RunState(
+            jnp.asarray(places[:, :2]), jnp.asarray(places[:, 2:]), jnp.zeros(len(places), jnp.int32)
+        )
         return np.full(len(places), 1.0 / len(places)), states
 
     def chances(self) -> NDArray[np.float64]:

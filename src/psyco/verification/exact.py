@@ -48,7 +48,9 @@ class ExactAnswer:
     @property
     def gap(self) -> float | None:
         """How far the expected return is from the optimum; negative where the policy breaks the requirement for it."""
-        return None if self.optimum is None else abs(self.optimum.expected_return - self.value.expected_return)
+        return (
+            None if self.optimum is None else abs(self.optimum.expected_return - self.value.expected_return)
+        )
 
 
 def exact(policy: Policy | Act, domain: Domain, requirement: Requirement | str) -> ExactAnswer:
@@ -112,7 +114,9 @@ class _Mixture(NamedTuple):
     violation: float  # of the constraints, in total
 
 
-def _mix(columns: list[Value], constraints: tuple[Constraint, ...], sign: float, *, feasibility: bool) -> _Mixture:
+def _mix(
+    columns: list[Value], constraints: tuple[Constraint, ...], sign: float, *, feasibility: bool
+) -> _Mixture:
     """The best mixture of policies: least violation of the constraints, or best return without any."""
     returns = sign * np.array([c.expected_return for c in columns])
     probabilities = np.array([c.probabilities for c in columns]).reshape(len(columns), -1)
@@ -120,11 +124,13 @@ def _mix(columns: list[Value], constraints: tuple[Constraint, ...], sign: float,
         (k, way, bound)
         for k, c in enumerate(constraints)
         for way, bound in ((-1.0, -c.lower), (1.0, c.upper))  # way * P_k <= bound
-        if 0.0 < abs(bound) and not (way > 0 and c.upper >= 1.0)
+        if abs(bound) > 0.0 and not (way > 0 and c.upper >= 1.0)
     ]
     rows = np.array([way * probabilities[:, k] for k, way, _ in sides]).reshape(len(sides), len(columns))
     slack = -np.eye(len(sides))
-    cost = np.concatenate([np.zeros(len(columns)) if feasibility else -returns, np.ones(len(sides)) * feasibility])
+    cost = np.concatenate(
+        [np.zeros(len(columns)) if feasibility else -returns, np.ones(len(sides)) * feasibility]
+    )
     solved = optimize.linprog(
         cost,
         A_ub=np.concatenate([rows, slack], axis=1) if sides else None,
@@ -142,7 +148,10 @@ def _mix(columns: list[Value], constraints: tuple[Constraint, ...], sign: float,
     for (k, way, _), dual in zip(sides, solved.ineqlin.marginals if sides else [], strict=True):
         prices[1 + k] += way * dual
     return _Mixture(
-        solved.x[: len(columns)], prices, float(-solved.eqlin.marginals[0]), float(solved.x[len(columns) :].sum())
+        solved.x[: len(columns)],
+        prices,
+        float(-solved.eqlin.marginals[0]),
+        float(solved.x[len(columns) :].sum()),
     )
 
 

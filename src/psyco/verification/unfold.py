@@ -85,7 +85,8 @@ def unfold(
     if "action" in carried:  # the first moment shows the first action
         first.carried[:, carried.index("action")] = makers.first_actions(act)[first.state]
     nodes, inverse = makers.merge(first, 0)
-    start = np.bincount(inverse, weights=table.start, minlength=len(nodes.state))
+    start = np.zeros(len(nodes.state))
+    np.add.at(start, inverse, table.start)
     layers: list[Layer] = []
     for step in range(1, domain.horizon + 1):
         ahead, rewards = makers.expand(nodes)
@@ -161,7 +162,9 @@ def _explore(domain: FiniteDomain, formulas: Sequence[Formula], act: Act | None)
                 table.append(row)
             ids[i] = known[key]
         if len(table) > LARGEST:
-            raise DomainError(f"{domain.name} has more than {LARGEST:,} states within reach: too many to enumerate")
+            raise DomainError(
+                f"{domain.name} has more than {LARGEST:,} states within reach: too many to enumerate"
+            )
         return ids[inverse.ravel()]
 
     def forget(rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -173,9 +176,13 @@ def _explore(domain: FiniteDomain, formulas: Sequence[Formula], act: Act | None)
     done = 0
     while done < len(table):
         rows = np.stack(table[done:])
-        padded = np.concatenate([rows, np.repeat(rows[:1], -len(rows) % 1024, axis=0)])  # few shapes to compile
+        padded = np.concatenate(
+            [rows, np.repeat(rows[:1], -len(rows) % 1024, axis=0)]
+        )  # few shapes to compile
         states = states_of(padded)
-        actions = every[None].repeat(len(padded), 0) if act is None else np.asarray(act(observe(states)))[:, None]
+        actions = (
+            every[None].repeat(len(padded), 0) if act is None else np.asarray(act(observe(states)))[:, None]
+        )
         following, reward, over = jax.device_get(moves(states, jnp.asarray(actions)))
         size = len(padded) * actions.shape[1] * len(chances)
         flat = jax.tree.map(lambda leaf: leaf.reshape(size, *leaf.shape[3:]), following)  # noqa: B023
@@ -184,7 +191,9 @@ def _explore(domain: FiniteDomain, formulas: Sequence[Formula], act: Act | None)
         done = len(table)
         parts.append(
             (
-                numbers(rows_of(flat).reshape(*shape, -1)[:keep].reshape(-1, rows.shape[1])).reshape(keep, *shape[1:]),
+                numbers(rows_of(flat).reshape(*shape, -1)[:keep].reshape(-1, rows.shape[1])).reshape(
+                    keep, *shape[1:]
+                ),
                 reward[:keep].astype(np.float64),
                 over[:keep],
                 actions[:keep],
@@ -205,7 +214,9 @@ def _needed(counter: str, formulas: Sequence[Formula], horizon: int) -> int:
     def visit(node: Node) -> None:
         nonlocal largest
         match node:
-            case Compare(_, Signal(name), Number(value)) | Compare(_, Number(value), Signal(name)) if name == counter:
+            case Compare(_, Signal(name), Number(value)) | Compare(_, Number(value), Signal(name)) if (
+                name == counter
+            ):
                 largest = max(largest, value)
             case Signal(name) if name == counter:  # in arithmetic: every value may matter
                 largest = math.inf
@@ -250,7 +261,9 @@ class _Layers:
     def first_actions(self, act: Act | None) -> NDArray[np.int64]:
         """What the signal `action` shows before the first step, per state."""
         if act is None:
-            raise DomainError("a formula that names `action` has no optimum: the first state shows the action to come")
+            raise DomainError(
+                "a formula that names `action` has no optimum: the first state shows the action to come"
+            )
         return self.table.action[:, 0]
 
     def merge(self, found: _Candidates, step: int) -> tuple[_Nodes, NDArray[np.int64]]:
@@ -271,7 +284,12 @@ class _Layers:
             np.concatenate(columns, axis=1, dtype=np.float64), axis=0, return_index=True, return_inverse=True
         )
         nodes = _Nodes(
-            state[first], found.carried[first], final[first], progress[first], satisfied[first], letters[first]
+            state[first],
+            found.carried[first],
+            final[first],
+            progress[first],
+            satisfied[first],
+            letters[first],
         )
         return nodes, inverse.ravel()
 
