@@ -76,8 +76,9 @@ class Certificate:
         for f in self.findings:
             lines += [
                 f"  {f.constraint}",
-                f"    {f.verdict.name} after {f.episodes:,} episodes: {f.satisfied:,} satisfied, {f.violated:,} violated"
-                f" (share {f.estimate:.4f}, between {f.lower:.4f} and {f.upper:.4f})",
+                f"    {f.verdict.name} after {f.episodes:,} episodes: "
+                f"{f.satisfied:,} satisfied, {f.violated:,} violated "
+                f"(share {f.estimate:.4f}, between {f.lower:.4f} and {f.upper:.4f})",
                 f"    c_sat {f.confidence:.6f}",
             ]
         if self.episodes:
