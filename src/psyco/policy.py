@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
-from psyco.domain.base import Actions, Continuous, Discrete, Domain, parameters
+from psyco.domain.base import ACTIONS, Actions, Domain, parameters
 from psyco.errors import RunError
 
 Bias = Literal["one", "learned"]
@@ -25,18 +25,30 @@ FORMAT = "psyco-policy-1"
 
 @dataclass(frozen=True)
 class Network:
-    """y = tanh(θ2 relu(θ1 x + b1) + b2), with b = 1 (`bias="one"`, the paper's equation) or learned."""
+    """y = tanh(θ2 relu(θ1 x + b1) + b2), with b = 1 (`bias="one"`, the paper's equation) or learned.
+
+    Where a `shift` and a `scale` are given, x is `(observation - shift) / scale`; else it is the observation.
+    """
 
     inputs: int
     outputs: int
     hidden: int = 32
     bias: Bias = "one"
+    shift: tuple[float, ...] = ()  # one per input, or none
+    scale: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.bias not in ("one", "learned"):
             raise RunError(f"bias must be 'one' (as in the paper) or 'learned', got {self.bias!r}")
         if self.hidden < 1:
             raise RunError(f"hidden must be at least 1, got {self.hidden}")
+        if {len(self.shift), len(self.scale)} not in ({0}, {self.inputs}):
+            raise RunError(
+                f"shift and scale need one number per input ({self.inputs}) or none, "
+                f"got {len(self.shift)} and {len(self.scale)}"
+            )
+        if not np.isfinite(self.shift + self.scale).all() or any(s <= 0 for s in self.scale):
+            raise RunError("shift and scale must be finite, and scale positive")
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -66,6 +78,8 @@ class Network:
             parts.append(theta[start:stop].reshape(shape))
             start = stop
         b1, b2 = parts[2:] if self.bias == "learned" else (1.0, 1.0)
+        if self.scale:
+            x = (x - jnp.asarray(self.shift, jnp.float32)) / jnp.asarray(self.scale, jnp.float32)
         hidden = jax.nn.relu(x @ parts[0] + b1)
         return jnp.tanh(hidden @ parts[1] + b2)
 
@@ -140,10 +154,8 @@ def load_policy(path: str | Path) -> Policy:
         about = json.loads(metadata["psyco"])
         if about["format"] != FORMAT:
             raise RunError(f"{path} has format {about['format']!r}; this version reads {FORMAT!r}")
-        kind = about["actions"].pop("kind")
-        box = {key: tuple(v) if isinstance(v, list) else v for key, v in about["actions"].items()}
-        actions: Actions = {"Continuous": Continuous, "Discrete": Discrete}[kind](**box)
-        network = Network(**about["network"])
+        actions = ACTIONS[about["actions"].pop("kind")](**_tuples(about["actions"]))
+        network = Network(**_tuples(about["network"]))
         theta = tensors["theta"]
         domain, values = str(about["domain"]), dict(about["parameters"])
     except FileNotFoundError:
@@ -155,6 +167,11 @@ def load_policy(path: str | Path) -> Policy:
     if not np.isfinite(theta).all():
         raise RunError(f"{path} is damaged: it holds parameters that are not finite numbers")
     return Policy(theta, network, actions, domain, values)
+
+
+def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
+    """JSON knows lists only; frozen dataclasses hold tuples."""
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
 
 
 @jax.jit(static_argnums=(0, 1))
