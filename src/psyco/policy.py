@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +60,7 @@ class Network:
     @property
     def size(self) -> int:
         """How many parameters there are: D."""
-        return sum(int(np.prod(shape)) for shape in self.shapes)
+        return sum(map(math.prod, self.shapes))
 
     def init(self, key: Array) -> Array:
         """Random parameters `[D]`: weights uniform within 1/sqrt(fan-in), learned biases likewise."""
@@ -72,16 +73,20 @@ class Network:
 
     def __call__(self, theta: Array, x: Array) -> Array:
         """Outputs `[outputs]` in [-1, 1] for one parameter vector `[D]` and one observation `[inputs]`."""
-        parts, start = [], 0
-        for shape in self.shapes:
-            stop = start + int(np.prod(shape))
-            parts.append(theta[start:stop].reshape(shape))
-            start = stop
+        parts = self.parts(theta)
         b1, b2 = parts[2:] if self.bias == "learned" else (1.0, 1.0)
         if self.scale:
             x = (x - jnp.asarray(self.shift, jnp.float32)) / jnp.asarray(self.scale, jnp.float32)
         hidden = jax.nn.relu(x @ parts[0] + b1)
         return jnp.tanh(hidden @ parts[1] + b2)
+
+    def parts(self, theta: Any) -> list[Any]:
+        """Parameters `[..., D]` as arrays of `shapes`, each with the leading axes of theta."""
+        ends = np.cumsum([0, *map(math.prod, self.shapes)])
+        return [
+            theta[..., start:stop].reshape(*theta.shape[:-1], *shape)
+            for start, stop, shape in zip(ends[:-1], ends[1:], self.shapes, strict=True)
+        ]
 
 
 def network_for(domain: Domain, *, hidden: int = 32, bias: Bias = "one") -> Network:

@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array
 
 from psyco.domain.base import Domain
+from psyco.domain.gym_env import GymDomain
 from psyco.errors import RunError
 from psyco.learn.base import Learner, LearnerState
 from psyco.learn.learners import make_learner
@@ -19,11 +20,14 @@ from psyco.learn.metrics import Metrics, concatenate, tabulate
 from psyco.learn.train import train
 from psyco.policy import Bias, Network, Policy, network_for, policy_for
 from psyco.rollout.episodes import Sampler, Stream, stream_key
-from psyco.rollout.sampler import make_sampler
+from psyco.rollout.sampler import make_sampler, on_workers
+from psyco.rollout.scaling import scaled
 from psyco.spec.formula import Requirement
 from psyco.spec.parse import parse
 from psyco.verification.certificate import Certificate
 from psyco.verification.verify import check_decidable, check_seed, verify, verify_parameters
+
+SCALINGS = ("auto", "sampled", "none")
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,8 @@ class Settings:
         options: hyperparameters of that learner, where they differ from its defaults.
         hidden: hidden units of the policy network.
         bias: "one" as in the paper's equation, or "learned".
+        scaling: what the network makes of observations. "sampled": their mean and spread under random policies become
+            0 and 1; "none": as they are; "auto": sampled for Gymnasium environments, none for compiled domains.
         verify_every: verify the current policy after so many training episodes; 0: never.
         verify_episodes: at most so many episodes for each of these verifications.
         method: how the final policy is verified; a name in `METHODS`.
@@ -49,6 +55,7 @@ class Settings:
     options: dict[str, Any] = field(default_factory=dict)
     hidden: int = 32
     bias: Bias = "one"
+    scaling: str = "auto"
     verify_every: int = 1000
     verify_episodes: int = 1000
     method: str = "bayes"
@@ -56,6 +63,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
+        if self.scaling not in SCALINGS:
+            raise RunError(f"scaling must be one of {', '.join(SCALINGS)}, got {self.scaling!r}")
         for name, least in {
             "episodes": 1,
             "verify_every": 0,
@@ -112,6 +121,9 @@ def synthesize(
     requirement: Requirement | str,
     *,
     devices: int = 1,
+    workers: int = 1,
+    ray: str | None = None,
+    step_timeout: float | None = None,
     on_progress: Callable[[Problem, Snapshot], None] | None = None,
     **settings: Any,
 ) -> Result:
@@ -121,9 +133,13 @@ def synthesize(
         domain: where the agent acts.
         requirement: what must hold, as text or parsed.
         devices: over how many JAX devices a population is split; the result does not depend on it.
+        workers: how many processes step a Gymnasium environment; the result does not depend on it.
+        ray: the address of a Ray cluster for that, or "local"; the result does not depend on it.
+        step_timeout: seconds after which a step of a Gymnasium environment counts as hanging, an error.
         on_progress: called after every segment of learning.
         settings: those of `Settings`; all others are hyperparameters of the learner.
     """
+    domain = on_workers(domain, workers=workers, ray=ray, step_timeout=step_timeout)
     problem = prepare(domain, requirement, make_settings(**settings), devices=devices)
     segments = []
     for snapshot in learn(problem):
@@ -140,6 +156,8 @@ def prepare(
     requirement = parse(requirement) if isinstance(requirement, str) else requirement
     check_decidable(requirement)
     network = network_for(domain, hidden=settings.hidden, bias=settings.bias)
+    if settings.scaling == "sampled" or (settings.scaling == "auto" and isinstance(domain, GymDomain)):
+        network = scaled(network, domain, stream_key(settings.seed, Stream.SCALE))
     sampler = make_sampler(domain, network, requirement, devices=devices)
     learner = make_learner(settings.learner, requirement, **settings.options)
     return Problem(domain, requirement, settings, network, sampler, learner)

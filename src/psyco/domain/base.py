@@ -154,9 +154,8 @@ class Scene:
     contact: float = 0.0  # two bodies closer than this touch
 
 
-@runtime_checkable
 class Domain(Protocol):
-    """A simulator as pure functions. `name`, `horizon`, `actions` and `observation_size` are plain attributes."""
+    """Where an agent acts: what learning and verification need to know of it before it runs."""
 
     @property
     def name(self) -> str:
@@ -173,6 +172,11 @@ class Domain(Protocol):
     @property
     def observation_size(self) -> int:
         """The length of an observation."""
+
+
+@runtime_checkable
+class CompiledDomain(Domain, Protocol):
+    """A simulator as pure functions, which JAX compiles."""
 
     def reset(self, key: Array) -> State:
         """A random initial state."""
@@ -197,6 +201,8 @@ BUILT_IN_SIGNALS = {
 
 def signal_table(domain: Domain) -> dict[str, SignalInfo]:
     """The signals that a formula about this domain may name, found without running it."""
+    if not isinstance(domain, CompiledDomain):
+        return dict(domain.table)  # type: ignore[attr-defined]  # a host domain knows them from when it was made
     state = jax.eval_shape(domain.reset, jax.eval_shape(lambda: jax.random.key(0)))
     shapes = jax.eval_shape(lambda s: dict(domain.signals(s)), state)
     table = {}
@@ -213,6 +219,8 @@ def signal_table(domain: Domain) -> dict[str, SignalInfo]:
 
 def parameters(domain: Domain) -> dict[str, Any]:
     """The keyword arguments that make this domain again."""
+    if hasattr(domain, "parameters"):
+        return dict(domain.parameters)
     if not dataclasses.is_dataclass(domain):
         raise DomainError(
             f"{type(domain).__name__} must be a frozen dataclass, so that its parameters are known"

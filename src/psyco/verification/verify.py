@@ -15,7 +15,7 @@ from psyco.domain.base import Domain
 from psyco.errors import RequirementError, RunError
 from psyco.policy import Policy
 from psyco.rollout.episodes import Episodes, Sampler, Stream, episode_keys, stream_key
-from psyco.rollout.sampler import make_sampler
+from psyco.rollout.sampler import make_sampler, on_workers
 from psyco.spec.formula import Requirement
 from psyco.spec.parse import parse
 from psyco.verification.base import Progress, Verdict, overall, run_tests
@@ -55,6 +55,9 @@ def verify(
     max_episodes: int = 1000,
     seed: int = 0,
     devices: int = 1,
+    workers: int = 1,
+    ray: str | None = None,
+    step_timeout: float | None = None,
     **options: Any,
 ) -> Certificate:
     """Verify a policy on fresh episodes and say exactly what was shown.
@@ -67,11 +70,13 @@ def verify(
         max_episodes: give up undecided after so many episodes.
         seed: the episodes are a function of it.
         devices: over how many JAX devices a batch is split; the result does not depend on it.
+        workers, ray, step_timeout: for Gymnasium environments, as in `synthesize`.
         options: parameters of the method.
     """
     requirement = parse(requirement) if isinstance(requirement, str) else requirement
     check_decidable(requirement)
     policy.check(domain)
+    domain = on_workers(domain, workers=workers, ray=ray, step_timeout=step_timeout)
     sampler = make_sampler(domain, policy.network, requirement, devices=devices)
     key = stream_key(check_seed(seed), Stream.CERTIFY)
     done = verify_parameters(
