@@ -7,9 +7,8 @@ of the batched network is a product of its own, and an environment is reset with
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -52,7 +51,7 @@ class Chunk(NamedTuple):
 
 
 class Progress(Protocol):
-    """A place where a worker writes what it is about to do, for somebody who watches it: [seed, step]."""
+    """A place where a worker writes what it is about to do, for somebody who watches it: [seed, step, row]."""
 
     def __setitem__(self, index: int, value: int, /) -> None: ...
 
@@ -145,7 +144,7 @@ class Runner:
         try:
             for i, env in enumerate(self._envs[:count]):
                 if progress is not None:
-                    progress[0], progress[1] = seeds[i], 0
+                    progress[0], progress[1], progress[2] = seeds[i], 0, i
                 raw[i], infos[i] = env.reset(seed=seeds[i])
                 obs[i] = flatten(raw[i])
             act = actor(self.job.network, domain, chunk.theta)
@@ -163,7 +162,7 @@ class Runner:
                 ended = False
                 for j, i in alive:
                     if progress is not None:
-                        progress[0], progress[1] = seeds[i], t
+                        progress[0], progress[1], progress[2] = seeds[i], t, i
                     raw[i], reward, terminated, truncated, infos[i] = steps[i](actions[j])
                     obs[i] = flatten(raw[i])
                     if reward != reward:
