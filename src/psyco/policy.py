@@ -80,6 +80,10 @@ class Network:
         hidden = jax.nn.relu(x @ parts[0] + b1)
         return jnp.tanh(hidden @ parts[1] + b2)
 
+    def act(self, actions: Actions, theta: Array, x: Array) -> Array:
+        """The action for one parameter vector `[D]` and one observation `[inputs]`."""
+        return actions.decode(self(theta, x))
+
     def parts(self, theta: Any) -> list[Any]:
         """Parameters `[..., D]` as arrays of `shapes`, each with the leading axes of theta."""
         ends = np.cumsum([0, *map(math.prod, self.shapes)])
@@ -181,7 +185,7 @@ def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
 
 @jax.jit(static_argnums=(0, 1))
 def _act(network: Network, actions: Actions, theta: Array, x: Array) -> Array:
-    return actions.decode(network(theta, x))
+    return network.act(actions, theta, x)
 
 
 def _write_tensors(tensors: dict[str, NDArray[Any]], metadata: dict[str, str]) -> bytes:

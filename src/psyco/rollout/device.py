@@ -85,7 +85,7 @@ def _run(
     key_reset, key_steps = jax.random.split(key)
 
     def act(state: State) -> Array:
-        return domain.actions.decode(network(theta, domain.observe(state)))
+        return network.act(domain.actions, theta, domain.observe(state))
 
     def step(now: _Moment, step_key: Array) -> tuple[_Moment, dict[str, Array]]:
         action = act(now.state)

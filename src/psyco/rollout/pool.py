@@ -190,7 +190,12 @@ def _no_main() -> Iterator[None]:
 @contextmanager
 def _small() -> Iterator[None]:
     """One thread per worker, and no accelerator: its products are small, and there are others."""
-    wanted = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
+    wanted = {
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "JAX_PLATFORMS": "cpu",
+    }
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psyco.domain.base import Domain, parameters
-from psyco.policy import Policy
+from psyco.foreign import AnyPolicy
 from psyco.spec.formula import Requirement
 from psyco.verification.base import Guarantee, Progress, Verdict
 from psyco.verification.bayes import posterior_mass
@@ -90,7 +90,7 @@ class Certificate:
 
 
 def certify(
-    policy: Policy,
+    policy: AnyPolicy,
     domain: Domain,
     requirement: Requirement,
     verdict: Verdict,

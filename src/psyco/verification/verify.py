@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from psyco.domain.base import Domain
 from psyco.errors import RequirementError, RunError
-from psyco.policy import Policy
+from psyco.foreign import AnyPolicy, as_policy
 from psyco.rollout.episodes import Episodes, Sampler, Stream, episode_keys, stream_key
 from psyco.rollout.sampler import make_sampler, on_workers
 from psyco.spec.formula import Requirement
@@ -47,7 +47,7 @@ class Verification(NamedTuple):
 
 
 def verify(
-    policy: Policy,
+    policy: AnyPolicy | str | Callable[[Any], Any],
     domain: Domain,
     requirement: Requirement | str,
     *,
@@ -63,7 +63,8 @@ def verify(
     """Verify a policy on fresh episodes and say exactly what was shown.
 
     Args:
-        policy: what is to be verified.
+        policy: what is to be verified: ours, a file, a policy of others (see `psyco.foreign`), or any function from
+            observation to action.
         domain: where it acts.
         requirement: what must hold, as text or parsed.
         method: how the constraints are tested, a name in `METHODS`.
@@ -75,6 +76,7 @@ def verify(
     """
     requirement = parse(requirement) if isinstance(requirement, str) else requirement
     check_decidable(requirement)
+    policy = as_policy(policy)
     policy.check(domain)
     domain = on_workers(domain, workers=workers, ray=ray, step_timeout=step_timeout)
     sampler = make_sampler(domain, policy.network, requirement, devices=devices)
