@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,7 +29,7 @@ Parameters = Annotated[
 ]
 
 
-def read_requirement(text_or_file: str) -> Requirement:
+def read_requirement(text_or_file: str, parse: Callable[[str], Requirement] = parse) -> Requirement:
     """A requirement given as text or as the name of a file that holds it."""
     path = Path(text_or_file)
     try:
