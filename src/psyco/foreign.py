@@ -102,7 +102,8 @@ class _Actor:
         for action in chosen:
             if np.shape(action) != shape:
                 raise ValueError(
-                    f"the policy {self.policy.source} gives the action {action!r}; the environment takes {shape or 'one number'}"
+                    f"the policy {self.policy.source} gives the action {action!r}; "
+                    f"the environment takes {shape or 'one number'}"
                 )
         return chosen
 
@@ -263,7 +264,7 @@ def _network(run: Callable[[NDArray[np.float32]], NDArray[Any]]) -> Decide:
             and y.dtype.kind == "f"
             and y.shape == (len(flat), actions.outputs)
         ):
-            return np.asarray(actions.decode(y))  # type: ignore[arg-type,return-value]  # scores: the largest wins
+            return np.asarray(actions.decode(y))  # type: ignore[return-value]  # scores: the largest wins
         if y.size != len(flat) * size:
             raise ValueError(f"the policy gives {y.shape[1:]} numbers per observation; an action is {size}")
         y = y.reshape(len(flat) if actions.size is None else (len(flat), size))

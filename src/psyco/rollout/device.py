@@ -13,8 +13,11 @@ from jax import Array
 from jax.sharding import Mesh, PartitionSpec
 from numpy.typing import NDArray
 
-from psyco.domain.base import CompiledDomain, State
+from psyco.domain.base import CompiledDomain, Domain, State
+from psyco.domain.gym_env import GymDomain
+from psyco.foreign import ForeignPolicy
 from psyco.policy import Network, Policy
+from psyco.rollout import host
 from psyco.rollout.episodes import Episodes
 from psyco.spec.monitor import Monitor
 
@@ -24,7 +27,7 @@ class DeviceSampler:
     """The Sampler of compiled domains; equal samplers share their compiled code."""
 
     domain: CompiledDomain
-    network: Network
+    network: Network | ForeignPolicy
     monitor: Monitor
     devices: tuple[Any, ...] = ()  # more than one: the batch is split over them
 
@@ -76,7 +79,11 @@ class _Moment(NamedTuple):
 
 
 def _run(
-    domain: CompiledDomain, network: Network, wanted: frozenset[str] | None, theta: Array, key: Array
+    domain: CompiledDomain,
+    network: Network | ForeignPolicy,
+    wanted: frozenset[str] | None,
+    theta: Array,
+    key: Array,
 ) -> tuple[_Path, Array]:
     """One episode: the wanted signals (None: all) along its path, and its length.
 
@@ -116,8 +123,11 @@ def _signals(domain: CompiledDomain, now: _Moment, wanted: frozenset[str] | None
     return {name: value for name, value in every.items() if wanted is None or name in wanted}
 
 
-def record(domain: CompiledDomain, policy: Policy, key: Array) -> dict[str, NDArray[Any]]:
+def record(domain: Domain, policy: Policy, key: Array) -> dict[str, NDArray[Any]]:
     """All signals along one episode, arrays of length n+1 where n is the episode's own length."""
+    if isinstance(domain, GymDomain):
+        return host.record(domain, policy.network, policy.theta, key)
+    assert isinstance(domain, CompiledDomain)
     path, length = _record(domain, policy.network, jnp.asarray(policy.theta), key)
     return {name: np.asarray(value)[: int(length) + 1] for name, value in path.signals.items()}
 

@@ -1,6 +1,6 @@
 """Host episodes in several processes of one machine.
 
-Chunks go out to whoever is idle and come back by number, so neither order nor number of the workers shows in the result.
+Chunks go out to whoever is idle and come back by number, so the result shows neither order nor number of the workers.
 A worker that dies is replaced and its chunk is run again; an environment that hangs is ended and named.
 """
 

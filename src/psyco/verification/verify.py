@@ -24,6 +24,7 @@ from psyco.verification.certificate import Certificate, Subject, certify, now
 from psyco.verification.methods import DEFAULT_METHOD, make_tests
 
 DEFAULT_MAX_EPISODES = 10_000
+HOST_BATCH = 64  # where an episode takes long, few more than a test needs
 BATCH = 250  # episodes sampled at once; a test still consumes them one by one
 
 
@@ -213,7 +214,7 @@ def verify_parameters(
 
 def sample(sampler: Sampler, theta: Array, key: Array, count: int) -> Iterator[Episodes]:
     """Episodes 0 to count-1 of a stream for one parameter vector `[D]`, batch by batch."""
-    size = min(BATCH, count)
+    size = min(BATCH if sampler.compiled else HOST_BATCH, count)
     for first in range(0, count, size):
         if sampler.compiled:
             yield jax.device_get(_batch(sampler, size, theta, key, np.uint32(first)))
