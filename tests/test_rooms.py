@@ -14,6 +14,7 @@ ORDER = [
     ["spec"],
     ["domain"],
     ["policy"],
+    ["foreign", "export"],
     ["rollout"],
     ["learn", "verification"],  # they first meet in synthesis
     ["synthesis"],

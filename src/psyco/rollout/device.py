@@ -13,8 +13,11 @@ from jax import Array
 from jax.sharding import Mesh, PartitionSpec
 from numpy.typing import NDArray
 
-from psyco.domain.base import Domain, State
+from psyco.domain.base import CompiledDomain, Domain, State
+from psyco.domain.gym_env import GymDomain
+from psyco.foreign import ForeignPolicy
 from psyco.policy import Network, Policy
+from psyco.rollout import host
 from psyco.rollout.episodes import Episodes
 from psyco.spec.monitor import Monitor
 
@@ -23,8 +26,8 @@ from psyco.spec.monitor import Monitor
 class DeviceSampler:
     """The Sampler of compiled domains; equal samplers share their compiled code."""
 
-    domain: Domain
-    network: Network
+    domain: CompiledDomain
+    network: Network | ForeignPolicy
     monitor: Monitor
     devices: tuple[Any, ...] = ()  # more than one: the batch is split over them
 
@@ -76,7 +79,11 @@ class _Moment(NamedTuple):
 
 
 def _run(
-    domain: Domain, network: Network, wanted: frozenset[str] | None, theta: Array, key: Array
+    domain: CompiledDomain,
+    network: Network | ForeignPolicy,
+    wanted: frozenset[str] | None,
+    theta: Array,
+    key: Array,
 ) -> tuple[_Path, Array]:
     """One episode: the wanted signals (None: all) along its path, and its length.
 
@@ -85,7 +92,7 @@ def _run(
     key_reset, key_steps = jax.random.split(key)
 
     def act(state: State) -> Array:
-        return domain.actions.decode(network(theta, domain.observe(state)))
+        return network.act(domain.actions, theta, domain.observe(state))
 
     def step(now: _Moment, step_key: Array) -> tuple[_Moment, dict[str, Array]]:
         action = act(now.state)
@@ -104,7 +111,7 @@ def _run(
     return _Path(signals, last.ret), last.length
 
 
-def _signals(domain: Domain, now: _Moment, wanted: frozenset[str] | None) -> dict[str, Array]:
+def _signals(domain: CompiledDomain, now: _Moment, wanted: frozenset[str] | None) -> dict[str, Array]:
     every: Mapping[str, Array] = {
         **domain.signals(now.state),
         "obs": domain.observe(now.state),
@@ -118,10 +125,28 @@ def _signals(domain: Domain, now: _Moment, wanted: frozenset[str] | None) -> dic
 
 def record(domain: Domain, policy: Policy, key: Array) -> dict[str, NDArray[Any]]:
     """All signals along one episode, arrays of length n+1 where n is the episode's own length."""
+    if isinstance(domain, GymDomain):
+        return host.record(domain, policy.network, policy.theta, key)
+    assert isinstance(domain, CompiledDomain)
     path, length = _record(domain, policy.network, jnp.asarray(policy.theta), key)
     return {name: np.asarray(value)[: int(length) + 1] for name, value in path.signals.items()}
 
 
+def record_batch(
+    domain: CompiledDomain, network: Network, wanted: frozenset[str], theta: Array, keys: Array
+) -> tuple[dict[str, NDArray[Any]], NDArray[np.int32]]:
+    """The wanted signals `[B, n+1, ...]` along episodes of parameters `[B, D]`, and the lengths `[B]`."""
+    path, length = _record_batch(domain, network, wanted, theta, keys)
+    return {name: np.asarray(value) for name, value in path.signals.items()}, np.asarray(length)
+
+
+@jax.jit(static_argnums=(0, 1, 2))
+def _record_batch(
+    domain: CompiledDomain, network: Network, wanted: frozenset[str], theta: Array, keys: Array
+) -> tuple[_Path, Array]:
+    return jax.vmap(lambda t, k: _run(domain, network, wanted, t, k))(theta, keys)
+
+
 @jax.jit(static_argnums=(0, 1))
-def _record(domain: Domain, network: Network, theta: Array, key: Array) -> tuple[_Path, Array]:
+def _record(domain: CompiledDomain, network: Network, theta: Array, key: Array) -> tuple[_Path, Array]:
     return _run(domain, network, None, theta, key)
