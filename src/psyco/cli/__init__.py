@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from psyco.cli import domains, render, resume, synthesize, verify
+from psyco.cli import domains, exact, plan, render, resume, synthesize, verify
 from psyco.cli.common import status
 from psyco.errors import PsycoError
 
@@ -26,6 +26,8 @@ app.command("domains")(domains.domains)
 app.command("synthesize")(synthesize.synthesize)
 app.command("resume")(resume.resume)
 app.command("verify")(verify.verify)
+app.command("plan")(plan.plan)
+app.command("exact")(exact.exact)
 app.command("render")(render.render)
 
 
