@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from psyco.cli import domains, render, synthesize, verify
+from psyco.cli import domains, render, reproduce, synthesize, verify
 from psyco.errors import PsycoError
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app.command("domains")(domains.domains)
 app.command("synthesize")(synthesize.synthesize)
 app.command("verify")(verify.verify)
 app.command("render")(render.render)
+app.command("reproduce")(reproduce.reproduce)
 
 
 @app.callback()

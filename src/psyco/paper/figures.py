@@ -89,21 +89,19 @@ def draw_all(results: Results) -> list[Drawing]:
 
 def _belief(*, number: int) -> Drawing:
     mu = np.linspace(0.0, 1.0, 501)
-    won = bandit.rewards(seed=0)
-    figure = _figure(6.4, 6.6)
+    won = bandit.rewards(seed=0).tolist()
+    figure = _figure(6.4, 8.0)
     axes = figure.subplots(len(bandit.PULLS), 1, sharex=True)
     rows = []
     for axis, pulls, count in zip(axes, bandit.PULLS, won, strict=True):
-        density = bandit.density(int(count), pulls, mu)
+        density = bandit.density(count, pulls, mu)
         axis.plot(mu, density, color=COLOURS[ONE])
         axis.fill_between(mu, density, where=mu >= bandit.MU, color=COLOURS[ONE], alpha=0.35, linewidth=0)
         axis.axvline(bandit.MU, **REQUIREMENT)
-        mass = bandit.confidence(int(count), pulls, bandit.MU)
-        axis.text(
-            0.01, 0.92, f"{pulls:,} pulls, {count:,} rewards\nconfidence in μ > {bandit.MU}: {mass:.2f}",
-            transform=axis.transAxes, va="top", fontsize=8.5,
-        )  # fmt: skip
-        axis.set(xlim=(0, 1), ylim=(0, max(1.5, 1.15 * density.max())))
+        mass = bandit.confidence(count, pulls, bandit.MU)
+        told = f"{_count(pulls, 'pull')}, {_count(count, 'reward')}: confidence in μ > {bandit.MU} is {mass:.2f}"
+        axis.set_title(told, loc="left", fontsize=9)
+        axis.set(xlim=(0, 1), ylim=(0, 1.15 * density.max()))
         rows += [(pulls, count, x, d) for x, d in zip(mu, density, strict=True)]
     axes[-1].set_xlabel(f"μ, the probability of a reward (dashed: the true {bandit.MU})")
     figure.supylabel("posterior density", fontsize=9.5)
@@ -130,22 +128,19 @@ def _trajectories(r: Results, *, number: int) -> Drawing:
             path = record(domain, r.runs[variant][0].policy, key)
             for body, colours in (("particle", "Blues"), ("agent", "Reds")):
                 _gradient(axis, np.asarray(path[body], np.float64), colours, body)
-            touching = path["distance"] < domain.d_min
+            touching = np.diff(path["collisions"], prepend=0) > 0  # the start does not count
             axis.scatter(*path["agent"][touching].T, marker="x", color="black", s=26, linewidths=1.0, zorder=4,
                          label="collision")  # fmt: skip
-            collisions = int(path["collisions"][-1])
-            axis.set_title(
-                f"{variant}: return {path['return'][-1]:.1f}, {collisions or 'no'} collision{'s' * (collisions != 1)}"
-            )
-            axis.set(xlabel="x", ylabel="y")
+            told = _count(int(path["collisions"][-1]), "collision")
+            axis.set(title=f"return {path['return'][-1]:.1f}, {told}", xlabel="x", ylabel="y")
             axis.set_aspect("equal", adjustable="datalim")
             rows += [
                 (variant, column, step, *(float(x) for body in ("particle", "agent") for x in path[body][step]),
                  float(path["distance"][step]), int(path["collisions"][step]))
                 for step in range(len(path["step"]))
             ]  # fmt: skip
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3)
+        line[0].set_ylabel(f"{_label(variant)}\ny")
+    _legend(figure, axes[0][0])
     return Drawing(
         f"{r.experiment.name}-trajectories",
         number,
@@ -163,13 +158,13 @@ def _trajectories(r: Results, *, number: int) -> Drawing:
 
 def _return(r: Results, *, number: int) -> Drawing:
     panels = {"": {v: r.curve(v, "return") for v in r.runs}}
-    figure, axes = _panels(panels, r, ylabel="return per episode")
-    _legend(axes[0], "lower right")
+    figure, axes = _panels(panels, r, ylabel="return per episode", within=(-np.inf, 0), each=True)
+    _legend(figure, axes[0])
     return Drawing(
         f"{r.experiment.name}-return",
         number,
         f"{r.experiment.title}: return under no, a weak and a strong constraint",
-        f"Mean return while learning. {_reading(r)}",
+        f"Mean return while learning. {_reading(r)} Thin: each repetition.",
         figure,
         _table(panels),
     )
@@ -187,7 +182,7 @@ def _share(r: Results, *, number: int) -> Drawing:
     if "MLE" in r.runs:
         for axis in axes:
             axis.set_ylim(0.6, 1.0)
-    _legend(axes[1], "best")
+    _legend(figure, axes[0])
     watched = " The unconstrained agent is judged by n_max = 1." if "unconstrained" in r.runs else ""
     return Drawing(
         f"{r.experiment.name}-share",
@@ -202,38 +197,46 @@ def _share(r: Results, *, number: int) -> Drawing:
 
 def _confidence(r: Results, *, number: int) -> Drawing:
     panels = {"": {v: r.curve(v, "c_sat") for v in _constrained(r)}}
-    figure, axes = _panels(panels, r, ylabel=r"confidence $c_\mathrm{sat}$ while learning", within=(0, 1))
+    figure, axes = _panels(panels, r, ylabel=r"confidence $c_\mathrm{sat}$ while learning", within=(0, 1), each=True)
     _require(axes[0], r.experiment.c_req, r"$c_\mathrm{req}$")
-    axes[0].set_ylim(0, 1.04)
-    _legend(axes[0], "best")
+    axes[0].set_ylim(top=1.01)
+    _legend(figure, axes[0])
     return Drawing(
         f"{r.experiment.name}-confidence",
         number,
         f"{r.experiment.title}: confidence while learning",
         "Posterior probability that the requirement holds, from all episodes that the learner has seen. Dashed: c_req. "
-        f"{_reading(r)}",
+        f"{_reading(r)} Thin: each repetition.",
         figure,
         _table(panels),
     )
 
 
 def _verification(r: Results, *, number: int) -> Drawing:
-    panels = {"": {v: r.verified(v) for v in _constrained(r)}}
-    figure, axes = _panels(panels, r, ylabel="confidence from verification", within=(0, 1), marker=".")
+    curves = {v: r.verified(v) for v in _constrained(r)}
+    # Verdicts jump between 0 and 1 from one verification to the next: many of them need a calmer line.
+    points = len(next(iter(curves.values())).episodes)
+    width = max(1, points // 12)
+    calm = {v: _running(curve, width) for v, curve in curves.items()}
+    figure, axes = _panels({"": calm}, r, ylabel="confidence from verification", within=(0, 1))
+    for v, curve in curves.items():
+        colour = COLOURS[r.experiment.variants[v]]
+        axes[0].plot(curve.episodes / 1000, curve.mean, ".", color=colour, markersize=4, alpha=0.6)
     _require(axes[0], r.experiment.c_req, r"$c_\mathrm{req}$")
     axes[0].axhline(1 - r.experiment.c_req, **REQUIREMENT)
-    axes[0].set_ylim(-0.02, 1.04)
-    _legend(axes[0], "best")
+    axes[0].set(xlim=curve.episodes[[0, -1]] / 1000, ylim=(-0.02, 1.02))
+    _legend(figure, axes[0])
+    smoothed = f"; the line runs through means of {width} consecutive ones" if width > 1 else ""
     return Drawing(
         f"{r.experiment.name}-verification",
         number,
         f"{r.experiment.title}: verifying the current policy",
         f"Every {r.experiment.verify_every:,} learning episodes the policy of that moment is fixed and verified on fresh "
-        f"episodes (Alg. BV, at most {r.experiment.verify_episodes:,}). Most verifications end near 0 or 1, so the mean is "
-        "about the share of repetitions whose policy passes, and the band is wide. Dashed: c_req and 1 - c_req. Mean and "
-        f"standard deviation over {r.experiment.repetitions} repetitions.",
+        f"episodes (Alg. BV, at most {r.experiment.verify_episodes:,}). A verification mostly ends near 0 or 1, so the mean "
+        "is about the share of repetitions whose policy passes. Dots: mean over "
+        f"{r.experiment.repetitions} repetitions{smoothed}. Band: standard deviation. Dashed: c_req and 1 - c_req.",
         figure,
-        _table(panels),
+        _table({"": curves}),
     )
 
 
@@ -244,10 +247,9 @@ def _split(r: Results, *, number: int, quantity: str, zoom: bool = False, remark
         start = r.experiment.episodes - r.experiment.final
         panels = {p: {v: _after(curve, start) for v, curve in curves.items()} for p, curves in panels.items()}
     label = {"return": "return per episode", "cost": "cost per episode"}[quantity]
-    figure, axes = _panels(panels, r, ylabel=label, share_y=not zoom)
-    if quantity == "cost":
-        axes[0].set_ylim(bottom=-0.3)
-    _legend(axes[1], "best")
+    within = {"return": (-np.inf, 0.0), "cost": (0.0, np.inf)}[quantity]
+    figure, axes = _panels(panels, r, ylabel=label, within=within, share_y=not zoom)
+    _legend(figure, axes[0])
     what = {"return": "Return", "cost": "Cost (collisions beyond n_max)"}[quantity]
     when = f", the last {r.experiment.final:,} episodes" if zoom else ""
     return Drawing(
@@ -305,17 +307,22 @@ def _panels(
     *,
     ylabel: str,
     within: tuple[float, float] = (-np.inf, np.inf),
-    marker: str | None = None,
+    each: bool = False,
     share_y: bool = True,
 ) -> tuple[Figure, list[Axes]]:
-    """Panels side by side: the mean as a line, the standard deviation as a band that stays `within` what is possible."""
+    """Panels side by side: the mean as a line, the standard deviation as a band that stays `within` what is possible.
+
+    `each` shows every repetition as a thin line too.
+    """
     width, height = PANEL
     figure = _figure(width if len(panels) == 1 else 1.6 * width, height)
     axes = figure.subplots(1, len(panels), sharey=share_y, squeeze=False)[0]
     for axis, (title, curves) in zip(axes, panels.items(), strict=True):
         for variant, curve in curves.items():
             colour, x = COLOURS[r.experiment.variants[variant]], curve.episodes / 1000
-            axis.plot(x, curve.mean, color=colour, label=variant, marker=marker, markersize=4)
+            axis.plot(x, curve.mean, color=colour, label=_label(variant))
+            if each:
+                axis.plot(x, curve.values.T, color=colour, linewidth=0.6, alpha=0.45)
             low, high = (np.clip(curve.mean + s * curve.deviation, *within) for s in (-1, 1))
             axis.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
         axis.set(title=title, xlabel="learning episodes (thousands)")
@@ -326,7 +333,7 @@ def _panels(
 
 def _gradient(axis: Axes, path: NDArray[np.float64], colours: str, label: str) -> None:
     """A path `[n+1, 2]` whose colour darkens with time."""
-    shades = matplotlib.colormaps[colours](np.linspace(0.25, 1.0, len(path)))
+    shades = matplotlib.colormaps[colours](np.linspace(0.25, 0.9, len(path)))
     axis.add_collection(LineCollection(np.stack([path[:-1], path[1:]], axis=1), colors=shades[:-1], linewidths=1.4))
     axis.scatter(*path.T, color=shades, s=7, zorder=2, linewidths=0)
     axis.scatter(*path[-1], color=shades[-1:], s=48, zorder=3, edgecolor="white", label=label)
@@ -336,8 +343,17 @@ def _require(axis: Axes, value: float, name: str) -> None:
     axis.axhline(value, label=f"{name} = {value:g}", **REQUIREMENT)
 
 
-def _legend(axis: Axes, place: str) -> None:
-    axis.legend(loc=place, fontsize=8.5)
+def _legend(figure: Figure, axis: Axes) -> None:
+    """Above the panels, where it hides nothing."""
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside upper center", ncols=5, fontsize=9)
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number:,} {word}{'s' * (number != 1)}"
+
+
+def _label(variant: str) -> str:
+    return variant.replace("n_max", r"$n_\mathrm{max}$")
 
 
 def _constrained(r: Results) -> list[str]:
@@ -347,6 +363,12 @@ def _constrained(r: Results) -> list[str]:
 def _after(curve: Curve, start: int) -> Curve:
     late = curve.episodes > start
     return Curve(curve.episodes[late], curve.values[:, late])
+
+
+def _running(curve: Curve, width: int) -> Curve:
+    """Means of `width` consecutive points, each at the last of them."""
+    values = np.lib.stride_tricks.sliding_window_view(curve.values, width, axis=1).mean(axis=-1)
+    return Curve(curve.episodes[width - 1 :], values)
 
 
 def _reading(r: Results) -> str:
