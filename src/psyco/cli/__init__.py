@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from psyco.cli import domains, exact, plan, render, resume, synthesize, verify
+from psyco.cli import domains, exact, plan, render, reproduce, resume, synthesize, verify
 from psyco.cli.common import status
 from psyco.errors import PsycoError
 
@@ -29,6 +29,7 @@ app.command("verify")(verify.verify)
 app.command("plan")(plan.plan)
 app.command("exact")(exact.exact)
 app.command("render")(render.render)
+app.command("reproduce")(reproduce.reproduce)
 
 
 @app.callback()
