@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from psyco.cli import domains, render, resume, synthesize, verify
+from psyco.cli import compare, domains, render, report, resume, runs, synthesize, verify
 from psyco.cli.common import status
 from psyco.errors import PsycoError
 
@@ -26,6 +26,9 @@ app.command("domains")(domains.domains)
 app.command("synthesize")(synthesize.synthesize)
 app.command("resume")(resume.resume)
 app.command("verify")(verify.verify)
+app.command("runs")(runs.runs)
+app.command("compare")(compare.compare)
+app.command("report")(report.report)
 app.command("render")(render.render)
 
 
