@@ -35,7 +35,7 @@ def test_the_obstacle_moves_uniformly():
     domain = ObstacleRun()
     middle = RunState(jnp.array([1, 1]), jnp.array([2, 2]), jnp.int32(0))
     keys = jax.random.split(jax.random.key(1), 20_000)
-    nxt, _, _ = jax.vmap(lambda k: domain.step(k, middle, jnp.int32(0)))(keys)
+    nxt, _, _ = jax.vmap(lambda k: domain.step(domain.draw(k), middle, jnp.int32(0)))(keys)
     moved = np.asarray(nxt.obstacle) - 2
     counts = [np.sum((moved == move).all(axis=1)) for move in MOVES]
     assert sum(counts) == 20_000

@@ -30,7 +30,7 @@ def test_steps_are_the_papers_assignments():
         action = np.clip(mine[1] - mine[0] + rng.uniform(-0.05, 0.05, 2), -0.1, 0.1)
         key = jax.random.key(t)
         push = np.asarray(jax.random.uniform(key, (2,), minval=-0.1, maxval=0.1), np.float64)
-        state, reward, done = domain.step(key, state, jnp.asarray(action, jnp.float32))
+        state, reward, done = domain.step(domain.draw(key), state, jnp.asarray(action, jnp.float32))
         mine, expected = transcription(mine, action, push)
         np.testing.assert_allclose(np.concatenate(state[:4]), np.concatenate(mine[:4]), atol=2e-5)
         assert float(reward) == pytest.approx(expected, abs=2e-5)
@@ -43,7 +43,7 @@ def test_values_stay_in_their_boxes_when_pushed_against_the_wall():
     domain = ParticleDance()
     state = domain.reset(jax.random.key(0))
     for t in range(80):
-        state, _, _ = domain.step(jax.random.key(t), state, jnp.array([0.1, -0.1]))
+        state, _, _ = domain.step(domain.draw(jax.random.key(t)), state, jnp.array([0.1, -0.1]))
     assert state.agent.tolist() == [2.0, -2.0]
     assert state.agent_velocity.tolist() == pytest.approx([0.1, -0.1])
     assert np.abs(np.asarray(state.particle)).max() <= 2.0
@@ -72,13 +72,11 @@ def test_the_counter_is_not_observed():
 def test_a_touch_at_exactly_d_min_is_no_collision():
     zero = jnp.zeros(2)
     state = DanceState(zero, jnp.array([0.5, 0.0]), zero, zero, jnp.int32(0))
-    still = psyco.make("particle-dance", max_acceleration=1e-30)  # neither body moves
-    apart, _, _ = still.step(jax.random.key(0), state, zero)
+    still = psyco.make("particle-dance", max_acceleration=1e-30)  # nothing moves
+    apart, _, _ = still.step(zero, state, zero)
     assert int(apart.collisions) == 0
     touching = psyco.make("particle-dance", max_acceleration=1e-30, d_min=0.5)
-    same, _, _ = touching.step(jax.random.key(0), state, zero)
+    same, _, _ = touching.step(zero, state, zero)
     assert int(same.collisions) == 0  # d >= d_min holds at equality
-    closer, _, _ = psyco.make("particle-dance", max_acceleration=1e-30, d_min=0.51).step(
-        jax.random.key(0), state, zero
-    )
+    closer, _, _ = psyco.make("particle-dance", max_acceleration=1e-30, d_min=0.51).step(zero, state, zero)
     assert int(closer.collisions) == 1

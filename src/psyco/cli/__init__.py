@@ -10,7 +10,19 @@ from typing import Annotated
 
 import typer
 
-from psyco.cli import domains, exact, plan, render, reproduce, resume, synthesize, verify
+from psyco.cli import (
+    compare,
+    domains,
+    exact,
+    plan,
+    render,
+    report,
+    reproduce,
+    resume,
+    runs,
+    synthesize,
+    verify,
+)
 from psyco.cli.common import status
 from psyco.errors import PsycoError
 
@@ -28,6 +40,9 @@ app.command("resume")(resume.resume)
 app.command("verify")(verify.verify)
 app.command("plan")(plan.plan)
 app.command("exact")(exact.exact)
+app.command("runs")(runs.runs)
+app.command("compare")(compare.compare)
+app.command("report")(report.report)
 app.command("render")(render.render)
 app.command("reproduce")(reproduce.reproduce)
 

@@ -176,7 +176,11 @@ class Domain(Protocol):
 
 @runtime_checkable
 class CompiledDomain(Domain, Protocol):
-    """A simulator as pure functions, which JAX compiles."""
+    """A simulator as pure functions, which JAX compiles.
+
+    It may also have a method `draw(key)`: all randomness of one step, drawn ahead. Then `step` is given what
+    `draw` returned instead of a key, and the draws of a whole episode are made at once, which is faster.
+    """
 
     def reset(self, key: Array) -> State:
         """A random initial state."""

@@ -99,7 +99,9 @@ def _belief(*, number: int) -> Drawing:
         axis.fill_between(mu, density, where=mu >= bandit.MU, color=COLOURS[ONE], alpha=0.35, linewidth=0)
         axis.axvline(bandit.MU, **REQUIREMENT)
         mass = bandit.confidence(count, pulls, bandit.MU)
-        told = f"{_count(pulls, 'pull')}, {_count(count, 'reward')}: confidence in μ > {bandit.MU} is {mass:.2f}"
+        told = (
+            f"{_count(pulls, 'pull')}, {_count(count, 'reward')}: confidence in μ > {bandit.MU} is {mass:.2f}"
+        )
         axis.set_title(told, loc="left", fontsize=9)
         axis.set(xlim=(0, 1), ylim=(0, 1.15 * density.max()))
         rows += [(pulls, count, x, d) for x, d in zip(mu, density, strict=True)]
@@ -150,7 +152,17 @@ def _trajectories(r: Results, *, number: int) -> Drawing:
         f"{domain.d_min:g}. Both agents follow; the constrained one keeps its distance.",
         figure,
         _csv(
-            ("variant", "episode", "step", "particle x", "particle y", "agent x", "agent y", "distance", "collisions"),
+            (
+                "variant",
+                "episode",
+                "step",
+                "particle x",
+                "particle y",
+                "agent x",
+                "agent y",
+                "distance",
+                "collisions",
+            ),
             rows,
         ),
     )
@@ -197,7 +209,9 @@ def _share(r: Results, *, number: int) -> Drawing:
 
 def _confidence(r: Results, *, number: int) -> Drawing:
     panels = {"": {v: r.curve(v, "c_sat") for v in _constrained(r)}}
-    figure, axes = _panels(panels, r, ylabel=r"confidence $c_\mathrm{sat}$ while learning", within=(0, 1), each=True)
+    figure, axes = _panels(
+        panels, r, ylabel=r"confidence $c_\mathrm{sat}$ while learning", within=(0, 1), each=True
+    )
     _require(axes[0], r.experiment.c_req, r"$c_\mathrm{req}$")
     axes[0].set_ylim(top=1.01)
     _legend(figure, axes[0])
@@ -267,9 +281,7 @@ COST_REMARK = (
     " Satisfying episodes cost nothing by definition; a violating one costs 1 for each state with a collision after the "
     "n_max allowed ones."
 )
-RUN_COST_REMARK = (
-    " An episode that ends at the target while caught stays caught up to the horizon, and each of these steps counts too."
-)
+RUN_COST_REMARK = " An episode that ends at the target while caught stays caught up to the horizon, and each of these steps counts too."
 FIGURES: dict[str, tuple[Draw, ...]] = {
     PARTICLE_DANCE.name: (
         partial(_trajectories, number=2),
@@ -334,7 +346,9 @@ def _panels(
 def _gradient(axis: Axes, path: NDArray[np.float64], colours: str, label: str) -> None:
     """A path `[n+1, 2]` whose colour darkens with time."""
     shades = matplotlib.colormaps[colours](np.linspace(0.25, 0.9, len(path)))
-    axis.add_collection(LineCollection(np.stack([path[:-1], path[1:]], axis=1), colors=shades[:-1], linewidths=1.4))
+    axis.add_collection(
+        LineCollection(np.stack([path[:-1], path[1:]], axis=1), colors=shades[:-1], linewidths=1.4)
+    )
     axis.scatter(*path.T, color=shades, s=7, zorder=2, linewidths=0)
     axis.scatter(*path[-1], color=shades[-1:], s=48, zorder=3, edgecolor="white", label=label)
 

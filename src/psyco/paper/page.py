@@ -48,7 +48,8 @@ def make_page(
         "an independent implementation: its claims first, then every figure, then all parameters.",
         banner=f'<p class="banner" role="note">{escape(banner)}</p>' if banner else "",
         tally="".join(
-            f'<li class="{CLASSES[outcome]}"><b>{count}</b>{outcome.value}</li>' for outcome, count in counts.items()
+            f'<li class="{CLASSES[outcome]}"><b>{count}</b>{outcome.value}</li>'
+            for outcome, count in counts.items()
         ),
         reading=escape(READING),
         rows="\n".join(map(_rows, parts)),
@@ -101,7 +102,8 @@ def _figure(drawing: Drawing, folder: Path) -> str:
 def _parameters(e: Experiment) -> str:
     facts = {
         "requirements": "\n".join(
-            f"{label}: {e.requirement(variant)}" + (" (watched only)" if variant.calibration == "none" else "")
+            f"{label}: {e.requirement(variant)}"
+            + (" (watched only)" if variant.calibration == "none" else "")
             for label, variant in e.variants.items()
         ),
         "calibration of λ": "\n".join(f"{label}: {v.calibration}" for label, v in e.variants.items()),
@@ -116,4 +118,6 @@ def _parameters(e: Experiment) -> str:
 
 
 def _fact(name: str, value: str) -> str:
-    return f'<tr><th scope="row">{escape(name)}</th><td>{"<br>".join(map(escape, value.splitlines()))}</td></tr>'
+    return (
+        f'<tr><th scope="row">{escape(name)}</th><td>{"<br>".join(map(escape, value.splitlines()))}</td></tr>'
+    )

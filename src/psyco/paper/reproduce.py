@@ -59,7 +59,9 @@ def reproduce(
     began = time.perf_counter()
     chosen = check_names(names)
     experiments = [
-        _sized(EXPERIMENTS[name], episodes, repetitions, quick=quick) for name in chosen if name in EXPERIMENTS
+        _sized(EXPERIMENTS[name], episodes, repetitions, quick=quick)
+        for name in chosen
+        if name in EXPERIMENTS
     ]
     problems = {
         (e.name, label): [e.problem(variant, seed) for seed in e.seeds]

@@ -146,7 +146,12 @@ def _compute(problem: Problem, report: Callable[[int], None], stop: threading.Ev
 
 def _path(folder: Path, problem: Problem) -> Path:
     settings = problem.settings
-    words = (problem.domain.name, settings.options["calibration"], f"seed{settings.seed}", digest(problem)[:16])
+    words = (
+        problem.domain.name,
+        settings.options["calibration"],
+        f"seed{settings.seed}",
+        digest(problem)[:16],
+    )
     return folder / ("-".join(words) + ".npz")
 
 
@@ -177,6 +182,8 @@ def _load(folder: Path, problem: Problem) -> Run | None:
         metrics = Metrics(
             {name.removeprefix("metrics/"): parts[name] for name in parts if name.startswith("metrics/")}
         )
-        return Run(metrics, policy_for(problem.domain, problem.network, parts["theta"]), float(parts["seconds"]))
+        return Run(
+            metrics, policy_for(problem.domain, problem.network, parts["theta"]), float(parts["seconds"])
+        )
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
