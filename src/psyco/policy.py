@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
-from psyco.domain.base import Actions, Continuous, Discrete, Domain, parameters
+from psyco.domain.base import ACTIONS, Actions, Domain, parameters
 from psyco.errors import RunError
 
 Bias = Literal["one", "learned"]
@@ -25,18 +26,30 @@ FORMAT = "psyco-policy-1"
 
 @dataclass(frozen=True)
 class Network:
-    """y = tanh(θ2 relu(θ1 x + b1) + b2), with b = 1 (`bias="one"`, the paper's equation) or learned."""
+    """y = tanh(θ2 relu(θ1 x + b1) + b2), with b = 1 (`bias="one"`, the paper's equation) or learned.
+
+    Where a `shift` and a `scale` are given, x is `(observation - shift) / scale`; else it is the observation.
+    """
 
     inputs: int
     outputs: int
     hidden: int = 32
     bias: Bias = "one"
+    shift: tuple[float, ...] = ()  # one per input, or none
+    scale: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.bias not in ("one", "learned"):
             raise RunError(f"bias must be 'one' (as in the paper) or 'learned', got {self.bias!r}")
         if self.hidden < 1:
             raise RunError(f"hidden must be at least 1, got {self.hidden}")
+        if {len(self.shift), len(self.scale)} not in ({0}, {self.inputs}):
+            raise RunError(
+                f"shift and scale need one number per input ({self.inputs}) or none, "
+                f"got {len(self.shift)} and {len(self.scale)}"
+            )
+        if not np.isfinite(self.shift + self.scale).all() or any(s <= 0 for s in self.scale):
+            raise RunError("shift and scale must be finite, and scale positive")
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -47,7 +60,7 @@ class Network:
     @property
     def size(self) -> int:
         """How many parameters there are: D."""
-        return sum(int(np.prod(shape)) for shape in self.shapes)
+        return sum(map(math.prod, self.shapes))
 
     def init(self, key: Array) -> Array:
         """Random parameters `[D]`: weights uniform within 1/sqrt(fan-in), learned biases likewise."""
@@ -60,14 +73,24 @@ class Network:
 
     def __call__(self, theta: Array, x: Array) -> Array:
         """Outputs `[outputs]` in [-1, 1] for one parameter vector `[D]` and one observation `[inputs]`."""
-        parts, start = [], 0
-        for shape in self.shapes:
-            stop = start + int(np.prod(shape))
-            parts.append(theta[start:stop].reshape(shape))
-            start = stop
+        parts = self.parts(theta)
         b1, b2 = parts[2:] if self.bias == "learned" else (1.0, 1.0)
-        hidden = jax.nn.relu(x @ parts[0] + b1)
-        return jnp.tanh(hidden @ parts[1] + b2)
+        if self.scale:
+            x = (x - jnp.asarray(self.shift, jnp.float32)) / jnp.asarray(self.scale, jnp.float32)
+        hidden = jax.nn.relu(_product(x, parts[0]) + b1)
+        return jnp.tanh(_product(hidden, parts[1]) + b2)
+
+    def act(self, actions: Actions, theta: Array, x: Array) -> Array:
+        """The action for one parameter vector `[D]` and one observation `[inputs]`."""
+        return actions.decode(self(theta, x))
+
+    def parts(self, theta: Any) -> list[Any]:
+        """Parameters `[..., D]` as arrays of `shapes`, each with the leading axes of theta."""
+        ends = np.cumsum([0, *map(math.prod, self.shapes)])
+        return [
+            theta[..., start:stop].reshape(*theta.shape[:-1], *shape)
+            for start, stop, shape in zip(ends[:-1], ends[1:], self.shapes, strict=True)
+        ]
 
 
 def network_for(domain: Domain, *, hidden: int = 32, bias: Bias = "one") -> Network:
@@ -140,10 +163,8 @@ def load_policy(path: str | Path) -> Policy:
         about = json.loads(metadata["psyco"])
         if about["format"] != FORMAT:
             raise RunError(f"{path} has format {about['format']!r}; this version reads {FORMAT!r}")
-        kind = about["actions"].pop("kind")
-        box = {key: tuple(v) if isinstance(v, list) else v for key, v in about["actions"].items()}
-        actions: Actions = {"Continuous": Continuous, "Discrete": Discrete}[kind](**box)
-        network = Network(**about["network"])
+        actions = ACTIONS[about["actions"].pop("kind")](**_tuples(about["actions"]))
+        network = Network(**_tuples(about["network"]))
         theta = tensors["theta"]
         domain, values = str(about["domain"]), dict(about["parameters"])
     except FileNotFoundError:
@@ -157,9 +178,25 @@ def load_policy(path: str | Path) -> Policy:
     return Policy(theta, network, actions, domain, values)
 
 
+def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
+    """JSON knows lists only; frozen dataclasses hold tuples."""
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
+
+
+def _product(x: Array, weights: Array) -> Array:
+    """x @ weights, `[..., n] @ [n, m]`, in the form that XLA runs fastest with other weights in every episode."""
+    n, m = weights.shape
+    if x.ndim > 1 or min(n, m) > 32:
+        return x @ weights
+    # Vectorised over the longer side; a batch of small matrix products is not.
+    if n > m:
+        return jnp.sum(x * weights.T, axis=1)
+    return sum((x[i] * weights[i] for i in range(1, n)), start=x[0] * weights[0])
+
+
 @jax.jit(static_argnums=(0, 1))
 def _act(network: Network, actions: Actions, theta: Array, x: Array) -> Array:
-    return actions.decode(network(theta, x))
+    return network.act(actions, theta, x)
 
 
 def _write_tensors(tensors: dict[str, NDArray[Any]], metadata: dict[str, str]) -> bytes:

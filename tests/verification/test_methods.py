@@ -153,8 +153,8 @@ def test_batches_stop_exactly_where_single_outcomes_do(method, seed, p):
 @pytest.mark.parametrize("method", METHODS)
 def test_outcomes_and_their_negation_mirror_each_other(method):
     s, v = (grid.ravel() for grid in np.mgrid[0:60, 0:60])
-    one = make_test(method, constraint("P>=0.7", 0.9), max_episodes=118).decide(Counts(s, v))
-    other = make_test(method, constraint("P<=0.3", 0.9), max_episodes=118).decide(Counts(v, s))
+    one = make_test(method, constraint("P>=0.7", 0.9), max_episodes=60).decide(Counts(s, v))
+    other = make_test(method, constraint("P<=0.3", 0.9), max_episodes=60).decide(Counts(v, s))
     assert (one == other).all()
     assert {ACCEPT, REJECT} <= set(one.tolist())
 
@@ -176,7 +176,7 @@ def test_an_all_satisfying_stream_is_decided_as_soon_as_the_mathematics_allow():
     )  # fmt: skip
     n = np.arange(1, 20_000)
     decided = make_test("anytime", constraint("P>=0.999", 0.98)).decide(Counts(n, 0 * n))
-    assert n[np.argmax(decided == ACCEPT)] == needed == 6202
+    assert n[np.argmax(decided == ACCEPT)] == needed
     assert (decided[needed - 1 :] == ACCEPT).all()
 
 

@@ -9,13 +9,19 @@ from typing import Annotated, Any
 import typer
 
 from psyco.cli.common import (
+    Horizon,
     Json,
     Parameters,
+    Ray,
     Seed,
+    StepTimeout,
+    Trust,
+    Workers,
     console,
     read_parameters,
     read_policy,
     read_requirement,
+    trust_typed,
 )
 from psyco.errors import RunError
 from psyco.run.folder import find_policy
@@ -31,7 +37,12 @@ EXIT = {Verdict.SATISFIED: 0, Verdict.VIOLATED: 1, Verdict.UNDECIDED: 3}
 
 
 def verify(
-    policy: Annotated[Path | None, typer.Argument(help="A policy file or a run folder.")] = None,
+    policy: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A policy file or a run folder; sb3:FILE.zip, FILE.onnx, FILE.pt, python:module:name."
+        ),
+    ] = None,
     domain: Annotated[str | None, typer.Option(help="Where it acts, if not where it was learned.")] = None,
     require: Annotated[
         str | None, typer.Option(help="The requirement, as text or file, if not the run's own.")
@@ -76,6 +87,11 @@ def verify(
     out: Annotated[
         Path | None, typer.Option(help="Also write the certificate to this file, as JSON.")
     ] = None,
+    workers: Workers = 1,
+    ray: Ray = None,
+    step_timeout: StepTimeout = None,
+    horizon: Horizon = None,
+    trust: Trust = None,
     parameters: Parameters = None,
     as_json: Json = False,
 ) -> None:
@@ -87,10 +103,13 @@ def verify(
 
         psyco verify runs/dance --seed 7
 
+        psyco verify sb3:model.zip --domain CartPole-v1 --require 'P>=0.9 [ G (abs(obs[0]) <= 1) ] & C>=0.98'
+
         psyco verify --outcomes results.csv --require 'P>=0.85 & C>=0.98'
 
         psyco verify --replay runs/dance/certificate.json runs/dance
     """
+    trust_typed(*trust or ())
     options = read_parameters(option)
     if sum(source is not None for source in (outcomes, traces, replay)) > 1:
         raise RunError("choose one of --outcomes, --traces and --replay")
@@ -108,9 +127,10 @@ def verify(
             raise RunError(
                 "say what to verify: a policy file, a run folder, --outcomes FILE or --traces FILE"
             )
-        found, where, requirement = read_policy(policy, domain, parameters, require)
+        found, where, requirement = read_policy(policy, domain, parameters, require, horizon)
         certificate = run_verification(
             found, where, requirement, method=method, max_episodes=max_episodes or DEFAULT_MAX_EPISODES, seed=seed,
+            workers=workers, ray=ray, step_timeout=step_timeout,
             share=look_share(1) if retryable else None, after=_earlier(after), **options,
         )  # fmt: skip
     if out is not None:

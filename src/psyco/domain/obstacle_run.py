@@ -64,9 +64,13 @@ class ObstacleRun:
         agent, obstacle = jax.random.randint(key, (2, 2), 0, self.grid)
         return RunState(agent, obstacle, jnp.int32(0))
 
-    def step(self, key: Array, state: RunState, action: Array) -> tuple[RunState, Array, Array]:
+    def draw(self, key: Array) -> Array:
+        """The obstacle's random move."""
+        return jax.random.randint(key, (), 0, len(MOVES))
+
+    def step(self, drawn: Array, state: RunState, action: Array) -> tuple[RunState, Array, Array]:
         """T(s, a), clipped to the grid; every step costs 1 and the target ends the episode."""
-        return self.move(state, action, jax.random.randint(key, (), 0, len(MOVES)))
+        return self.move(state, action, drawn)
 
     def starts(self) -> tuple[NDArray[np.float64], RunState]:
         """All pairs of positions, equally likely."""

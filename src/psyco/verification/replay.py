@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from psyco.domain.base import Domain
-from psyco.domain.catalogue import make
+from psyco.domain.catalogue import remake
 from psyco.errors import PsycoError, RunError
 from psyco.policy import Policy
 from psyco.verification.certificate import Certificate, Look
@@ -33,7 +33,7 @@ def replay(
             f"policy: the certificate is about sha256:{claimed.policy}, this one is sha256:{policy.digest}"
         )
     try:
-        repeated = _repeat(claimed, policy, domain or make(claimed.domain, **claimed.parameters))
+        repeated = _repeat(claimed, policy, domain or remake(claimed.domain, **claimed.parameters))
     except (PsycoError, TypeError, ValueError, AttributeError) as error:  # a forged file may hold anything
         raise RunError(f"{origin} cannot be repeated: {error}") from error
     for path, said, found in _compare(json.loads(text), json.loads(repeated.to_json())):

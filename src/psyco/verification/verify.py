@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from psyco.domain.base import Domain, parameters
 from psyco.errors import RequirementError, RunError
-from psyco.policy import Policy
+from psyco.foreign import AnyPolicy, as_policy
 from psyco.rollout.episodes import Episodes, Sampler, Stream, episode_keys, stream_key
-from psyco.rollout.sampler import make_sampler
+from psyco.rollout.sampler import make_sampler, on_workers
 from psyco.spec.formula import Requirement
 from psyco.spec.parse import parse
 from psyco.verification.base import Progress, Test, Verdict, overall, run_tests
@@ -24,6 +24,7 @@ from psyco.verification.certificate import Certificate, Subject, certify, now
 from psyco.verification.methods import DEFAULT_METHOD, make_tests
 
 DEFAULT_MAX_EPISODES = 10_000
+HOST_BATCH = 64  # where an episode takes long, few more than a test needs
 BATCH = 250  # episodes sampled at once; a test still consumes them one by one
 
 
@@ -49,7 +50,7 @@ class Verification(NamedTuple):
 
 
 def verify(
-    policy: Policy,
+    policy: AnyPolicy | str | Callable[[Any], Any],
     domain: Domain,
     requirement: Requirement | str,
     *,
@@ -57,6 +58,9 @@ def verify(
     max_episodes: int = DEFAULT_MAX_EPISODES,
     seed: int = 0,
     devices: int = 1,
+    workers: int = 1,
+    ray: str | None = None,
+    step_timeout: float | None = None,
     share: float | None = None,
     after: Certificate | None = None,
     issued: str | None = None,
@@ -65,13 +69,15 @@ def verify(
     """Verify a policy on fresh episodes and say exactly what was shown.
 
     Args:
-        policy: what is to be verified.
+        policy: what is to be verified: ours, a file, a policy of others (see `psyco.foreign`), or any function from
+            observation to action.
         domain: where it acts.
         requirement: what must hold, as text or parsed.
         method: how the constraints are tested, a name in `METHODS`.
         max_episodes: give up undecided after so many episodes.
         seed: the episodes are a function of it.
         devices: over how many JAX devices a batch is split; the result does not depend on it.
+        workers, ray, step_timeout: for Gymnasium environments, as in `synthesize`.
         share: the part of the permitted error that this look may use; all of it, unless it is one of several.
             `look_share(1)` leaves room for later looks.
         after: the certificate of an earlier look, of this or of another policy, that did not suffice. The new
@@ -81,7 +87,9 @@ def verify(
     """
     requirement = parse(requirement) if isinstance(requirement, str) else requirement
     check_decidable(requirement)
+    policy = as_policy(policy)
     policy.check(domain)
+    domain = on_workers(domain, workers=workers, ray=ray, step_timeout=step_timeout)
     earlier = () if after is None else after.looks
     share = _check_share(requirement, share, after)
     sampler = make_sampler(domain, policy.network, requirement, devices=devices)
@@ -112,7 +120,7 @@ class Selection(NamedTuple):
 
 
 def certify_candidates(
-    candidates: Sequence[Policy],
+    candidates: Sequence[AnyPolicy],
     domain: Domain,
     requirement: Requirement | str,
     *,
@@ -206,7 +214,7 @@ def verify_parameters(
 
 def sample(sampler: Sampler, theta: Array, key: Array, count: int) -> Iterator[Episodes]:
     """Episodes 0 to count-1 of a stream for one parameter vector `[D]`, batch by batch."""
-    size = min(BATCH, count)
+    size = min(BATCH if sampler.compiled else HOST_BATCH, count)
     for first in range(0, count, size):
         if sampler.compiled:
             yield jax.device_get(_batch(sampler, size, theta, key, np.uint32(first)))
