@@ -25,7 +25,8 @@ def reproduce(
         list[str] | None, typer.Argument(metavar="[NAME]...", help=f"What to reproduce: {', '.join(NAMES)}.")
     ] = None,
     repetitions: Annotated[
-        int | None, typer.Option(min=1, help="Repetitions of every experiment; default: 5, 12 for calibration.")
+        int | None,
+        typer.Option(min=1, help="Repetitions of every experiment; default: 5, 12 for calibration."),
     ] = None,
     episodes: Annotated[
         int | None,
@@ -47,7 +48,12 @@ def reproduce(
     folder = out or Path("reproduction-quick" if quick else "reproduction")
     with _Display() as display:
         done = run_reproduction(
-            names or [], folder, episodes=episodes, repetitions=repetitions, quick=quick, on_progress=display.show
+            names or [],
+            folder,
+            episodes=episodes,
+            repetitions=repetitions,
+            quick=quick,
+            on_progress=display.show,
         )
     for part in done.parts:
         console.print(f"\n[bold]{part.title}[/]", highlight=False)

@@ -56,7 +56,9 @@ class Results:
         """The share of satisfying episodes among all since the beginning: what the belief rests on."""
 
         def share(m: Metrics, starts: NDArray[np.int64]) -> Floats:
-            return np.cumsum(m["satisfied"], dtype=np.float64)[_ends(starts, m.rows)] / _ends(starts, m.rows, 1)
+            return np.cumsum(m["satisfied"], dtype=np.float64)[_ends(starts, m.rows)] / _ends(
+                starts, m.rows, 1
+            )
 
         return self._windows(variant, share)
 
@@ -84,7 +86,9 @@ class Results:
     def _windows(self, variant: str, mean: Callable[[Metrics, NDArray[np.int64]], Floats]) -> Curve:
         metrics = [run.metrics for run in self.runs[variant]]
         starts = np.arange(0, metrics[0].rows, self.experiment.window // POPULATION)
-        return Curve(_ends(starts, metrics[0].rows, 1) * POPULATION, _stack([mean(m, starts) for m in metrics]))
+        return Curve(
+            _ends(starts, metrics[0].rows, 1) * POPULATION, _stack([mean(m, starts) for m in metrics])
+        )
 
 
 def _ends(starts: NDArray[np.int64], rows: int, beyond: int = 0) -> NDArray[np.int64]:

@@ -146,7 +146,12 @@ def _compute(problem: Problem, report: Callable[[int], None], stop: threading.Ev
 
 def _path(folder: Path, problem: Problem) -> Path:
     settings = problem.settings
-    words = (problem.domain.name, settings.options["calibration"], f"seed{settings.seed}", digest(problem)[:16])
+    words = (
+        problem.domain.name,
+        settings.options["calibration"],
+        f"seed{settings.seed}",
+        digest(problem)[:16],
+    )
     return folder / ("-".join(words) + ".npz")
 
 
@@ -154,14 +159,10 @@ def _save(folder: Path, problem: Problem, run: Run) -> None:
     """Whole or not at all: an interruption leaves no half of a file under the final name."""
     path = _path(folder, problem)
     unfinished = path.with_suffix(".part")
+    parts: dict[str, Any] = {f"metrics/{name}": column for name, column in run.metrics.items()}
+    parts |= {"description": _description(problem), "theta": run.policy.theta, "seconds": run.seconds}
     with unfinished.open("wb") as file:
-        np.savez_compressed(
-            file,
-            description=np.array(_description(problem)),
-            theta=run.policy.theta,
-            seconds=np.array(run.seconds),
-            **{f"metrics/{name}": column for name, column in run.metrics.items()},
-        )
+        np.savez_compressed(file, **parts)
         file.flush()
         os.fsync(file.fileno())
     unfinished.replace(path)
@@ -177,6 +178,8 @@ def _load(folder: Path, problem: Problem) -> Run | None:
         metrics = Metrics(
             {name.removeprefix("metrics/"): parts[name] for name in parts if name.startswith("metrics/")}
         )
-        return Run(metrics, policy_for(problem.domain, problem.network, parts["theta"]), float(parts["seconds"]))
+        return Run(
+            metrics, policy_for(problem.domain, problem.network, parts["theta"]), float(parts["seconds"])
+        )
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None

@@ -39,7 +39,8 @@ def belief_claims() -> list[Claim]:
             "The more often the bandit is pulled, the sharper the belief about its probability.",
             "posterior standard deviation, as a multiple of the one before; 100 bandits with μ = 0.6",
             tuple(
-                Comparison(f"{more} pulls / {fewer}", mean_of(x), below=1, digits=3) for more, fewer, x in steps
+                Comparison(f"{fewer:,} to {more:,} pulls", mean_of(x), below=1, digits=3)
+                for more, fewer, x in steps
             ),
             f"It falls from {spread[:, 0].mean():.3f} before the first pull to {spread[:, -1].mean():.3f} after "
             f"{bandit.PULLS[-1]:,}.",
@@ -171,7 +172,9 @@ def _close(r: Results) -> Claim:
         f"{r.experiment.section}, Fig. 4",
         "The share of satisfying episodes is closely above p_req.",
         f"share of satisfying episodes over the whole of learning, at most {CLOSE:g} above p_req = {p_req:g}",
-        tuple(Comparison(v, mean_of(share[v], share=True), p_req, p_req + CLOSE, digits=4) for v in CONSTRAINED),
+        tuple(
+            Comparison(v, mean_of(share[v], share=True), p_req, p_req + CLOSE, digits=4) for v in CONSTRAINED
+        ),
         "; ".join(f"{v}: {_mean(x):.4f}" for v, x in share.items()) + ".",
     )
 
@@ -283,7 +286,8 @@ def _mle_returns_less_in_each_kind(r: Results) -> Claim:
         "SNES returns more than maximum likelihood in satisfying and in violating episodes alike.",
         f"return of SNES minus that of MLE, last {r.experiment.final:,} episodes, paired by seed",
         tuple(Comparison(k, mean_of(snes - mle), above=0) for k, (snes, mle) in final.items()),
-        "; ".join(f"{k}: SNES {_mean(snes):.1f}, MLE {_mean(mle):.1f}" for k, (snes, mle) in final.items()) + ".",
+        "; ".join(f"{k}: SNES {_mean(snes):.1f}, MLE {_mean(mle):.1f}" for k, (snes, mle) in final.items())
+        + ".",
     )
 
 
@@ -297,7 +301,10 @@ def _far_above(r: Results) -> Claim:
         f"{r.experiment.section}, Fig. 14",
         "The share of satisfying episodes ends far above p_req.",
         f"share of satisfying episodes among the last {r.experiment.final:,}, more than {FAR:g} above p_req",
-        tuple(Comparison(v, mean_of(share[v], share=True), above=r.experiment.p_req + FAR, digits=3) for v in CONSTRAINED),
+        tuple(
+            Comparison(v, mean_of(share[v], share=True), above=r.experiment.p_req + FAR, digits=3)
+            for v in CONSTRAINED
+        ),
         "Shares by seed: " + "; ".join(f"{v}: {_each(x, 3)}" for v, x in share.items()) + ".",
     )
 
@@ -332,8 +339,8 @@ def _stable(r: Results) -> Claim:
         "obstacle-run-stable",
         f"{r.experiment.section}, Fig. 15",
         "The agent learns to optimise return and to satisfy the constraint in a stable way.",
-        f"last {r.experiment.final:,} episodes: share of generations with c_sat ≥ c_req, above 0.9; gain in return over "
-        f"the first {START}",
+        f"last {r.experiment.final:,} episodes: share of generations with c_sat ≥ c_req, above 0.9; gain in return "
+        f"over the first {START}",
         tuple(comparisons),
         "; ".join(texts) + ".",
     )
@@ -373,7 +380,12 @@ CLAIMS: dict[str, tuple[Callable[[Results], Claim], ...]] = {
         _less_constrained_returns_more,
         partial(_collisions_below, figure=9),
     ),
-    CALIBRATION.name: (_mle_over_satisfies, _snes_is_close, _mle_returns_less, _mle_returns_less_in_each_kind),
+    CALIBRATION.name: (
+        _mle_over_satisfies,
+        _snes_is_close,
+        _mle_returns_less,
+        _mle_returns_less_in_each_kind,
+    ),
     OBSTACLE_RUN.name: (
         partial(_start, satisfying=False),
         partial(_ordering, figure=13),
