@@ -34,6 +34,11 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def address(finished: Path) -> str:
+    return write(finished / "report.html", run_page(read_run(finished)))
+
+
+@pytest.fixture(scope="module")
 def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "half"
 
@@ -78,9 +83,8 @@ def write(path: Path, text: str) -> str:
 @pytest.mark.parametrize("width", [1200, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_page_shows_everything_on_a_desk_and_on_a_phone(
-    browser: Any, finished: Path, tmp_path: Path, width: int, scheme: str
+    browser: Any, finished: Path, address: str, width: int, scheme: str
 ) -> None:
-    address = write(tmp_path / "page.html", run_page(read_run(finished)))
     with open_page(browser, address, viewport={"width": width, "height": 800}, color_scheme=scheme) as page:
         verdict = json.loads((finished / "certificate.json").read_text())["verdict"]
         assert page.locator(".verdict .badge").inner_text() == verdict
@@ -97,8 +101,7 @@ def test_a_page_shows_everything_on_a_desk_and_on_a_phone(
 
 
 @pytest.mark.browser
-def test_hover_shows_values_a_drag_zooms_and_a_click_hides_a_line(browser: Any, finished: Path, tmp_path: Path) -> None:
-    address = write(tmp_path / "page.html", run_page(read_run(finished)))
+def test_hover_shows_values_a_drag_zooms_and_a_click_hides_a_line(browser: Any, address: str) -> None:
     with open_page(browser, address, viewport={"width": 1200, "height": 900}) as page:
         chart = page.locator("#chart-return svg")
         chart.scroll_into_view_if_needed()
@@ -128,8 +131,7 @@ def test_hover_shows_values_a_drag_zooms_and_a_click_hides_a_line(browser: Any, 
 
 
 @pytest.mark.browser
-def test_an_episode_plays_pauses_and_scrubs(browser: Any, finished: Path, tmp_path: Path) -> None:
-    address = write(tmp_path / "page.html", run_page(read_run(finished)))
+def test_an_episode_plays_pauses_and_scrubs(browser: Any, address: str) -> None:
     with open_page(browser, address) as page:
         moment = page.locator("#moment")
         assert moment.inner_text().startswith("step 0 of 5")
@@ -217,8 +219,7 @@ def test_text_from_outside_is_text_and_no_script(browser: Any, finished: Path, t
 
 
 @pytest.mark.browser
-def test_on_paper_controls_are_gone_and_episodes_are_still_there(browser: Any, finished: Path, tmp_path: Path) -> None:
-    address = write(tmp_path / "page.html", run_page(read_run(finished)))
+def test_on_paper_controls_are_gone_and_episodes_are_still_there(browser: Any, address: str) -> None:
     with open_page(browser, address) as page:
         page.emulate_media(media="print")
         assert not page.locator("#play").is_visible()

@@ -147,7 +147,7 @@ class WandB:
 
     def close(self) -> None:
         """Wait until it is written."""
-        self.run.finish(quiet=True)
+        self.run.finish()
 
 
 TRACKERS: dict[str, Callable[[RunName], Tracker]] = {
