@@ -67,7 +67,10 @@ def open_page(browser: Any, address: str, **options: Any) -> Iterator[Any]:
     complaints: list[str] = []
     page.on("console", lambda m: complaints.append(m.text) if m.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("request", lambda r: None if r.url.startswith(("file:", "data:", address)) else complaints.append(r.url))
+    page.on(
+        "request",
+        lambda r: None if r.url.startswith(("file:", "data:", address)) else complaints.append(r.url),
+    )
     page.goto(address)
     yield page
     assert not complaints
@@ -205,7 +208,9 @@ def test_text_from_outside_is_text_and_no_script(browser: Any, finished: Path, t
     evil = dataclasses.replace(
         record,
         folder=tmp_path / "<script>alert(1)<",
-        config=dataclasses.replace(record.config, domain=EVIL, requirement=f"// {EVIL}\n{record.config.requirement}"),
+        config=dataclasses.replace(
+            record.config, domain=EVIL, requirement=f"// {EVIL}\n{record.config.requirement}"
+        ),
         certificate=record.certificate | {"domain": EVIL, "verdict": EVIL, EVIL: EVIL},
         about=dataclasses.replace(record.about, machine={EVIL: EVIL}),
         problems=(EVIL,),
@@ -229,14 +234,18 @@ def test_on_paper_controls_are_gone_and_episodes_are_still_there(browser: Any, a
 
 
 @pytest.mark.browser
-def test_compared_runs_share_their_charts(browser: Any, finished: Path, unfinished: Path, tmp_path: Path) -> None:
+def test_compared_runs_share_their_charts(
+    browser: Any, finished: Path, unfinished: Path, tmp_path: Path
+) -> None:
     text = compare_page([read_run(finished), read_run(unfinished)])
     with open_page(browser, write(tmp_path / "compare.html", text)) as page:
         assert page.locator("#chart-return .legend button").all_inner_texts() == ["dance", "half"]
         assert not page.locator("#episodes").is_visible()
 
 
-def test_a_page_holds_all_it_needs_in_under_3_megabytes_with_the_verdict_before_any_script(finished: Path) -> None:
+def test_a_page_holds_all_it_needs_in_under_3_megabytes_with_the_verdict_before_any_script(
+    finished: Path,
+) -> None:
     text = run_page(read_run(finished))
     assert len(text.encode()) < 3_000_000
     assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")  # the name of SVG, not an address

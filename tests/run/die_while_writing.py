@@ -1,6 +1,6 @@
 """`psyco`, killed by itself at the n-th moment of writing: before or after an fsync or a rename, or with half a file.
 
-    python die_while_writing.py N HOW ARGUMENTS...
+python die_while_writing.py N HOW ARGUMENTS...
 """
 
 import os
@@ -26,7 +26,12 @@ def is_due() -> bool:
 
 def dying_sync(descriptor: int) -> None:
     due = is_due()
-    if due and how == "half" and (size := os.fstat(descriptor).st_size) and os.path.isfile(f"/proc/self/fd/{descriptor}"):
+    if (
+        due
+        and how == "half"
+        and (size := os.fstat(descriptor).st_size)
+        and os.path.isfile(f"/proc/self/fd/{descriptor}")
+    ):
         os.ftruncate(descriptor, size // 2)  # as if the rest had not reached the disk
         die()
     if due and how == "before":

@@ -31,7 +31,9 @@ def environment(cache: Path) -> dict[str, str]:
     }
 
 
-def psyco(*arguments: str | Path, env: dict[str, str], program: tuple[str, ...] = ("-m", "psyco")) -> subprocess.Popen:
+def psyco(
+    *arguments: str | Path, env: dict[str, str], program: tuple[str, ...] = ("-m", "psyco")
+) -> subprocess.Popen:
     """Start the program; output is kept for messages."""
     command = [sys.executable, *program, *map(str, arguments)]
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -25,7 +25,9 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory, env: dict[str, str], config: Path) -> dict[str, bytes]:
+def undisturbed(
+    tmp_path_factory: pytest.TempPathFactory, env: dict[str, str], config: Path
+) -> dict[str, bytes]:
     folder = tmp_path_factory.mktemp("undisturbed") / "run"
     process = psyco("synthesize", "--config", config, "--out", folder, env=env)
     _, errors = process.communicate()

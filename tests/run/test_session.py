@@ -44,7 +44,11 @@ def test_a_finished_run_with_a_damaged_file_is_reported_and_made_whole(
 
 @pytest.mark.parametrize("damaged", [1, 2])
 def test_the_newest_intact_checkpoint_wins_and_damaged_ones_are_reported(
-    original: Path, stopped: Path, harm: Callable[[Path], None], damaged: int, caplog: pytest.LogCaptureFixture
+    original: Path,
+    stopped: Path,
+    harm: Callable[[Path], None],
+    damaged: int,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     files = list(checkpoint_files(stopped))
     assert len(files) == 3
@@ -84,7 +88,9 @@ def test_what_a_checkpoint_knows_is_restored_from_it(
         assert (stopped / f"{name}.damaged").exists()
 
 
-def test_an_edited_configuration_does_not_change_a_run(stopped: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_edited_configuration_does_not_change_a_run(
+    stopped: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = stopped / "config.toml"
     path.write_text(path.read_text().replace("seed = 0", "seed = 1"))
     with caplog.at_level(logging.WARNING, "psyco"), resume_run(stopped) as session:
@@ -102,7 +108,9 @@ def test_a_damaged_configuration_without_a_checkpoint_is_refused(
         pass
 
 
-def test_metrics_damaged_behind_an_older_checkpoint_cost_only_what_came_after(original: Path, stopped: Path) -> None:
+def test_metrics_damaged_behind_an_older_checkpoint_cost_only_what_came_after(
+    original: Path, stopped: Path
+) -> None:
     path = stopped / "metrics.csv"
     path.write_bytes(path.read_bytes()[:-200])
     with resume_run(stopped) as session:
@@ -170,12 +178,18 @@ def test_a_run_on_a_disk_that_is_really_full_goes_on_when_there_is_room(
     mount = shutil.which("mount")
     # Room for the first files and a part of the metrics; the page size decides how large a part.
     size = 10 * os.sysconf("SC_PAGE_SIZE")
-    if mount is None or subprocess.run(
-        [mount, "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk], capture_output=True, check=False
-    ).returncode:
+    if (
+        mount is None
+        or subprocess.run(
+            [mount, "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk], capture_output=True, check=False
+        ).returncode
+    ):
         pytest.skip("mounting a small disk takes more rights than there are here")
     try:
-        with start_run(disk / "run", CONFIG) as session, pytest.raises(RunError, match="No space left on device"):
+        with (
+            start_run(disk / "run", CONFIG) as session,
+            pytest.raises(RunError, match="No space left on device"),
+        ):
             execute(session, checkpoint_every=0)
         done = read_run(disk / "run").episodes
         assert 0 < done < 1500
@@ -266,7 +280,9 @@ def test_a_run_of_a_multi_part_state_is_restored_leaf_by_leaf(tmp_path: Path) ->
         loaded.restore(empty | {"a": (np.zeros(3, np.float32), [np.int32(0)])})
 
 
-def test_a_configuration_repeats_the_run_that_wrote_it(original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configuration_repeats_the_run_that_wrote_it(
+    original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from psyco.run.config import load_config
 
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")

@@ -14,7 +14,9 @@ from psyco.run.folder import read_run
 
 def report(
     run: Annotated[Path, typer.Argument(help="The run's folder.")],
-    out: Annotated[Path | None, typer.Option(help="The page; default: report.html in the run's folder.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The page; default: report.html in the run's folder.")
+    ] = None,
     serve: Annotated[bool, typer.Option("--serve", help="Show the page live while the run goes on.")] = False,
     host: Annotated[str, typer.Option(help="With --serve: the address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="With --serve: 0 takes a free one.")] = 0,
@@ -42,7 +44,10 @@ def _serve(run: Path, host: str, port: int) -> None:
     server = RunServer(run, host, port)
     if not server.loopback:
         status.print(
-            f"note: everyone who reaches {host} can read this page", highlight=False, markup=False, soft_wrap=True
+            f"note: everyone who reaches {host} can read this page",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
         )
     # Flushed at once, so that a program that started this one can read the address.
     print(f"live page: {server.url}  (Ctrl-C ends it)", flush=True)

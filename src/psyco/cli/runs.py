@@ -31,11 +31,15 @@ def runs(
         print(json.dumps(rows, indent=2, allow_nan=False))
         return
     if not rows:
-        console.print(f"no runs in {folder}; make one with: psyco synthesize", highlight=False, soft_wrap=True)
+        console.print(
+            f"no runs in {folder}; make one with: psyco synthesize", highlight=False, soft_wrap=True
+        )
         return
     table = Table()
     for column in ("run", "domain", "requirement", "return", "verdict", "confidence", "age", "progress"):
-        table.add_column(column, no_wrap=column != "requirement", min_width=20 if column == "requirement" else None)
+        table.add_column(
+            column, no_wrap=column != "requirement", min_width=20 if column == "requirement" else None
+        )
     for row in rows:
         verdict = row["verdict"] or row["state"]
         table.add_row(

@@ -91,9 +91,7 @@ def synthesize(
     }
     what = _configure(load_config(config) if config else None, given)
     problem = what.prepare()
-    with start_run(
-        out or default_folder(what.domain), what, problem=problem, overwrite=overwrite
-    ) as session:
+    with start_run(out or default_folder(what.domain), what, problem=problem, overwrite=overwrite) as session:
         carry_out(session, checkpoint_every=checkpoint_every, as_json=as_json)
 
 
@@ -129,7 +127,9 @@ def _configure(base: Config | None, given: dict[str, Any]) -> Config:
     settings = {name: value for name, value in given.items() if name in known}
     learner = settings.get("learner", base.settings.learner)
     if learner not in LEARNERS:
-        raise RunError(f"unknown learner {learner!r}{suggest(learner, list(LEARNERS))}; there are: {', '.join(LEARNERS)}")
+        raise RunError(
+            f"unknown learner {learner!r}{suggest(learner, list(LEARNERS))}; there are: {', '.join(LEARNERS)}"
+        )
     # Hyperparameters of another learner say nothing about this one.
     options = base.settings.options if learner == base.settings.learner else {}
     options = options | {name: given[name] for name in learner_options(learner) if name in given}
@@ -174,5 +174,7 @@ def _report(session: Session, outcome: Outcome, seconds: float) -> None:
         soft_wrap=not console.is_terminal,
     )  # fmt: skip
     console.print(
-        f"kept in {session.folder}; see it with: psyco report {session.folder}", highlight=False, soft_wrap=True
+        f"kept in {session.folder}; see it with: psyco report {session.folder}",
+        highlight=False,
+        soft_wrap=True,
     )

@@ -31,7 +31,9 @@ STATES = {
 
 def run_page(record: Record, *, live: bool = False) -> str:
     """The page of one run; `live`: it asks its server for news."""
-    return _page(record.folder.resolve().name, sections(record), run_data(record, trajectories(record)), live=live)
+    return _page(
+        record.folder.resolve().name, sections(record), run_data(record, trajectories(record)), live=live
+    )
 
 
 def compare_page(records: list[Record]) -> str:
@@ -95,7 +97,9 @@ def _page(title: str, parts: Sections, data: dict[str, Any], *, live: bool = Fal
     page = (here / "page.html").read_text(encoding="utf-8")
     # In one pass, so that nothing inside a value is taken for a place of its own.
     pieces = page.split("{{")
-    return pieces[0] + "".join(values[name] + rest for name, _, rest in (p.partition("}}") for p in pieces[1:]))
+    return pieces[0] + "".join(
+        values[name] + rest for name, _, rest in (p.partition("}}") for p in pieces[1:])
+    )
 
 
 # ---- the parts ------------------------------------------------------------------------------------------------
@@ -116,7 +120,9 @@ def _top(record: Record) -> str:
     if record.certificate and isinstance(record.certificate.get("mean_return"), int | float):
         facts.insert(1, ("return", _plus_minus(record.certificate)))
     if record.about:
-        facts.append(("begun", datetime.fromtimestamp(record.about.created, UTC).strftime("%Y-%m-%d %H:%M UTC")))
+        facts.append(
+            ("begun", datetime.fromtimestamp(record.about.created, UTC).strftime("%Y-%m-%d %H:%M UTC"))
+        )
     listed = "".join(f"<div><dt>{key}</dt><dd>{value}</dd></div>" for key, value in facts)
     requirement = record.config.requirement.strip() if record.config else "(not readable)"
     return f"""
@@ -171,7 +177,9 @@ def _certificate(record: Record) -> str:
         f"<th>bounds for p</th><th>c<sub>sat</sub></th></tr></thead><tbody>{rows}</tbody></table></div>"
     )
     statements = dict.fromkeys(
-        str(g["statement"]) for f in findings if isinstance(g := f.get("guarantee"), dict) and "statement" in g
+        str(g["statement"])
+        for f in findings
+        if isinstance(g := f.get("guarantee"), dict) and "statement" in g
     )
     guarantee = "".join(f"<p>{escape(statement)}</p>" for statement in statements)
     plain = {
@@ -180,7 +188,8 @@ def _certificate(record: Record) -> str:
         if key not in ("findings", "requirement", "verdict", "format") and not isinstance(value, dict | list)
     }
     listed = "".join(
-        f"<div><dt>{escape(key.replace('_', ' '))}</dt><dd>{_text(value)}</dd></div>" for key, value in plain.items()
+        f"<div><dt>{escape(key.replace('_', ' '))}</dt><dd>{_text(value)}</dd></div>"
+        for key, value in plain.items()
     )
     return (
         f"{table if findings else ''}{guarantee}"
@@ -263,4 +272,3 @@ def _text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     return escape(", ".join(map(str, value)) if isinstance(value, list) else str(value))
-

@@ -35,7 +35,9 @@ class RunServer(ThreadingHTTPServer):
         try:
             super().__init__((host, port), _Handler)
         except OSError as error:
-            raise RunError(f"cannot serve on {host}:{port}: {error.strerror}; choose another --port") from None
+            raise RunError(
+                f"cannot serve on {host}:{port}: {error.strerror}; choose another --port"
+            ) from None
 
     @property
     def url(self) -> str:
@@ -44,7 +46,9 @@ class RunServer(ThreadingHTTPServer):
 
     def version(self) -> str:
         """Changes when the run's files do."""
-        return f"{self._stamp(METRICS)} {self._stamp(CERTIFICATE)} {self._stamp(ABOUT)} {is_locked(self.folder)}"
+        return (
+            f"{self._stamp(METRICS)} {self._stamp(CERTIFICATE)} {self._stamp(ABOUT)} {is_locked(self.folder)}"
+        )
 
     def news(self) -> dict[str, Any]:
         """Everything that the page shows, as it is now."""
