@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
-from psyco.domain.base import Actions, Continuous, Discrete, Domain, parameters
+from psyco.domain.base import ACTIONS, Actions, Domain, parameters
 from psyco.errors import RunError
 
 Bias = Literal["one", "learned"]
@@ -25,29 +26,44 @@ FORMAT = "psyco-policy-1"
 
 @dataclass(frozen=True)
 class Network:
-    """y = tanh(θ2 relu(θ1 x + b1) + b2), with b = 1 (`bias="one"`, the paper's equation) or learned."""
+    """y = tanh(θ2 relu(θ1 x + b1) + b2), with b = 1 (`bias="one"`, the paper's equation) or learned.
+
+    Where a `shift` and a `scale` are given, x is `(observation - shift) / scale`; else it is the observation.
+    """
 
     inputs: int
     outputs: int
     hidden: int = 32
     bias: Bias = "one"
+    shift: tuple[float, ...] = ()  # one per input, or none
+    scale: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.bias not in ("one", "learned"):
             raise RunError(f"bias must be 'one' (as in the paper) or 'learned', got {self.bias!r}")
         if self.hidden < 1:
             raise RunError(f"hidden must be at least 1, got {self.hidden}")
+        if {len(self.shift), len(self.scale)} not in ({0}, {self.inputs}):
+            raise RunError(
+                f"shift and scale need one number per input ({self.inputs}) or none, "
+                f"got {len(self.shift)} and {len(self.scale)}"
+            )
+        if not np.isfinite(self.shift + self.scale).all() or any(s <= 0 for s in self.scale):
+            raise RunError("shift and scale must be finite, and scale positive")
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of θ1, θ2 and, where they are learned, b1, b2."""
-        weights = ((self.inputs, self.hidden), (self.hidden, self.outputs))
+        """Shapes of θ1 (transposed), θ2 and, where they are learned, b1, b2, in the order in which they are kept.
+
+        Both have the hidden units on their last axis, which is what vectorises best.
+        """
+        weights = ((self.inputs, self.hidden), (self.outputs, self.hidden))
         return weights if self.bias == "one" else (*weights, (self.hidden,), (self.outputs,))
 
     @property
     def size(self) -> int:
         """How many parameters there are: D."""
-        return sum(int(np.prod(shape)) for shape in self.shapes)
+        return sum(map(math.prod, self.shapes))
 
     def init(self, key: Array) -> Array:
         """Random parameters `[D]`: weights uniform within 1/sqrt(fan-in), learned biases likewise."""
@@ -60,14 +76,24 @@ class Network:
 
     def __call__(self, theta: Array, x: Array) -> Array:
         """Outputs `[outputs]` in [-1, 1] for one parameter vector `[D]` and one observation `[inputs]`."""
-        parts, start = [], 0
-        for shape in self.shapes:
-            stop = start + int(np.prod(shape))
-            parts.append(theta[start:stop].reshape(shape))
-            start = stop
+        parts = self.parts(theta)
         b1, b2 = parts[2:] if self.bias == "learned" else (1.0, 1.0)
-        hidden = jax.nn.relu(x @ parts[0] + b1)
-        return jnp.tanh(hidden @ parts[1] + b2)
+        if self.scale:
+            x = (x - jnp.asarray(self.shift, jnp.float32)) / jnp.asarray(self.scale, jnp.float32)
+        hidden = jax.nn.relu(_combine(x, parts[0]) + b1)
+        return jnp.tanh(parts[1] @ hidden + b2)
+
+    def act(self, actions: Actions, theta: Array, x: Array) -> Array:
+        """The action for one parameter vector `[D]` and one observation `[inputs]`."""
+        return actions.decode(self(theta, x))
+
+    def parts(self, theta: Any) -> list[Any]:
+        """Parameters `[..., D]` as arrays of `shapes`, each with the leading axes of theta."""
+        ends = np.cumsum([0, *map(math.prod, self.shapes)])
+        return [
+            theta[..., start:stop].reshape(*theta.shape[:-1], *shape)
+            for start, stop, shape in zip(ends[:-1], ends[1:], self.shapes, strict=True)
+        ]
 
 
 def network_for(domain: Domain, *, hidden: int = 32, bias: Bias = "one") -> Network:
@@ -140,10 +166,8 @@ def load_policy(path: str | Path) -> Policy:
         about = json.loads(metadata["psyco"])
         if about["format"] != FORMAT:
             raise RunError(f"{path} has format {about['format']!r}; this version reads {FORMAT!r}")
-        kind = about["actions"].pop("kind")
-        box = {key: tuple(v) if isinstance(v, list) else v for key, v in about["actions"].items()}
-        actions: Actions = {"Continuous": Continuous, "Discrete": Discrete}[kind](**box)
-        network = Network(**about["network"])
+        actions = ACTIONS[about["actions"].pop("kind")](**_tuples(about["actions"]))
+        network = Network(**_tuples(about["network"]))
         theta = tensors["theta"]
         domain, values = str(about["domain"]), dict(about["parameters"])
     except FileNotFoundError:
@@ -157,9 +181,22 @@ def load_policy(path: str | Path) -> Policy:
     return Policy(theta, network, actions, domain, values)
 
 
+def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
+    """JSON knows lists only; frozen dataclasses hold tuples."""
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
+
+
+def _combine(x: Array, rows: Array) -> Array:
+    """Σ x_i rows_i, `[n] @ [n, m]`. For few rows a plain sum: XLA runs a batch of small products slowly."""
+    if len(rows) > 32:
+        return x @ rows
+    return sum((x[i] * rows[i] for i in range(1, len(rows))), start=x[0] * rows[0])
+
+
 @jax.jit(static_argnums=(0, 1))
 def _act(network: Network, actions: Actions, theta: Array, x: Array) -> Array:
-    return actions.decode(network(theta, x))
+    flat = jax.vmap(lambda row: network.act(actions, theta, row))(x.reshape(-1, x.shape[-1]))
+    return flat.reshape(*x.shape[:-1], *flat.shape[1:])
 
 
 def _write_tensors(tensors: dict[str, NDArray[Any]], metadata: dict[str, str]) -> bytes:

@@ -12,18 +12,29 @@ import numpy as np
 from jax import Array
 
 from psyco.domain.base import Domain
-from psyco.errors import RunError
+from psyco.domain.gym_env import GymDomain
+from psyco.errors import EpisodeError, RunError
 from psyco.learn.base import Learner, LearnerState
 from psyco.learn.learners import make_learner
 from psyco.learn.metrics import Metrics, concatenate, tabulate
 from psyco.learn.train import train
 from psyco.policy import Bias, Network, Policy, network_for, policy_for
 from psyco.rollout.episodes import Sampler, Stream, stream_key
-from psyco.rollout.sampler import make_sampler
+from psyco.rollout.sampler import make_sampler, on_workers
+from psyco.rollout.scaling import scaled
 from psyco.spec.formula import Requirement
 from psyco.spec.parse import parse
 from psyco.verification.certificate import Certificate
-from psyco.verification.verify import check_decidable, check_seed, verify, verify_parameters
+from psyco.verification.methods import DEFAULT_METHOD
+from psyco.verification.verify import (
+    DEFAULT_MAX_EPISODES,
+    check_decidable,
+    check_seed,
+    verify,
+    verify_parameters,
+)
+
+SCALINGS = ("auto", "sampled", "none")
 
 
 @dataclass(frozen=True)
@@ -37,6 +48,8 @@ class Settings:
         options: hyperparameters of that learner, where they differ from its defaults.
         hidden: hidden units of the policy network.
         bias: "one" as in the paper's equation, or "learned".
+        scaling: what the network makes of observations. "sampled": their mean and spread under random policies become
+            0 and 1; "none": as they are; "auto": sampled for Gymnasium environments, none for compiled domains.
         verify_every: verify the current policy after so many training episodes; 0: never.
         verify_episodes: at most so many episodes for each of these verifications.
         method: how the final policy is verified; a name in `METHODS`.
@@ -49,13 +62,16 @@ class Settings:
     options: dict[str, Any] = field(default_factory=dict)
     hidden: int = 32
     bias: Bias = "one"
+    scaling: str = "auto"
     verify_every: int = 1000
     verify_episodes: int = 1000
-    method: str = "bayes"
-    max_episodes: int = 1000
+    method: str = DEFAULT_METHOD
+    max_episodes: int = DEFAULT_MAX_EPISODES
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
+        if self.scaling not in SCALINGS:
+            raise RunError(f"scaling must be one of {', '.join(SCALINGS)}, got {self.scaling!r}")
         for name, least in {
             "episodes": 1,
             "verify_every": 0,
@@ -121,6 +137,9 @@ def synthesize(
     requirement: Requirement | str,
     *,
     devices: int = 1,
+    workers: int = 1,
+    ray: str | None = None,
+    step_timeout: float | None = None,
     on_progress: Callable[[Problem, Snapshot], None] | None = None,
     **settings: Any,
 ) -> Result:
@@ -130,25 +149,47 @@ def synthesize(
         domain: where the agent acts.
         requirement: what must hold, as text or parsed.
         devices: over how many JAX devices a population is split; the result does not depend on it.
+        workers: how many processes step a Gymnasium environment; the result does not depend on it.
+        ray: the address of a Ray cluster for that, or "local"; the result does not depend on it.
+        step_timeout: seconds after which a step of a Gymnasium environment counts as hanging, an error.
         on_progress: called after every segment of learning.
         settings: those of `Settings`; all others are hyperparameters of the learner.
     """
-    problem = prepare(domain, requirement, make_settings(**settings), devices=devices)
+    problem = prepare(
+        domain, requirement, make_settings(**settings),
+        devices=devices, workers=workers, ray=ray, step_timeout=step_timeout,
+    )  # fmt: skip
     segments = []
-    for snapshot in learn(problem):
-        segments.append(snapshot.metrics)
-        if on_progress is not None:
-            on_progress(problem, snapshot)
-    return Result(*certified(problem, snapshot.state), concatenate(segments))
+    snapshot = None
+    try:
+        for snapshot in learn(problem):
+            segments.append(snapshot.metrics)
+            if on_progress is not None:
+                on_progress(problem, snapshot)
+        assert snapshot is not None, "a run has at least one generation"
+        return Result(*certified(problem, snapshot.state), concatenate(segments))
+    except EpisodeError as error:
+        error.policy = None if snapshot is None else deployed(problem, snapshot.state)
+        raise
 
 
 def prepare(
-    domain: Domain, requirement: Requirement | str, settings: Settings, *, devices: int = 1
+    domain: Domain,
+    requirement: Requirement | str,
+    settings: Settings,
+    *,
+    devices: int = 1,
+    workers: int = 1,
+    ray: str | None = None,
+    step_timeout: float | None = None,
 ) -> Problem:
     """Check everything that can be checked before the first episode."""
+    domain = on_workers(domain, workers=workers, ray=ray, step_timeout=step_timeout)
     requirement = parse(requirement) if isinstance(requirement, str) else requirement
     check_decidable(requirement)
     network = network_for(domain, hidden=settings.hidden, bias=settings.bias)
+    if settings.scaling == "sampled" or (settings.scaling == "auto" and isinstance(domain, GymDomain)):
+        network = scaled(network, domain, stream_key(settings.seed, Stream.SCALE))
     sampler = make_sampler(domain, network, requirement, devices=devices)
     learner = make_learner(settings.learner, requirement, **settings.options)
     return Problem(domain, requirement, settings, network, sampler, learner)
@@ -163,11 +204,22 @@ def learn(problem: Problem, start: Snapshot | None = None) -> Iterator[Snapshot]
     key = jax.random.key(settings.seed)
     while generation < problem.generations:
         count = min(problem.segment, problem.generations - generation)
-        state, rows = train(learner, problem.sampler, key, state, first=generation, generations=count)
+        try:
+            state, rows = train(learner, problem.sampler, key, state, first=generation, generations=count)
+        except EpisodeError as error:
+            if error.learned is not None:
+                state, rows = error.learned
+                metrics = tabulate(rows, first=generation, episodes_per_generation=per_generation)
+                yield Snapshot(generation + metrics.rows, jax.device_get(state), metrics)
+            raise
         metrics = tabulate(jax.device_get(rows), first=generation, episodes_per_generation=per_generation)
         generation += count
-        if settings.verify_every and problem.requirement.constraints:
-            _verify_into(metrics, problem, learner.deployed(state), generation)
+        try:
+            if settings.verify_every and problem.requirement.constraints:
+                _verify_into(metrics, problem, learner.deployed(state), generation)
+        except EpisodeError:
+            yield Snapshot(generation, jax.device_get(state), metrics)
+            raise
         yield Snapshot(generation, jax.device_get(state), metrics)
 
 
@@ -177,9 +229,14 @@ def beginning(problem: Problem) -> Snapshot:
     return Snapshot(0, problem.learner.init(theta), Metrics({}))
 
 
+def deployed(problem: Problem, state: LearnerState) -> Policy:
+    """The policy that would be used if learning ended now."""
+    return policy_for(problem.domain, problem.network, problem.learner.deployed(state))
+
+
 def certified(problem: Problem, state: LearnerState) -> tuple[Policy, Certificate]:
     """V(m, φ, θ) for the policy that learning ended with."""
-    policy = policy_for(problem.domain, problem.network, problem.learner.deployed(state))
+    policy = deployed(problem, state)
     settings = problem.settings
     certificate = verify(
         policy, problem.domain, problem.requirement,

@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import itertools
 import math
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from psyco.errors import DomainError
@@ -52,9 +54,15 @@ class Continuous:
         """How many outputs a policy network needs."""
         return len(self.low)
 
-    def decode(self, y: Array) -> Array:
+    @property
+    def size(self) -> int:
+        """An action is a vector of so many numbers."""
+        return len(self.low)
+
+    def decode(self, y: Any) -> Any:
         """Network outputs `[..., outputs]` in [-1, 1] -> action `[..., outputs]`."""
-        low, high = jnp.asarray(self.low, jnp.float32), jnp.asarray(self.high, jnp.float32)
+        xp = _module(y)
+        low, high = xp.asarray(self.low, xp.float32), xp.asarray(self.high, xp.float32)
         return low + (y + 1.0) * 0.5 * (high - low)
 
 
@@ -69,12 +77,71 @@ class Discrete:
         """How many outputs a policy network needs."""
         return self.n
 
-    def decode(self, y: Array) -> Array:
+    @property
+    def size(self) -> None:
+        """An action is a single number."""
+        return None
+
+    def decode(self, y: Any) -> Any:
         """Network outputs `[..., n]` -> action `[...]` int32."""
-        return jnp.argmax(y, axis=-1).astype(jnp.int32)
+        xp = _module(y)
+        return xp.argmax(y, axis=-1).astype(xp.int32)
 
 
-Actions = Continuous | Discrete
+@dataclasses.dataclass(frozen=True)
+class MultiDiscrete:
+    """Several discrete actions at once, the i-th from 0 to n[i]-1: for each the largest of its own outputs."""
+
+    n: tuple[int, ...]
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs a policy network needs."""
+        return sum(self.n)
+
+    @property
+    def size(self) -> int:
+        """An action is a vector of so many numbers."""
+        return len(self.n)
+
+    def decode(self, y: Any) -> Any:
+        """Network outputs `[..., outputs]` -> action `[..., size]` int32."""
+        xp = _module(y)
+        ends = list(itertools.accumulate(self.n))
+        parts = [y[..., end - n : end] for n, end in zip(self.n, ends, strict=True)]
+        return xp.stack([xp.argmax(part, axis=-1) for part in parts], axis=-1).astype(xp.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiBinary:
+    """n switches; one is on where its output is positive."""
+
+    n: int
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs a policy network needs."""
+        return self.n
+
+    @property
+    def size(self) -> int:
+        """An action is a vector of so many numbers."""
+        return self.n
+
+    def decode(self, y: Any) -> Any:
+        """Network outputs `[..., n]` -> action `[..., n]` int32 of 0 and 1."""
+        return (y > 0).astype(_module(y).int32)
+
+
+Actions = Continuous | Discrete | MultiDiscrete | MultiBinary
+ACTIONS: dict[str, type[Actions]] = {
+    kind.__name__: kind for kind in (Continuous, Discrete, MultiDiscrete, MultiBinary)
+}
+
+
+def _module(y: Any) -> Any:
+    """NumPy for NumPy arrays, which host rollouts decode step by step; jax.numpy for all else."""
+    return np if isinstance(y, np.ndarray) else jnp
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,9 +154,8 @@ class Scene:
     contact: float = 0.0  # two bodies closer than this touch
 
 
-@runtime_checkable
 class Domain(Protocol):
-    """A simulator as pure functions. `name`, `horizon`, `actions` and `observation_size` are plain attributes."""
+    """Where an agent acts: what learning and verification need to know of it before it runs."""
 
     @property
     def name(self) -> str:
@@ -106,6 +172,15 @@ class Domain(Protocol):
     @property
     def observation_size(self) -> int:
         """The length of an observation."""
+
+
+@runtime_checkable
+class CompiledDomain(Domain, Protocol):
+    """A simulator as pure functions, which JAX compiles.
+
+    It may also have a method `draw(key)`: all randomness of one step, drawn ahead. Then `step` is given what
+    `draw` returned instead of a key, and the draws of a whole episode are made at once, which is faster.
+    """
 
     def reset(self, key: Array) -> State:
         """A random initial state."""
@@ -130,6 +205,8 @@ BUILT_IN_SIGNALS = {
 
 def signal_table(domain: Domain) -> dict[str, SignalInfo]:
     """The signals that a formula about this domain may name, found without running it."""
+    if not isinstance(domain, CompiledDomain):
+        return dict(domain.table)  # type: ignore[attr-defined]  # a host domain knows them from when it was made
     state = jax.eval_shape(domain.reset, jax.eval_shape(lambda: jax.random.key(0)))
     shapes = jax.eval_shape(lambda s: dict(domain.signals(s)), state)
     table = {}
@@ -140,14 +217,14 @@ def signal_table(domain: Domain) -> dict[str, SignalInfo]:
             )
         table[name] = SignalInfo(shape.shape[0] if shape.shape else None, shape.dtype == bool)
     table["obs"] = SignalInfo(domain.observation_size, False)
-    table["action"] = SignalInfo(
-        domain.actions.outputs if isinstance(domain.actions, Continuous) else None, False
-    )
+    table["action"] = SignalInfo(domain.actions.size, False)
     return table | BUILT_IN_SIGNALS
 
 
 def parameters(domain: Domain) -> dict[str, Any]:
     """The keyword arguments that make this domain again."""
+    if hasattr(domain, "parameters"):
+        return dict(domain.parameters)
     if not dataclasses.is_dataclass(domain):
         raise DomainError(
             f"{type(domain).__name__} must be a frozen dataclass, so that its parameters are known"

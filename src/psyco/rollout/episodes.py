@@ -28,6 +28,7 @@ class Stream(IntEnum):
     SELECT = 3  # choosing among candidates
     CERTIFY = 4
     SHOW = 5  # pictures
+    SCALE = 10  # what random policies observe
 
 
 class Sampler(Protocol):

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from psyco.errors import RunError
+from psyco.errors import EpisodeError, RunError
 from psyco.learn.metrics import Metrics
 from psyco.policy import Policy
 from psyco.run import checkpoint as checkpoints
@@ -45,7 +45,7 @@ from psyco.run.folder import (
 )
 from psyco.run.lock import LOCK, lock
 from psyco.run.tracking import RunName, track
-from psyco.synthesis import Problem, Snapshot, beginning, certified, learn
+from psyco.synthesis import Problem, Snapshot, beginning, certified, deployed, learn
 from psyco.verification.certificate import Certificate
 
 logger = logging.getLogger(__name__)
@@ -172,13 +172,19 @@ def execute(
         _Keeper(session, checkpoint_every) as keeper,
         track(session.config.tracking, _run_name(session)) as tracking,
     ):
-        for snapshot in learn(problem, session.start):
-            keeper.keep(snapshot)
-            tracking.log(snapshot.metrics)
-            on_segment(problem, snapshot)
-        assert snapshot is not None, "a run has at least one generation"
-        keeper.save()
-        policy, certificate = certified(problem, snapshot.state)
+        try:
+            for snapshot in learn(problem, session.start):
+                keeper.keep(snapshot)
+                tracking.log(snapshot.metrics)
+                on_segment(problem, snapshot)
+            assert snapshot is not None, "a run has at least one generation"
+            keeper.save()
+            policy, certificate = certified(problem, snapshot.state)
+        except EpisodeError as error:
+            if snapshot is not None:
+                error.policy = deployed(problem, snapshot.state)
+                durable.write(folder / POLICY, error.policy.to_bytes())
+            raise
         durable.write(folder / POLICY, policy.to_bytes())
         durable.write(folder / CERTIFICATE, certificate.to_json().encode())
         outcome = {name: durable.digest((folder / name).read_bytes()) for name in OUTCOME}
