@@ -171,7 +171,9 @@ def numbers(metrics: Metrics) -> Iterator[tuple[int, dict[str, float]]]:
 
 def outcome(certificate: Certificate) -> dict[str, float]:
     """The numbers of a certificate."""
-    values = {"certificate/return": certificate.mean_return, "certificate/episodes": certificate.episodes}
+    values: dict[str, float] = {"certificate/episodes": certificate.episodes}
+    if certificate.mean_return is not None:
+        values["certificate/return"] = certificate.mean_return
     for i, finding in enumerate(certificate.findings):
         values[f"certificate/confidence/{i}"] = finding.confidence
         values[f"certificate/share/{i}"] = finding.estimate
