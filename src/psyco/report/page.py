@@ -130,7 +130,8 @@ def _top(record: Record) -> str:
     return f"""
 <p class="kicker">PSyCo run</p>
 <h1>{name}</h1>
-<div class="verdict {escape(verdict.lower())}"><span class="badge">{escape(verdict)}</span><p>{escape(meaning)}</p></div>
+<div class="verdict {escape(verdict.lower())}">
+<span class="badge">{escape(verdict)}</span><p>{escape(meaning)}</p></div>
 {problems if record.problems else ""}
 <dl class="facts">{listed}</dl>
 <progress value="{record.progress:.4f}" max="1" class="{record.state}">{record.progress:.0%}</progress>
