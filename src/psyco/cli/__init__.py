@@ -102,7 +102,7 @@ def _use_compile_cache() -> None:
     """JAX's persistent cache in the user's cache folder, unless the user has set one up."""
     import jax
 
-    if jax.config.read("jax_compilation_cache_dir") is None:
+    if getattr(jax.config, "jax_compilation_cache_dir", None) is None:
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         jax.config.update("jax_compilation_cache_dir", str(Path(base) / "psyco" / "jax"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
