@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from psyco.cli import domains, render, resume, synthesize, verify
+from psyco.cli import check, domains, export, render, resume, synthesize, verify
 from psyco.cli.common import status
 from psyco.errors import PsycoError
 
@@ -27,6 +27,8 @@ app.command("synthesize")(synthesize.synthesize)
 app.command("resume")(resume.resume)
 app.command("verify")(verify.verify)
 app.command("render")(render.render)
+app.command("check")(check.check)
+app.command("export")(export.export)
 
 
 @app.callback()
