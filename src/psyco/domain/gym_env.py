@@ -107,7 +107,7 @@ class GymDomain:
                     raise ValueError(f"an observation of shape {array.shape}; its space says {shape}")
                 return array.astype(np.float32).ravel()
             case spaces.Discrete(n=n, start=start):
-                if not 0 <= (index := int(observation) - int(start)) < n:
+                if not 0 <= (index := int(observation) - int(start)) < int(n):
                     raise ValueError(f"an observation outside of {self.observation_space}")
                 return self._one_hot[index]
             case space:
