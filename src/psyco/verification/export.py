@@ -108,7 +108,9 @@ def drn(model: Explicit) -> Iterator[str]:
     unused = [name for name, states in model.labels.items() if not len(states)]
     if unused:
         beyond = len(model.choices)
-        labels = {name: np.array([beyond]) if name in unused else states for name, states in model.labels.items()}
+        labels = {
+            name: np.array([beyond]) if name in unused else states for name, states in model.labels.items()
+        }
         model = model._replace(choices=[*model.choices, [Choice(0.0, [(beyond, 1.0)])]], labels=labels)
     yield f"@type: {'DTMC' if model.deterministic else 'MDP'}"
     yield from ("@parameters", "", "@reward_models", "return", "@nr_states", str(len(model.choices)))
