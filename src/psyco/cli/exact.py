@@ -12,13 +12,13 @@ from psyco.cli.common import Json, Parameters, console, read_policy
 from psyco.cli.verify import EXIT
 from psyco.domain.base import Domain
 from psyco.errors import RunError
-from psyco.policy import Policy
+from psyco.foreign import AnyPolicy
 from psyco.spec.formula import Requirement
 from psyco.verification.exact import ExactAnswer, Value
 from psyco.verification.exact import exact as answer_exactly
 from psyco.verification.export import export as write_files
 from psyco.verification.storm import storm_value
-from psyco.verification.unfold import unfold
+from psyco.verification.unfold import actions_of, unfold
 
 
 def exact(
@@ -95,11 +95,11 @@ def _content(requirement: Requirement, answer: ExactAnswer, second: Value | None
     }
 
 
-def _export(policy: Policy, domain: Domain, requirement: Requirement, folder: Path) -> list[Path]:
+def _export(policy: AnyPolicy, domain: Domain, requirement: Requirement, folder: Path) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"cannot write into {folder}: {error.strerror}") from None
     formulas = [constraint.formula for constraint in requirement.constraints]
-    chain = write_files(unfold(domain, formulas, policy), folder / "chain")
+    chain = write_files(unfold(domain, formulas, actions_of(policy, domain)), folder / "chain")
     return chain + write_files(unfold(domain, formulas), folder / "mdp")
