@@ -32,7 +32,13 @@ class Walk(gymnasium.Env[Any, Any]):
         self.t += 1
         self.x += 0.5 * (1 if action else -1) + 0.3 * float(self.np_random.normal())
         self.ended = abs(self.x) >= 3
-        outcome: list[Any] = [self._observe(), 1.0, self.ended, False, {"cost": float(self.x > 1), "deep": {"x": self.x}}]
+        outcome: list[Any] = [
+            self._observe(),
+            1.0,
+            self.ended,
+            False,
+            {"cost": float(self.x > 1), "deep": {"x": self.x}},
+        ]
         if self.even and self.t == self.at:
             self._go_wrong(outcome)
         return tuple(outcome)

@@ -53,8 +53,11 @@ class Network:
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of θ1, θ2 and, where they are learned, b1, b2."""
-        weights = ((self.inputs, self.hidden), (self.hidden, self.outputs))
+        """Shapes of θ1 (transposed), θ2 and, where they are learned, b1, b2, in the order in which they are kept.
+
+        Both have the hidden units on their last axis, which is what vectorises best.
+        """
+        weights = ((self.inputs, self.hidden), (self.outputs, self.hidden))
         return weights if self.bias == "one" else (*weights, (self.hidden,), (self.outputs,))
 
     @property
@@ -73,16 +76,21 @@ class Network:
 
     def __call__(self, theta: Array, x: Array) -> Array:
         """Outputs `[outputs]` in [-1, 1] for one parameter vector `[D]` and one observation `[inputs]`."""
+        return jnp.tanh(self.scores(theta, x))
+
+    def scores(self, theta: Array, x: Array) -> Array:
+        """The same before the last tanh."""
         parts = self.parts(theta)
         b1, b2 = parts[2:] if self.bias == "learned" else (1.0, 1.0)
         if self.scale:
             x = (x - jnp.asarray(self.shift, jnp.float32)) / jnp.asarray(self.scale, jnp.float32)
-        hidden = jax.nn.relu(x @ parts[0] + b1)
-        return jnp.tanh(hidden @ parts[1] + b2)
+        hidden = jax.nn.relu(_combine(x, parts[0]) + b1)
+        return parts[1] @ hidden + b2
 
     def act(self, actions: Actions, theta: Array, x: Array) -> Array:
         """The action for one parameter vector `[D]` and one observation `[inputs]`."""
-        return actions.decode(self(theta, x))
+        # tanh keeps the order of scores, but in float32 large ones all become 1: choose before it.
+        return actions.decode(self.scores(theta, x) if actions.ranked else self(theta, x))
 
     def parts(self, theta: Any) -> list[Any]:
         """Parameters `[..., D]` as arrays of `shapes`, each with the leading axes of theta."""
@@ -183,9 +191,17 @@ def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
 
 
+def _combine(x: Array, rows: Array) -> Array:
+    """Σ x_i rows_i, `[n] @ [n, m]`. For few rows a plain sum: XLA runs a batch of small products slowly."""
+    if len(rows) > 32:
+        return x @ rows
+    return sum((x[i] * rows[i] for i in range(1, len(rows))), start=x[0] * rows[0])
+
+
 @jax.jit(static_argnums=(0, 1))
 def _act(network: Network, actions: Actions, theta: Array, x: Array) -> Array:
-    return network.act(actions, theta, x)
+    flat = jax.vmap(lambda row: network.act(actions, theta, row))(x.reshape(-1, x.shape[-1]))
+    return flat.reshape(*x.shape[:-1], *flat.shape[1:])
 
 
 def _write_tensors(tensors: dict[str, NDArray[Any]], metadata: dict[str, str]) -> bytes:

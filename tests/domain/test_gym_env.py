@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 
 import psyco
-from psyco.domain.base import ACTIONS, Continuous, Discrete, MultiBinary, MultiDiscrete, parameters, signal_table
+from psyco.domain.base import (
+    ACTIONS,
+    Continuous,
+    Discrete,
+    MultiBinary,
+    MultiDiscrete,
+    parameters,
+    signal_table,
+)
 from psyco.domain.catalogue import remake, trust
 from psyco.policy import load_policy, network_for, policy_for
 from tests.environments import Mixed, Walk, height
@@ -21,7 +29,13 @@ HERE = "tests.environments"
         ("multi", MultiDiscrete((2, 3))),
         ("binary", MultiBinary(3)),
         ("discrete", Discrete(3)),
-        ("box", Continuous((float(np.float32(-0.3)), float(np.float32(0.1))), (float(np.float32(0.7)), float(np.float32(0.4))))),
+        (
+            "box",
+            Continuous(
+                (float(np.float32(-0.3)), float(np.float32(0.1))),
+                (float(np.float32(0.7)), float(np.float32(0.4))),
+            ),
+        ),
         ("whole", Continuous((-2.0, -2.0), (2.0, 2.0))),
     ],
 )
@@ -62,7 +76,9 @@ def test_observations_are_flattened_as_gymnasium_does(kind: str, size: int) -> N
 def test_an_infinite_action_range_needs_a_bound() -> None:
     with pytest.raises(psyco.DomainError, match="action_bound"):
         psyco.make(Mixed, actions="endless", horizon=5)
-    assert psyco.make(Mixed, actions="endless", horizon=5, action_bound=2.0).actions == Continuous((-2.0,), (1.0,))
+    assert psyco.make(Mixed, actions="endless", horizon=5, action_bound=2.0).actions == Continuous(
+        (-2.0,), (1.0,)
+    )
 
 
 def test_other_action_spaces_are_refused() -> None:
@@ -131,7 +147,11 @@ def test_an_unknown_signal_lists_what_there_is() -> None:
 def test_a_key_of_info_that_was_never_seen_is_a_warning() -> None:
     with pytest.warns(UserWarning, match=r"info\.typo"):
         psyco.synthesize(
-            psyco.make(Walk, horizon=5), "P>=0.9 [ G (info.typo <= 1) ]", episodes=20, verify_every=0, max_episodes=10
+            psyco.make(Walk, horizon=5),
+            "P>=0.9 [ G (info.typo <= 1) ]",
+            episodes=20,
+            verify_every=0,
+            max_episodes=10,
         )
 
 

@@ -51,7 +51,10 @@ def test_gymnax_parameters_are_checked_and_used() -> None:
 def test_a_gymnax_policy_can_be_synthesized() -> None:
     pytest.importorskip("gymnax")
     result = psyco.synthesize(
-        psyco.make("gymnax:CartPole-v1", horizon=50), "P>=0.5 [ G (abs(x) <= 2) ] & C>=0.9", episodes=200, max_episodes=100
+        psyco.make("gymnax:CartPole-v1", horizon=50),
+        "P>=0.5 [ G (abs(x) <= 2) ] & C>=0.9",
+        episodes=200,
+        max_episodes=100,
     )
     assert result.certificate.verdict is psyco.Verdict.SATISFIED
 

@@ -72,9 +72,9 @@ def test_a_network_gives_the_same_bits_in_any_company(shape: tuple[int, int, int
     rng = np.random.default_rng(1)
     theta = rng.normal(size=(64, network.size)).astype(np.float32)
     x = rng.normal(size=(64, inputs)).astype(np.float32)
-    together = _Networks(network, domain, theta).outputs(x)
+    together = _Networks(network, domain, theta).scores(x)
     for rows in ([0], [63], [5, 9, 33], list(range(31)), list(rng.permutation(64))):
-        alone = _Networks(network, domain, theta).take(np.array(rows)).outputs(x[rows])
+        alone = _Networks(network, domain, theta).take(np.array(rows)).scores(x[rows])
         np.testing.assert_array_equal(alone, together[rows])
 
 
@@ -113,7 +113,9 @@ def test_nested_and_vector_information_can_be_named() -> None:
     domain = psyco.make(Mixed, actions="box", horizon=4)
     sampler = sampler_for(domain, 'G (info.action[0] >= -0.3 & action[1] <= 0.4) & X G "info.inside"')
     assert sampler.run(random_theta(sampler, 3), [1, 2, 3]).satisfied.all()
-    deep = sampler_for(psyco.make(Walk, horizon=4), "X G (info.deep.x = info.deep.x & abs(info.deep.x - obs[0]) < 0.001)")
+    deep = sampler_for(
+        psyco.make(Walk, horizon=4), "X G (info.deep.x = info.deep.x & abs(info.deep.x - obs[0]) < 0.001)"
+    )
     assert deep.run(random_theta(deep, 3), [1, 3, 5]).satisfied.all()
 
 
@@ -163,7 +165,10 @@ def test_what_was_learned_before_a_fault_is_kept() -> None:
     assert kept is not None
     # 150 resets, one of them for the trial: seven generations of 20 episodes were whole.
     expected = psyco.synthesize(
-        psyco.make(Walk, horizon=10), "P>=0.9 [ F (obs[0] >= 2) ]", max_episodes=5, **(settings | {"episodes": 140})
+        psyco.make(Walk, horizon=10),
+        "P>=0.9 [ F (obs[0] >= 2) ]",
+        max_episodes=5,
+        **(settings | {"episodes": 140}),
     )
     np.testing.assert_array_equal(kept.theta, expected.policy.theta)
 

@@ -47,7 +47,12 @@ def test_a_function_from_a_script_reaches_the_workers() -> None:
     def run(workers: int) -> object:
         domain = psyco.make(lambda: Local(), horizon=25, signals={"twice": lambda obs, info: 2 * obs[0]})
         certificate = psyco.verify(
-            lambda obs: int(obs[0] < 0), domain, "P>=0.5 [ G (twice <= 5) ]", max_episodes=80, workers=workers, issued="now"
+            lambda obs: int(obs[0] < 0),
+            domain,
+            "P>=0.5 [ G (twice <= 5) ]",
+            max_episodes=80,
+            workers=workers,
+            issued="now",
         )
         return certificate.findings
 
@@ -77,7 +82,9 @@ def test_killing_a_worker_in_the_middle_of_a_run_changes_no_byte() -> None:
 def sampler(fault: str, pool: Pool, **options: object) -> tuple[HostSampler, HostSampler, np.ndarray]:
     network = network_for(gym_domain(Walk, horizon=10))
     monitor = compile_monitor([parse_formula("G (obs[0] <= 2)")])
-    faulty = HostSampler(Job(gym_domain(Walk, fault=fault, at=2, horizon=10, **options), network, monitor), pool, 2)
+    faulty = HostSampler(
+        Job(gym_domain(Walk, fault=fault, at=2, horizon=10, **options), network, monitor), pool, 2
+    )
     sound = HostSampler(Job(gym_domain(Walk, horizon=10), network, monitor), in_process())
     return faulty, sound, np.random.default_rng(0).normal(size=(6, network.size)).astype(np.float32)
 
@@ -92,7 +99,9 @@ def test_an_environment_that_crashes_once_costs_time_only(tmp_path) -> None:
 
 def test_an_environment_that_always_crashes_is_an_error() -> None:
     faulty, sound, theta = sampler("crash", in_processes(2, None))
-    with pytest.raises(psyco.RunError, match=r"ended its worker process 3 times \(exit status 7\).*seeds 7, 8, 9"):
+    with pytest.raises(
+        psyco.RunError, match=r"ended its worker process 3 times \(exit status 7\).*seeds 7, 8, 9"
+    ):
         faulty.run(theta, [1, 3, 5, 7, 8, 9])
     # The pool works again afterwards.
     again = HostSampler(sound.job, in_processes(2, None), 2).run(theta, [1, 3, 5, 7, 8, 9])
@@ -110,4 +119,8 @@ def test_an_error_in_a_worker_is_the_error_it_would_be_here() -> None:
     faulty, _, theta = sampler("raise", in_processes(2, None))
     with pytest.raises(psyco.EpisodeError, match="fell over") as caught:
         faulty.run(theta, [1, 3, 5, 7, 8, 9])
-    assert (caught.value.environment, caught.value.seed, caught.value.step) == ("tests.environments:Walk", 8, 2)
+    assert (caught.value.environment, caught.value.seed, caught.value.step) == (
+        "tests.environments:Walk",
+        8,
+        2,
+    )

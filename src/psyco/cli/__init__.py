@@ -10,7 +10,21 @@ from typing import Annotated
 
 import typer
 
-from psyco.cli import check, domains, export, render, resume, synthesize, verify
+from psyco.cli import (
+    check,
+    compare,
+    domains,
+    exact,
+    export,
+    plan,
+    render,
+    report,
+    reproduce,
+    resume,
+    runs,
+    synthesize,
+    verify,
+)
 from psyco.cli.common import status
 from psyco.errors import PsycoError
 
@@ -26,9 +40,15 @@ app.command("domains")(domains.domains)
 app.command("synthesize")(synthesize.synthesize)
 app.command("resume")(resume.resume)
 app.command("verify")(verify.verify)
+app.command("plan")(plan.plan)
+app.command("exact")(exact.exact)
+app.command("runs")(runs.runs)
+app.command("compare")(compare.compare)
+app.command("report")(report.report)
 app.command("render")(render.render)
 app.command("check")(check.check)
 app.command("export")(export.export)
+app.command("reproduce")(reproduce.reproduce)
 
 
 @app.callback()
@@ -86,7 +106,7 @@ def _use_compile_cache() -> None:
     """JAX's persistent cache in the user's cache folder, unless the user has set one up."""
     import jax
 
-    if jax.config.jax_compilation_cache_dir is None:
+    if jax.config.read("jax_compilation_cache_dir") is None:
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         jax.config.update("jax_compilation_cache_dir", str(Path(base) / "psyco" / "jax"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)

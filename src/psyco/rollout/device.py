@@ -94,9 +94,9 @@ def _run(
     def act(state: State) -> Array:
         return network.act(domain.actions, theta, domain.observe(state))
 
-    def step(now: _Moment, step_key: Array) -> tuple[_Moment, dict[str, Array]]:
+    def step(now: _Moment, drawn: Any) -> tuple[_Moment, dict[str, Array]]:
         action = act(now.state)
-        state, reward, done = domain.step(step_key, now.state, action)
+        state, reward, done = domain.step(drawn, now.state, action)
         reward = jnp.asarray(reward, jnp.float32)
         nxt = _Moment(state, ~done, reward, now.ret + reward, action, now.length + 1)
         nxt = jax.tree.map(lambda new, old: jnp.where(now.alive, new, old), nxt, now)
@@ -105,7 +105,10 @@ def _run(
     start = domain.reset(key_reset)
     zero = jnp.float32(0)
     first = _Moment(start, jnp.bool_(True), zero, zero, act(start), jnp.int32(0))
-    last, rest = jax.lax.scan(step, first, jax.random.split(key_steps, domain.horizon), unroll=5)
+    keys = jax.random.split(key_steps, domain.horizon)
+    # Random numbers are cheap all at once and dear one step at a time.
+    draws = jax.vmap(domain.draw)(keys) if hasattr(domain, "draw") else keys
+    last, rest = jax.lax.scan(step, first, draws)
     # The action of a moment is the one that led to it; the first moment shows the first action.
     signals = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), _signals(domain, first, wanted), rest)
     return _Path(signals, last.ret), last.length

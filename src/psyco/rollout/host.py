@@ -397,20 +397,20 @@ class _Networks:
 
     def __init__(self, network: Network, domain: GymDomain, theta: NDArray[np.float32]) -> None:
         self.network, self.domain, self.theta = network, domain, theta
-        w1, w2, *biases = map(np.ascontiguousarray, network.parts(theta))
-        self.w1, self.w2 = w1, w2
-        self.b1, self.b2 = (
-            (biases[0][:, None], biases[1][:, None]) if biases else (np.ones(1, "f4"), np.ones(1, "f4"))
-        )
+        w1, w2, *biases = network.parts(theta)
+        self.w1, self.w2 = np.ascontiguousarray(w1), np.ascontiguousarray(w2.swapaxes(1, 2))
+        one = np.ones((1, 1), np.float32)
+        self.b1, self.b2 = (biases[0][:, None], biases[1][:, None]) if biases else (one, one)
         self.shift, self.scale = np.array(network.shift, np.float32), np.array(network.scale, np.float32)
 
     def take(self, rows: NDArray[np.intp]) -> _Networks:
         return _Networks(self.network, self.domain, self.theta[rows])
 
     def __call__(self, flat: NDArray[np.float32], raw: Sequence[Any]) -> Sequence[Any]:
-        return self.domain.to_env(self.domain.actions.decode(self.outputs(flat)))
+        actions, y = self.domain.actions, self.scores(flat)
+        return self.domain.to_env(actions.decode(y if actions.ranked else np.tanh(y, out=y)))
 
-    def outputs(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+    def scores(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """`[B, outputs]`. A stacked matmul is one product per row, so a row does not see its neighbours."""
         if len(self.scale):
             x = (x - self.shift) / self.scale
@@ -419,4 +419,4 @@ class _Networks:
         np.maximum(hidden, 0, out=hidden)
         y = np.matmul(hidden, self.w2)
         y += self.b2
-        return np.tanh(y, out=y)[:, 0]
+        return y[:, 0]

@@ -1,0 +1,38 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from psyco.spec import check_path, parse, parse_formula
+
+DOCS = (Path(__file__).parents[2] / "docs" / "language.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```prism\n(.*?)```", DOCS, re.DOTALL)
+
+
+@pytest.mark.parametrize("text", EXAMPLES)
+def test_examples_parse_and_print(text):
+    requirement = parse(text)
+    assert requirement.constraints
+    assert parse(str(requirement)) == requirement
+
+
+GROUPINGS = [
+    pair for pair in re.findall(r"`([^`\n]+)` is `([^`\n]+)`", DOCS) if re.search(r"\b[abx]\b", pair[0])
+]
+
+
+@pytest.mark.parametrize(("text", "meaning"), GROUPINGS)
+def test_every_this_is_that_of_the_docs_is_one_tree(text, meaning):
+    assert parse_formula(text) == parse_formula(meaning)
+
+
+def test_there_is_something_to_test():
+    assert len(EXAMPLES) == 3
+    assert len(GROUPINGS) >= 7
+
+
+def test_the_recorded_path_of_the_docs():
+    formula, values, result = re.search(
+        r'check_path\("(.*?)", \{"distance": \[(.*?)\]\}\) +# (.*)', DOCS
+    ).groups()
+    assert str(check_path(formula, {"distance": [float(each) for each in values.split(",")]})) == result
