@@ -23,6 +23,7 @@ from psyco.verification.unfold import actions_of, unfold
 
 def exact(
     policy: Annotated[Path, typer.Argument(metavar="POLICY_OR_RUN", help="A policy file or a run folder.")],
+    domain: Annotated[str | None, typer.Option(help="Where it acts, if not where it was learned.")] = None,
     require: Annotated[
         str | None, typer.Option(help="The requirement, as text or file, if not the run's own.")
     ] = None,
@@ -45,9 +46,7 @@ def exact(
 
     Example: `psyco exact runs/obstacles --storm`
     """
-    found, where, requirement = read_policy(policy, None, parameters, require)
-    if not isinstance(found, Policy):
-        raise RunError(f"{policy} is a policy of others; exact answers need one of PSyCo's")
+    found, where, requirement = read_policy(policy, domain, parameters, require)
     answer = answer_exactly(found, where, requirement)
     second = storm_value(found, where, requirement) if storm else None
     files = _export(found, where, requirement, export) if export else []
