@@ -62,20 +62,20 @@ def _bar(f: Finding) -> str:
     x = [10 + 380 * value for value in (f.lower, f.upper, f.estimate if f.episodes else 0.5)]
     label = f"probability between {f.lower:.4f} and {f.upper:.4f}, observed {f.estimate:.4f}"
     return (
-        f'<svg viewBox="0 0 400 34" role="img" aria-label="{escape(label)}">'
-        '<line x1="10" x2="390" y1="12" y2="12" stroke="currentColor" stroke-opacity=".35"/>'
-        f'<line x1="{x[0]:.1f}" x2="{x[1]:.1f}" y1="12" y2="12" stroke="{COLOUR[f.verdict]}" stroke-width="7"/>'
+        f'<svg viewBox="0 0 400 46" role="img" aria-label="{escape(label)}" font-size="10" fill="currentColor">'
+        '<line x1="10" x2="390" y1="24" y2="24" stroke="currentColor" stroke-opacity=".35"/>'
+        f'<line x1="{x[0]:.1f}" x2="{x[1]:.1f}" y1="24" y2="24" stroke="{COLOUR[f.verdict]}" stroke-width="7"/>'
         f"{''.join(map(_dash, sorted({constraint.lower, constraint.upper} - {0.0, 1.0})))}"
-        f'<circle cx="{x[2]:.1f}" cy="12" r="5" fill="currentColor"/>'
-        '<g font-size="10" fill="currentColor"><text x="7" y="30">0</text><text x="387" y="30">1</text></g></svg>'
+        f'<circle cx="{x[2]:.1f}" cy="24" r="5"/>'
+        '<text x="7" y="43">0</text><text x="387" y="43">1</text></svg>'
     )
 
 
 def _dash(p: float) -> str:
     x = 10 + 380 * p
     return (
-        f'<line x1="{x:.1f}" x2="{x:.1f}" y1="2" y2="22" stroke="currentColor" stroke-width="1.5" stroke-dasharray="3 2"/>'
-        f'<text x="{x:.1f}" y="32" font-size="10" text-anchor="middle" fill="currentColor">{p:g}</text>'
+        f'<line x1="{x:.1f}" x2="{x:.1f}" y1="13" y2="35" stroke="currentColor" stroke-width="1.5" '
+        f'stroke-dasharray="3 2"/><text x="{x:.1f}" y="10" text-anchor="middle">{p:g}</text>'
     )
 
 
