@@ -11,9 +11,11 @@ from typing import Annotated
 import typer
 
 from psyco.cli import (
+    check,
     compare,
     domains,
     exact,
+    export,
     plan,
     render,
     report,
@@ -34,7 +36,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.command("domains")(domains.domains)
+# In the order in which `psyco --help` lists them.
 app.command("synthesize")(synthesize.synthesize)
 app.command("resume")(resume.resume)
 app.command("verify")(verify.verify)
@@ -44,6 +46,9 @@ app.command("runs")(runs.runs)
 app.command("compare")(compare.compare)
 app.command("report")(report.report)
 app.command("render")(render.render)
+app.command("domains")(domains.domains)
+app.command("check")(check.check)
+app.command("export")(export.export)
 app.command("reproduce")(reproduce.reproduce)
 
 
