@@ -234,13 +234,15 @@ def deployed(problem: Problem, state: LearnerState) -> Policy:
     return policy_for(problem.domain, problem.network, problem.learner.deployed(state))
 
 
-def certified(problem: Problem, state: LearnerState) -> tuple[Policy, Certificate]:
-    """V(m, φ, θ) for the policy that learning ended with."""
+def certified(
+    problem: Problem, state: LearnerState, *, issued: str | None = None
+) -> tuple[Policy, Certificate]:
+    """V(m, φ, θ) for the policy that learning ended with; `issued` is the certificate's time, if not now."""
     policy = deployed(problem, state)
     settings = problem.settings
     certificate = verify(
         policy, problem.domain, problem.requirement,
-        method=settings.method, max_episodes=settings.max_episodes, seed=settings.seed,
+        method=settings.method, max_episodes=settings.max_episodes, seed=settings.seed, issued=issued,
     )  # fmt: skip
     return policy, certificate
 

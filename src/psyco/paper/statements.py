@@ -39,7 +39,7 @@ def belief_claims() -> list[Claim]:
             "The more often the bandit is pulled, the sharper the belief about its probability.",
             "posterior standard deviation, as a multiple of the one before; 100 bandits with μ = 0.6",
             tuple(
-                Comparison(f"{more} pulls / {fewer}", mean_of(x), below=1, digits=3)
+                Comparison(f"{fewer:,} to {more:,} pulls", mean_of(x), below=1, digits=3)
                 for more, fewer, x in steps
             ),
             f"It falls from {spread[:, 0].mean():.3f} before the first pull to {spread[:, -1].mean():.3f} after "
@@ -116,7 +116,7 @@ def _collisions_below(r: Results, *, figure: int, remark: str = "") -> Claim:
         f"{r.experiment.section}, Fig. {figure}",
         "Violating episodes keep their collisions (the cost) well below what the constraint allows.",
         f"mean cost of violating episodes, last {r.experiment.final:,} episodes, against n_max",
-        tuple(Comparison(v, mean_of(cost[v]), below=float(v[-1])) for v in CONSTRAINED),
+        tuple(Comparison(v, mean_of(cost[v]), below=r.experiment.variants[v].n_max) for v in CONSTRAINED),
         "A violating episode costs at least 1 by definition: the cost counts collisions beyond n_max. We see "
         + " and ".join(f"{_mean(cost[v]):.1f} for {v}" for v in CONSTRAINED)
         + ", and as a mean over all episodes, which the paper may show, "
@@ -339,8 +339,8 @@ def _stable(r: Results) -> Claim:
         "obstacle-run-stable",
         f"{r.experiment.section}, Fig. 15",
         "The agent learns to optimise return and to satisfy the constraint in a stable way.",
-        f"last {r.experiment.final:,} episodes: share of generations with c_sat ≥ c_req, above 0.9; gain in return over "
-        f"the first {START}",
+        f"last {r.experiment.final:,} episodes: share of generations with c_sat ≥ c_req, above 0.9; gain in return "
+        f"over the first {START}",
         tuple(comparisons),
         "; ".join(texts) + ".",
     )

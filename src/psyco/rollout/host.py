@@ -406,8 +406,9 @@ class _Networks:
         self.network, self.domain, self.theta = network, domain, theta
         w1, w2, *biases = network.parts(theta)
         self.w1, self.w2 = np.ascontiguousarray(w1), np.ascontiguousarray(w2.swapaxes(1, 2))
-        one = np.ones((1, 1), np.float32)
-        self.b1, self.b2 = (biases[0][:, None], biases[1][:, None]) if biases else (one, one)
+        one = np.ones(1, np.float32)
+        self.b1: NDArray[np.float32] = biases[0][:, None] if biases else one
+        self.b2: NDArray[np.float32] = biases[1][:, None] if biases else one
         self.shift, self.scale = np.array(network.shift, np.float32), np.array(network.scale, np.float32)
 
     def take(self, rows: NDArray[np.intp]) -> _Networks:
