@@ -4,9 +4,13 @@ import psyco
 
 domain = psyco.make(
     "FrozenLake-v1",
+    desc=["SFF", "FHF", "FFG"],
     is_slippery=False,
-    horizon=30,
-    signals={"goal": lambda observation, info: observation == 15},
+    horizon=20,
+    signals={"goal": lambda observation, info: observation == 8},
 )
-result = psyco.synthesize(domain, 'P>=0.9 [ F "goal" ] & C>=0.98', episodes=4_000, sigma=1.0, alpha=0.3)
+# The reward is 1 at the goal and 0 elsewhere: a wide search finds it first.
+result = psyco.synthesize(
+    domain, 'P>=0.9 [ F "goal" ] & C>=0.98', learner="snes", sigma=0.5, alpha=0.2, episodes=4_000, verify_every=0
+)
 print(result.certificate)

@@ -10,7 +10,7 @@ from psyco.cli import app, main
 from psyco.policy import load_policy
 
 HERE = "tests.environments"
-REQUIREMENT = "P>=0.3 [ G (abs(obs[0]) <= 2.9) ] & C>=0.9"
+REQUIREMENT = "P>=0.3 [ G (abs(obs[0]) <= 9) ] & C>=0.9"
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -93,17 +93,18 @@ def test_a_fault_ends_with_status_2_and_keeps_what_was_learned(
     fault: str, options: tuple[str, ...], message: str, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    # Policies that only just learn to stay come to step 60, where the fault is; until then all goes well.
+    # One episode in 97 goes wrong, if it lasts for four steps: not one of the first generation.
     folder = tmp_path / "run"
     code, err = status(
         monkeypatch, capsys,
-        "synthesize", f"{HERE}:Walk", "--set", f"fault={fault}", "--set", "at=12", "--require", REQUIREMENT, "--horizon", "13",
-        "--episodes", "4000", "--verify-every", "0", "--scaling", "none", "--seed", "1", "--out", folder, *options,
+        "synthesize", f"{HERE}:Walk", "--set", f"fault={fault}", "--set", "at=4", "--set", "rare=97", "--out", folder,
+        "--require", REQUIREMENT, "--horizon", "10", "--episodes", "4000", "--verify-every", "0", "--scaling", "none",
+        *options,
     )  # fmt: skip
     assert code == 2, err
     assert message in err
     assert f"{HERE}:Walk, episode with seed" in err
-    assert "at step 12" in err
+    assert "at step 4" in err
     assert "what was learned so far is kept" in err
     assert (folder / "policy.safetensors").exists()
 
