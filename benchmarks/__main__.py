@@ -11,6 +11,7 @@ BENCHMARKS = {
     "speed": "training steps per second against a plain NumPy loop and evosax",
     "scaling": "time and memory against episodes, population and horizon",
     "startup": "from the command line to the first generation, cold and cached",
+    "host": "host rollouts of Gymnasium environments against a bare loop, and two workers against one",
     "checkpoint": "what a device run pays for its checkpoints",
 }
 
