@@ -25,7 +25,14 @@ from psyco.rollout.scaling import scaled
 from psyco.spec.formula import Requirement
 from psyco.spec.parse import parse
 from psyco.verification.certificate import Certificate
-from psyco.verification.verify import check_decidable, check_seed, verify, verify_parameters
+from psyco.verification.methods import DEFAULT_METHOD
+from psyco.verification.verify import (
+    DEFAULT_MAX_EPISODES,
+    check_decidable,
+    check_seed,
+    verify,
+    verify_parameters,
+)
 
 SCALINGS = ("auto", "sampled", "none")
 
@@ -58,8 +65,8 @@ class Settings:
     scaling: str = "auto"
     verify_every: int = 1000
     verify_episodes: int = 1000
-    method: str = "bayes"
-    max_episodes: int = 1000
+    method: str = DEFAULT_METHOD
+    max_episodes: int = DEFAULT_MAX_EPISODES
 
     def __post_init__(self) -> None:
         check_seed(self.seed)

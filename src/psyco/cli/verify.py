@@ -9,7 +9,8 @@ import typer
 
 from psyco.cli.common import Json, Parameters, Seed, console, read_policy
 from psyco.verification.base import Verdict
-from psyco.verification.methods import METHODS
+from psyco.verification.methods import DEFAULT_METHOD, METHODS
+from psyco.verification.verify import DEFAULT_MAX_EPISODES
 from psyco.verification.verify import verify as run_verification
 
 EXIT = {Verdict.SATISFIED: 0, Verdict.VIOLATED: 1, Verdict.UNDECIDED: 3}
@@ -21,8 +22,10 @@ def verify(
     require: Annotated[
         str | None, typer.Option(help="The requirement, as text or file, if not the run's own.")
     ] = None,
-    method: Annotated[str, typer.Option(help=f"How to test: {', '.join(METHODS)}.")] = "bayes",
-    max_episodes: Annotated[int, typer.Option(help="Give up undecided after so many episodes.")] = 1000,
+    method: Annotated[str, typer.Option(help=f"How to test: {', '.join(METHODS)}.")] = DEFAULT_METHOD,
+    max_episodes: Annotated[
+        int, typer.Option(help="Give up undecided after so many episodes.")
+    ] = DEFAULT_MAX_EPISODES,
     seed: Seed = 0,
     parameters: Parameters = None,
     as_json: Json = False,

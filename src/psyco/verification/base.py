@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from psyco.spec.formula import Constraint, Requirement
 
 
 class Verdict(Enum):
@@ -28,8 +30,12 @@ class Verdict(Enum):
 class Guarantee:
     """What a verdict is worth."""
 
-    kind: str  # a word for programs
-    statement: str  # a sentence for people
+    kind: str  # a word for programs: posterior, anytime, capped, fixed, indifference, exact
+    statement: str  # sentences for people
+    wrongly_satisfied: float | None = (
+        None  # at most so often SATISFIED although it is not; None: no error rate
+    )
+    wrongly_violated: float | None = None
 
 
 class Counts(NamedTuple):
@@ -52,8 +58,52 @@ def update(counts: Counts, outcome: bool) -> Counts:
 ACCEPT, CONTINUE, REJECT = 1, 0, -1
 
 
+class Side(NamedTuple):
+    """One bound of a constraint as "the probability is at least p_req"; an upper bound is that of the negation."""
+
+    p_req: float
+    negated: bool
+
+    def counts(self, counts: Counts) -> Counts:
+        """Outcomes of the formula that this side speaks of."""
+        return Counts(counts.violated, counts.satisfied) if self.negated else counts
+
+    def bound(self, p: float) -> float:
+        """A probability of that formula as one of the constraint's own."""
+        return 1.0 - p if self.negated else p
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a test has to settle, and how often it may be wrong.
+
+    Args:
+        constraint: what is to be shown.
+        false_accept: at most so often may it be accepted although it does not hold.
+        false_reject: at most so often may it be rejected although it holds.
+        max_episodes: there will be no more than so many; None if nobody knows.
+    """
+
+    constraint: Constraint
+    false_accept: float
+    false_reject: float
+    max_episodes: int | None = None
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        """What is asked for; nothing for a bound that every probability meets."""
+        demands = Requirement(constraints=(self.constraint,)).demands
+        return tuple(Side(d.p_req, d.negated) for d in demands if d.p_req > 0.0)
+
+
 class Test(Protocol):
-    """One method, set up for one constraint."""
+    """One method, set up for one task."""
+
+    error_rate: ClassVar[bool]  # does the method bound how often it is wrong?
+
+    @property
+    def task(self) -> Task:
+        """What it has to settle."""
 
     def decide(self, counts: Counts) -> NDArray[np.int8]:
         """ACCEPT, REJECT or CONTINUE for each of the counts."""
@@ -64,6 +114,16 @@ class Test(Protocol):
     @property
     def guarantee(self) -> Guarantee:
         """What its verdicts are worth."""
+
+
+def decisions(accept: ArrayLike, reject: ArrayLike) -> NDArray[np.int8]:
+    """Two Boolean arrays as one of decisions."""
+    return np.where(accept, ACCEPT, np.where(reject, REJECT, CONTINUE)).astype(np.int8)
+
+
+def percent(rate: float) -> str:
+    """An error rate as a reader would say it: 2%, 0.1%."""
+    return f"{100 * rate:.3g}%"
 
 
 class Progress(NamedTuple):

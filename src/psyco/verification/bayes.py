@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
 from psyco.errors import RunError
-from psyco.spec.formula import Constraint
-from psyco.verification.base import ACCEPT, CONTINUE, REJECT, Counts, Guarantee
+from psyco.verification.base import Counts, Guarantee, Task, decisions
 
 
 def posterior_mass(
@@ -19,12 +19,11 @@ def posterior_mass(
     """The posterior probability that p lies in [lower, upper]: c_sat of Eq. c_sat where upper is 1."""
     a, b = counts.satisfied + prior[0], counts.violated + prior[1]
     # I_{1-p}(b, a) = 1 - I_p(a, b): each tail is computed where it is small.
-    below = special.betainc(a, b, lower)
-    above = special.betainc(b, a, 1.0 - upper)
     if upper >= 1.0:
         return np.asarray(special.betainc(b, a, 1.0 - lower))
     if lower <= 0.0:
         return np.asarray(special.betainc(a, b, upper))
+    below, above = special.betainc(a, b, lower), special.betainc(b, a, 1.0 - upper)
     return np.asarray(np.maximum(1.0 - below - above, 0.0))
 
 
@@ -33,30 +32,34 @@ class Bayes:
     """Accept when c_sat reaches the required confidence, reject when 1 - c_sat does.
 
     Args:
-        constraint: what is to be shown.
+        task: what is to be settled.
         prior: Beta(a, b) before any episode; the paper's is uniform.
     """
 
-    constraint: Constraint
+    task: Task
     prior: tuple[float, float] = (1.0, 1.0)
+    error_rate: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if not all(x > 0 for x in self.prior):
-            raise RunError(f"a Beta prior needs two positive numbers, got {self.prior}")
+        try:
+            a, b = map(float, self.prior)
+        except (TypeError, ValueError):
+            a = b = 0.0
+        if not (0 < a < np.inf and 0 < b < np.inf):
+            raise RunError(f"a Beta prior is two positive numbers, as in prior=(1, 1); got {self.prior!r}")
+        object.__setattr__(self, "prior", (a, b))
 
     def decide(self, counts: Counts) -> NDArray[np.int8]:
         """Alg. BV, lines 7-9."""
-        c_req = self.constraint.confidence
-        c_sat = posterior_mass(counts, self.constraint.lower, self.constraint.upper, self.prior)
-        return np.where(c_sat >= c_req, ACCEPT, np.where(1.0 - c_sat >= c_req, REJECT, CONTINUE)).astype(
-            np.int8
-        )
+        constraint = self.task.constraint
+        c_sat = posterior_mass(counts, constraint.lower, constraint.upper, self.prior)
+        return decisions(c_sat >= 1.0 - self.task.false_accept, 1.0 - c_sat >= 1.0 - self.task.false_reject)
 
     def bounds(self, counts: Counts) -> tuple[float, float]:
         """The central credible interval at the required confidence."""
         a, b = counts.satisfied + self.prior[0], counts.violated + self.prior[1]
-        tail = (1.0 - self.constraint.confidence) / 2.0
-        return float(special.betaincinv(a, b, tail)), float(special.betaincinv(a, b, 1.0 - tail))
+        tail = self.task.false_accept / 2.0
+        return float(special.betaincinv(a, b, tail)), float(special.betainccinv(a, b, tail))
 
     @property
     def guarantee(self) -> Guarantee:
@@ -64,6 +67,6 @@ class Bayes:
         return Guarantee(
             "posterior",
             f"Starting from a Beta({self.prior[0]:g}, {self.prior[1]:g}) prior, the observed episodes put the belief "
-            f"in the verdict at {self.constraint.confidence:g} or more. Because the belief is looked at after every "
+            f"in the verdict at {1 - self.task.false_accept:g} or more. Because the belief is looked at after every "
             "episode, wrong verdicts can be more frequent than that number suggests.",
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -11,18 +12,19 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from psyco.domain.base import Domain
+from psyco.domain.base import Domain, parameters
 from psyco.errors import RequirementError, RunError
 from psyco.policy import Policy
 from psyco.rollout.episodes import Episodes, Sampler, Stream, episode_keys, stream_key
 from psyco.rollout.sampler import make_sampler, on_workers
 from psyco.spec.formula import Requirement
 from psyco.spec.parse import parse
-from psyco.verification.base import Progress, Verdict, overall, run_tests
+from psyco.verification.base import Progress, Test, Verdict, overall, run_tests
 from psyco.verification.bayes import posterior_mass
-from psyco.verification.certificate import Certificate, certify
-from psyco.verification.methods import make_test
+from psyco.verification.certificate import Certificate, Subject, certify, guarantee_of_all, now
+from psyco.verification.methods import DEFAULT_METHOD, make_tests
 
+DEFAULT_MAX_EPISODES = 10_000
 BATCH = 250  # episodes sampled at once; a test still consumes them one by one
 
 
@@ -32,6 +34,7 @@ class Verification(NamedTuple):
     verdict: Verdict
     progress: list[Progress]  # one per constraint
     returns: NDArray[np.float32]  # [episodes] of the episodes that were looked at
+    tests: list[Test]  # one per constraint
 
     @property
     def episodes(self) -> int:
@@ -51,13 +54,16 @@ def verify(
     domain: Domain,
     requirement: Requirement | str,
     *,
-    method: str = "bayes",
-    max_episodes: int = 1000,
+    method: str = DEFAULT_METHOD,
+    max_episodes: int = DEFAULT_MAX_EPISODES,
     seed: int = 0,
     devices: int = 1,
     workers: int = 1,
     ray: str | None = None,
     step_timeout: float | None = None,
+    share: float | None = None,
+    after: Certificate | None = None,
+    issued: str | None = None,
     **options: Any,
 ) -> Certificate:
     """Verify a policy on fresh episodes and say exactly what was shown.
@@ -71,27 +77,112 @@ def verify(
         seed: the episodes are a function of it.
         devices: over how many JAX devices a batch is split; the result does not depend on it.
         workers, ray, step_timeout: for Gymnasium environments, as in `synthesize`.
+        share: the part of the permitted error that this look may use; all of it, unless it is one of several.
+            `look_share(1)` leaves room for later looks.
+        after: the certificate of an earlier look, of this or of another policy, that did not suffice. The new
+            certificate lists its looks, and the error of all of them together keeps to what is permitted.
+        issued: the time that the certificate shows; now, if it is not given.
         options: parameters of the method.
     """
     requirement = parse(requirement) if isinstance(requirement, str) else requirement
     check_decidable(requirement)
     policy.check(domain)
     domain = on_workers(domain, workers=workers, ray=ray, step_timeout=step_timeout)
+    earlier = () if after is None else after.looks
+    share = _check_share(requirement, share, after)
     sampler = make_sampler(domain, policy.network, requirement, devices=devices)
-    key = stream_key(check_seed(seed), Stream.CERTIFY)
     done = verify_parameters(
         sampler,
         jnp.asarray(policy.theta),
         requirement,
-        key,
+        stream_key(check_seed(seed), Stream.CERTIFY, len(earlier)),
         method=method,
         max_episodes=max_episodes,
+        share=share,
         **options,
     )
+    subject = Subject(
+        domain.name, parameters(domain), policy.digest, seed, Stream.CERTIFY.name.lower(), len(earlier)
+    )
     return certify(
-        policy, domain, requirement, done.verdict, done.progress, done.returns,
-        method=method, options=options, max_episodes=max_episodes, seed=seed,
+        requirement, subject, done.tests, done.progress, done.verdict, returns=done.returns, method=method,
+        options=options, max_episodes=max_episodes, share=share, earlier=earlier, issued=issued,
     )  # fmt: skip
+
+
+class Selection(NamedTuple):
+    """How the certification of several candidates ended."""
+
+    chosen: int  # index of the candidate that the certificate is about
+    certificate: Certificate  # SATISFIED, or that of the candidate that came closest; it lists all looks
+
+
+def certify_candidates(
+    candidates: Sequence[Policy],
+    domain: Domain,
+    requirement: Requirement | str,
+    *,
+    seed: int = 0,
+    issued: str | None = None,
+    **settings: Any,
+) -> Selection:
+    """Certify the first candidate that passes, each on its own fresh block of the certificates' stream.
+
+    The candidates come in the order of preference, and are fixed before the first episode of any of them is sampled.
+    The permitted error is shared among all of them (`look_share`), so the chance that a candidate which does not meet
+    the requirement gets a certificate stays what the requirement permits. `settings` are those of `verify`.
+    """
+    if not candidates:
+        raise RunError("there is no candidate to certify")
+    issued = issued or now()
+    certificates: list[Certificate] = []
+    for i, policy in enumerate(candidates):
+        after = certificates[-1] if certificates else None
+        share = look_share(i + 1, of=len(candidates))
+        certificates.append(
+            verify(
+                policy, domain, requirement, seed=seed, share=share, after=after, issued=issued, **settings
+            )
+        )
+        if certificates[-1].verdict is Verdict.SATISFIED:
+            return Selection(i, certificates[-1])
+    best = max(range(len(certificates)), key=lambda i: _closeness(certificates[i]))
+    own, looks = certificates[best], certificates[-1].looks
+    guarantee = guarantee_of_all(own.findings, looks, own.share)
+    return Selection(best, dataclasses.replace(own, looks=looks, guarantee=guarantee))
+
+
+def look_share(look: int, *, of: int | None = None) -> float:
+    """The part of the permitted error for look 1, 2, ...: 1/(i(i+1)), which sums to 1 over endlessly many looks.
+
+    If there are at most `of` looks, the rest is not kept for later: the shares of these sum to 1.
+    """
+    return (1.0 if of is None else (of + 1) / of) / (look * (look + 1))
+
+
+def _closeness(certificate: Certificate) -> float:
+    return min((f.confidence for f in certificate.findings), default=1.0)
+
+
+def _check_share(requirement: Requirement, share: float | None, after: Certificate | None) -> float:
+    """The share of this look; refuses more than what earlier looks have left."""
+    if after is None:
+        share = 1.0 if share is None else share
+        if not 0.0 < share <= 1.0:
+            raise RunError(f"the share of the error is a number above 0 and at most 1, got {share}")
+        return share
+    if after.requirement != str(requirement):
+        raise RunError(
+            f"the earlier certificate is about another requirement:\n{after.requirement}\ninstead of:\n{requirement}"
+        )
+    used = sum(look.share for look in after.looks)
+    share = look_share(len(after.looks) + 1) if share is None else share
+    if not 0.0 < share <= 1.0 - used + 1e-12:
+        raise RunError(
+            f"the earlier looks used {used:.4g} of the permitted error, this one would use {share:.4g} more; "
+            "if a certificate may have to be tried again, issue the first one with share=look_share(1) (--retryable)"
+        )
+    return share
 
 
 def verify_parameters(
@@ -102,12 +193,13 @@ def verify_parameters(
     *,
     method: str,
     max_episodes: int,
+    share: float = 1.0,
     **options: Any,
 ) -> Verification:
     """The same for bare parameters `[D]`, without a certificate: what learning uses."""
     if max_episodes < 1:
         raise RunError(f"the maximum number of episodes must be at least 1, got {max_episodes}")
-    tests = [make_test(method, constraint, **options) for constraint in requirement.constraints]
+    tests = make_tests(method, requirement, max_episodes=max_episodes, share=share, **options)
     returns: list[NDArray[np.float32]] = []
 
     def outcomes() -> Iterator[NDArray[np.bool_]]:
@@ -117,7 +209,7 @@ def verify_parameters(
 
     progress = run_tests(tests, outcomes(), max_episodes=max_episodes)
     used = max((p.episodes for p in progress), default=max_episodes)
-    return Verification(overall(progress), progress, np.concatenate(returns)[:used])
+    return Verification(overall(progress), progress, np.concatenate(returns)[:used], tests)
 
 
 def sample(sampler: Sampler, theta: Array, key: Array, count: int) -> Iterator[Episodes]:
