@@ -105,9 +105,18 @@ class Problem(NamedTuple):
         """How many there will be."""
         return -(-self.settings.episodes // self.learner.episodes_per_generation)
 
+    @property
+    def segment(self) -> int:
+        """Generations between two verification points; the last segment of a run may be shorter."""
+        return max(1, (self.settings.verify_every or 1000) // self.learner.episodes_per_generation)
+
 
 class Snapshot(NamedTuple):
-    """Where learning stands after a segment: all that is needed to go on."""
+    """Where learning stands after a segment: all that is needed to go on.
+
+    A pytree of arrays apart from `metrics`, so that any of it can be kept in a checkpoint and read back into the
+    structure that `beginning` has.
+    """
 
     generation: int  # generations done
     state: LearnerState
@@ -174,20 +183,23 @@ def learn(problem: Problem, start: Snapshot | None = None) -> Iterator[Snapshot]
     """L(m, φ): learn segment by segment, each ending in a verification, from the beginning or from `start`."""
     settings, learner = problem.settings, problem.learner
     per_generation = learner.episodes_per_generation
-    segment = max(1, (settings.verify_every or 1000) // per_generation)
-    if start is None:
-        theta = problem.network.init(stream_key(settings.seed, Stream.START))
-        start = Snapshot(0, learner.init(theta), Metrics({}))
+    start = beginning(problem) if start is None else start
     generation, state = start.generation, start.state
     key = jax.random.key(settings.seed)
     while generation < problem.generations:
-        count = min(segment, problem.generations - generation)
+        count = min(problem.segment, problem.generations - generation)
         state, rows = train(learner, problem.sampler, key, state, first=generation, generations=count)
         metrics = tabulate(jax.device_get(rows), first=generation, episodes_per_generation=per_generation)
         generation += count
         if settings.verify_every and problem.requirement.constraints:
             _verify_into(metrics, problem, learner.deployed(state), generation)
         yield Snapshot(generation, jax.device_get(state), metrics)
+
+
+def beginning(problem: Problem) -> Snapshot:
+    """Before the first generation."""
+    theta = problem.network.init(stream_key(problem.settings.seed, Stream.START))
+    return Snapshot(0, problem.learner.init(theta), Metrics({}))
 
 
 def certified(problem: Problem, state: LearnerState) -> tuple[Policy, Certificate]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from psyco.cli import domains, render, synthesize, verify
+from psyco.cli import domains, render, resume, synthesize, verify
+from psyco.cli.common import status
 from psyco.errors import PsycoError
 
 app = typer.Typer(
@@ -22,6 +24,7 @@ app = typer.Typer(
 
 app.command("domains")(domains.domains)
 app.command("synthesize")(synthesize.synthesize)
+app.command("resume")(resume.resume)
 app.command("verify")(verify.verify)
 app.command("render")(render.render)
 
@@ -31,8 +34,14 @@ def root(
     compile_cache: Annotated[
         bool, typer.Option(help="Keep compiled simulators on disk, so that the next run starts sooner.")
     ] = True,
+    verbose: Annotated[
+        int, typer.Option("--verbose", "-v", count=True, help="Say more; twice: say everything.")
+    ] = 0,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only results and errors.")] = False,
 ) -> None:
     """Synthesize and verify policies under probabilistic constraints."""
+    _set_up_logging(logging.ERROR if quiet else max(logging.DEBUG, logging.WARNING - 10 * verbose))
+    status.quiet = quiet
     if compile_cache:
         _use_compile_cache()
 
@@ -47,6 +56,28 @@ def main() -> None:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
+
+
+class _StatusHandler(logging.Handler):
+    """Log lines through the status console, so that they stand above a live display and never break it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one line, unwrapped."""
+        level = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
+        status.print(
+            f"{level}{record.getMessage()}", markup=False, highlight=False, soft_wrap=True, style="dim"
+        )
+
+
+def _set_up_logging(level: int) -> None:
+    """What PSyCo logs, from `level` on, goes to standard error; the log of a run has its own handler."""
+    logger = logging.getLogger("psyco")
+    for handler in [h for h in logger.handlers if isinstance(h, _StatusHandler)]:
+        logger.removeHandler(handler)
+    handler = _StatusHandler(level)
+    logger.addHandler(handler)
+    logger.setLevel(min(level, logging.INFO))
+    logger.propagate = False
 
 
 def _use_compile_cache() -> None:

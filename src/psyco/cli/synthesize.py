@@ -2,30 +2,52 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from psyco.cli.common import Json, Parameters, Seed, console, read_domain, read_requirement, status
+from psyco.cli.common import Json, Parameters, Seed, console, read_parameters, read_requirement, status
+from psyco.cli.progress import show_progress, summary
+from psyco.domain.base import suggest
+from psyco.errors import RunError
 from psyco.learn.calibration import CALIBRATIONS
-from psyco.learn.learners import LEARNERS
-from psyco.run.folder import add_metrics, finish_run, start_run
-from psyco.synthesis import Settings, Snapshot, certified, learn, make_settings, prepare
+from psyco.learn.learners import LEARNERS, learner_options
+from psyco.run.config import EXECUTION, Config, load_config
+from psyco.run.session import CHECKPOINT_EVERY, Outcome, Session, default_folder, execute, start_run
+from psyco.run.tracking import TRACKERS
+from psyco.synthesis import Settings
 from psyco.verification.base import Verdict
 from psyco.verification.methods import METHODS
 
 DEFAULT = Settings()
 
+CheckpointEvery = Annotated[
+    float, typer.Option(min=0, help="Seconds between checkpoints; 0: after every segment.")
+]
+
 
 def synthesize(
-    domain: Annotated[str, typer.Argument(help="The name of a domain; see `psyco domains`.")],
-    require: Annotated[str, typer.Option(help="The requirement, as text or as a file that holds it.")],
+    context: typer.Context,
+    domain: Annotated[
+        str | None, typer.Argument(help="The name of a domain; see `psyco domains`. Not with --config.")
+    ] = None,
+    require: Annotated[
+        str | None, typer.Option(help="The requirement, as text or as a file that holds it.")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="A configuration file, such as config.toml of a run; other options go over it."),
+    ] = None,
     episodes: Annotated[int, typer.Option(help="Training episodes.")] = DEFAULT.episodes,
     seed: Seed = DEFAULT.seed,
-    out: Annotated[Path | None, typer.Option(help="Folder for policy, metrics and certificate.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The run's folder; default: a free name below runs/.", show_default=False),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace a run that is in that folder already.")] = False,
     learner: Annotated[str, typer.Option(help=f"How to learn: {', '.join(LEARNERS)}.")] = DEFAULT.learner,
     population: Annotated[int | None, typer.Option(help="Offspring per generation, N.")] = None,
     alpha: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
@@ -48,6 +70,10 @@ def synthesize(
     ] = DEFAULT.max_episodes,
     devices: Annotated[int, typer.Option(help="JAX devices to split a population over.")] = 1,
     parameters: Parameters = None,
+    track: Annotated[
+        list[str] | None, typer.Option(help=f"Also log to: {', '.join(TRACKERS)}; repeatable.")
+    ] = None,
+    checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY,
     as_json: Json = False,
 ) -> None:
     """Learn a policy for a requirement, verify it on fresh episodes, and keep both.
@@ -57,62 +83,96 @@ def synthesize(
         psyco synthesize particle-dance --out runs/dance \\
             --require 'P>=0.85 [ G (distance >= 0.1 | collisions <= 1) ] & C>=0.98'
     """
-    options = {"population": population, "alpha": alpha, "sigma": sigma, "calibration": calibration}
-    settings = make_settings(
-        episodes=episodes, seed=seed, learner=learner, hidden=hidden, bias=bias, verify_every=verify_every,
-        method=method, max_episodes=max_episodes, **{k: v for k, v in options.items() if v is not None},
-    )  # fmt: skip
-    problem = prepare(read_domain(domain, parameters), read_requirement(require), settings, devices=devices)
-    if out is not None:
-        start_run(out, problem)
+    # By name, since typer's click is the public one in some versions and its own in others.
+    given = {
+        name: value
+        for name, value in context.params.items()
+        if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+    }
+    what = _configure(load_config(config) if config else None, given)
+    problem = what.prepare()
+    with start_run(
+        out or default_folder(what.domain), what, problem=problem, overwrite=overwrite
+    ) as session:
+        carry_out(session, checkpoint_every=checkpoint_every, as_json=as_json)
+
+
+def carry_out(session: Session, *, checkpoint_every: float, as_json: bool) -> None:
+    """Run to the end under the eyes of the user, and say how it ended."""
     began = time.perf_counter()
-    snapshot: Snapshot | None = None
-    interrupted = False
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[now]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=status, disable=not status.is_terminal) as bar:
-        task = bar.add_task("compiling", total=problem.generations, now="")
-        try:
-            for snapshot in learn(problem):
-                bar.update(task, description="learning", completed=snapshot.generation, now=_now(snapshot))
-                if out is not None:
-                    add_metrics(out, snapshot.metrics)
-        except KeyboardInterrupt:
-            interrupted = True
-    if snapshot is None:
-        raise KeyboardInterrupt
-    if interrupted:
-        status.print("interrupted: verifying what was learned so far")
-    policy, certificate = certified(problem, snapshot.state)
-    if out is not None:
-        finish_run(out, policy, certificate)
+    done = session.start.generation if session.start else 0
+    try:
+        with show_progress(session.problem, done) as on_segment:
+            outcome = execute(session, on_segment=on_segment, checkpoint_every=checkpoint_every)
+    except KeyboardInterrupt:
+        status.print(
+            f"interrupted; go on with: psyco resume {session.folder}", highlight=False, soft_wrap=True
+        )
+        raise typer.Exit(130) from None
     if as_json:
-        print(certificate.to_json(), end="")
+        print(outcome.certificate.to_json(), end="")
     else:
-        _report(snapshot, certificate, time.perf_counter() - began, out)
-    if interrupted:
-        raise typer.Exit(130)
+        _report(session, outcome, time.perf_counter() - began)
 
 
-def _now(snapshot: Snapshot) -> str:
-    """The state of learning in one line."""
-    m = snapshot.metrics
-    return (
-        f"return {m['return'].mean():7.2f}  satisfied {m['satisfied'].mean():.3f}  "
-        f"c_sat {m['c_sat'][-1]:.4f}  λ {m['lambda'].mean():.2f}"
+def _configure(base: Config | None, given: dict[str, Any]) -> Config:
+    """The configuration that a file and the options on the command line make together.
+
+    An option goes where its name is known: among the settings, the learner's hyperparameters, or how to compute.
+    """
+    if base is None:
+        for name, hint in {"domain": "a domain, see `psyco domains`", "require": "--require"}.items():
+            if name not in given:
+                raise RunError(f"say what to synthesize: {hint} is missing (or --config FILE)")
+        base = Config(domain=given["domain"], requirement="")
+    known = {field.name for field in dataclasses.fields(Settings)} - {"options"}
+    settings = {name: value for name, value in given.items() if name in known}
+    learner = settings.get("learner", base.settings.learner)
+    if learner not in LEARNERS:
+        raise RunError(f"unknown learner {learner!r}{suggest(learner, list(LEARNERS))}; there are: {', '.join(LEARNERS)}")
+    # Hyperparameters of another learner say nothing about this one.
+    options = base.settings.options if learner == base.settings.learner else {}
+    options = options | {name: given[name] for name in learner_options(learner) if name in given}
+    other_domain = given.get("domain", base.domain) != base.domain
+    return dataclasses.replace(
+        base,
+        domain=given.get("domain", base.domain),
+        parameters=({} if other_domain else base.parameters) | read_parameters(given.get("parameters")),
+        requirement=_text(given["require"]) if "require" in given else base.requirement,
+        settings=dataclasses.replace(base.settings, **settings, options=options),
+        execution=base.execution | {name: given[name] for name in EXECUTION if name in given},
+        tracking=_trackers(given["track"]) if "track" in given else base.tracking,
     )
 
 
-def _report(snapshot: Snapshot, certificate: object, seconds: float, out: Path | None) -> None:
-    console.print(
-        f"learned from {int(snapshot.metrics['episodes'][-1]):,} episodes in {seconds:.1f} s: {_now(snapshot)}",
-        highlight=False,
-    )
+def _text(require: str) -> str:
+    requirement = read_requirement(require)
+    return requirement.text.strip() or str(requirement)
+
+
+def _trackers(names: list[str]) -> tuple[str, ...]:
+    for name in names:
+        if name not in TRACKERS:
+            raise RunError(
+                f"--track {name} is not known{suggest(name, list(TRACKERS))}; there are: {', '.join(TRACKERS)}"
+            )
+    return tuple(dict.fromkeys(names))
+
+
+def _report(session: Session, outcome: Outcome, seconds: float) -> None:
+    if outcome.snapshot.metrics.rows:
+        console.print(
+            f"learned from {int(outcome.snapshot.metrics['episodes'][-1]):,} episodes in {seconds:.1f} s: "
+            f"{summary(outcome.snapshot)}",
+            highlight=False, soft_wrap=True,
+        )  # fmt: skip
     colour = {Verdict.SATISFIED: "green", Verdict.VIOLATED: "red", Verdict.UNDECIDED: "yellow"}
-    console.print(str(certificate), highlight=False, markup=False, style=colour.get(certificate.verdict, ""))  # type: ignore[attr-defined]
-    if out is not None:
-        console.print(f"kept in {out}; see it with: psyco render {out}", highlight=False)
+    certificate = outcome.certificate
+    # A terminal wraps at words; a pipe or a file gets the lines as they are.
+    console.print(
+        str(certificate), highlight=False, markup=False, style=colour[certificate.verdict],
+        soft_wrap=not console.is_terminal,
+    )  # fmt: skip
+    console.print(
+        f"kept in {session.folder}; see it with: psyco report {session.folder}", highlight=False, soft_wrap=True
+    )
