@@ -53,8 +53,8 @@ class SafeES:
         p_req: required probability of each demand.
         c_req: required confidence of each demand.
         budget: training episodes of the whole run; rate and demand follow schedules over them.
-        population: offspring per generation, in mirrored pairs.
-        checks: episodes of the mean policy in each generation, which feed belief and λ.
+        population: offspring per generation, in mirrored pairs; 0: what gives about 2700 generations, from 20 to 200.
+        checks: episodes of the mean policy in each generation, which feed belief and λ; 0: a tenth of the population.
         alpha: learning rate at the beginning; it falls to 0 along a cosine.
         sigma: perturbation rate σ.
         optimizer: "adam", or "sgd" with momentum.
@@ -70,8 +70,8 @@ class SafeES:
     p_req: tuple[float, ...]
     c_req: tuple[float, ...]
     budget: int = 60_000
-    population: int = 20
-    checks: int = 2
+    population: int = 0
+    checks: int = 0
     alpha: float = 0.03
     sigma: float = 0.1
     optimizer: str = "adam"
@@ -84,6 +84,11 @@ class SafeES:
     sign: float = 1.0
 
     def __post_init__(self) -> None:
+        # Resolved at once, so that a run's configuration shows the numbers and a longer run keeps them.
+        if self.population == 0:
+            object.__setattr__(self, "population", 2 * min(max(self.budget // 6000, 10), 100))
+        if self.checks == 0:
+            object.__setattr__(self, "checks", max(2, self.population // 10))
         if self.population < 2 or (self.mirrored and self.population % 2):
             raise RunError(
                 f"population must be at least 2, and even where offspring come in pairs, got {self.population}"
