@@ -17,7 +17,8 @@ from psyco.spec import Constraint, PathCheck, Requirement, check_path, parse, pa
 from psyco.synthesis import Result, Settings, synthesize
 from psyco.verification.base import Guarantee, Verdict
 from psyco.verification.certificate import Certificate, Finding
-from psyco.verification.verify import verify
+from psyco.verification.outcomes import verify_outcomes
+from psyco.verification.verify import certify_candidates, verify
 from psyco.version import __version__
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "Verdict",
     "__version__",
     "catalogue",
+    "certify_candidates",
     "check_path",
     "load_policy",
     "make",
@@ -51,4 +53,5 @@ __all__ = [
     "record",
     "synthesize",
     "verify",
+    "verify_outcomes",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _WIDTH = 100  # characters of a source line that are shown around the caret
 
@@ -56,7 +56,13 @@ class RunError(PsycoError):
 
 
 class EpisodeError(RunError):
-    """An episode that could not be played to its end, because of its environment or of a policy from elsewhere."""
+    """An episode that could not be played to its end, because of its environment or of a policy from elsewhere.
+
+    Raised out of `synthesize`, it carries in `policy` what was learned before, or None.
+    """
+
+    policy: Any = None
+    learned: Any = None  # where learning stood, on the way from the host loop to who keeps it
 
     def __init__(self, environment: str, seed: int, step: int, problem: str) -> None:
         where = f"at step {step}" if step else "in reset"

@@ -12,7 +12,7 @@ import numpy as np
 
 from psyco.domain.base import Domain
 from psyco.domain.gym_env import GymDomain
-from psyco.errors import RunError
+from psyco.errors import EpisodeError, RunError
 from psyco.learn.base import Learner, LearnerState
 from psyco.learn.keep import Keeping
 from psyco.learn.learners import make_learner
@@ -186,20 +186,36 @@ def synthesize(
         on_progress: called after every segment of learning.
         settings: those of `Settings`; all others are hyperparameters of the learner.
     """
-    domain = on_workers(domain, workers=workers, ray=ray, step_timeout=step_timeout)
-    problem = prepare(domain, requirement, make_settings(**settings), devices=devices)
+    problem = prepare(
+        domain, requirement, make_settings(**settings),
+        devices=devices, workers=workers, ray=ray, step_timeout=step_timeout,
+    )  # fmt: skip
     segments = []
-    for snapshot in learn(problem):
-        segments.append(snapshot.metrics)
-        if on_progress is not None:
-            on_progress(problem, snapshot)
-    return Result(*certified(problem, snapshot.state), concatenate(segments))
+    snapshot = None
+    try:
+        for snapshot in learn(problem):
+            segments.append(snapshot.metrics)
+            if on_progress is not None:
+                on_progress(problem, snapshot)
+        assert snapshot is not None, "a run has at least one generation"
+        return Result(*certified(problem, snapshot.state), concatenate(segments))
+    except EpisodeError as error:
+        error.policy = None if snapshot is None else deployed(problem, snapshot.state)
+        raise
 
 
 def prepare(
-    domain: Domain, requirement: Requirement | str, settings: Settings, *, devices: int = 1
+    domain: Domain,
+    requirement: Requirement | str,
+    settings: Settings,
+    *,
+    devices: int = 1,
+    workers: int = 1,
+    ray: str | None = None,
+    step_timeout: float | None = None,
 ) -> Problem:
     """Check everything that can be checked before the first episode."""
+    domain = on_workers(domain, workers=workers, ray=ray, step_timeout=step_timeout)
     requirement = parse(requirement) if isinstance(requirement, str) else requirement
     check_decidable(requirement)
     bias = {"auto": "one" if settings.learner == "snes" else "learned"}.get(settings.bias, settings.bias)
@@ -225,12 +241,23 @@ def learn(problem: Problem, start: Snapshot | None = None) -> Iterator[Snapshot]
     enough = settings.until_satisfied and generation > 0 and _check(problem, state, generation)[1]
     while generation < problem.generations and not enough:
         count = min(problem.segment, problem.generations - generation)
-        state, rows = train(learner, problem.sampler, key, state, first=generation, generations=count)
+        try:
+            state, rows = train(learner, problem.sampler, key, state, first=generation, generations=count)
+        except EpisodeError as error:
+            if error.learned is not None:
+                state, rows = error.learned
+                metrics = tabulate(rows, first=generation, episodes_per_generation=per_generation)
+                yield Snapshot(generation + metrics.rows, jax.device_get(state), metrics)
+            raise
         metrics = tabulate(jax.device_get(rows), first=generation, episodes_per_generation=per_generation)
         generation += count
-        if settings.verify_every and problem.requirement.constraints:
-            done, enough = _check(problem, state, generation)
-            _enter(metrics, problem.requirement, done)
+        try:
+            if settings.verify_every and problem.requirement.constraints:
+                done, enough = _check(problem, state, generation)
+                _enter(metrics, problem.requirement, done)
+        except EpisodeError:
+            yield Snapshot(generation, jax.device_get(state), metrics)
+            raise
         yield Snapshot(generation, jax.device_get(state), metrics)
 
 
@@ -280,6 +307,11 @@ def ranked(problem: Problem, state: LearnerState) -> list[Candidate]:
     return sorted(
         candidates, key=lambda c: (c.enough, sign * c.mean_return if c.enough else c.confidence), reverse=True
     )
+
+
+def deployed(problem: Problem, state: LearnerState) -> Policy:
+    """The policy that would be used if learning ended now."""
+    return policy_for(problem.domain, problem.network, problem.keeper.deployed(state))
 
 
 def certified(problem: Problem, state: LearnerState) -> tuple[Policy, Certificate]:

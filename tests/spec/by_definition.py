@@ -8,7 +8,14 @@ import operator
 
 from psyco.spec import formula as f
 
-COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "=": operator.eq, "!=": operator.ne}
+COMPARE = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "=": operator.eq,
+    "!=": operator.ne,
+}
 
 
 def value(term, path, i):
@@ -26,7 +33,9 @@ def value(term, path, i):
         case f.Arith("/", left, right):
             x, y = value(left, path, i), value(right, path, i)
             if y == 0:
-                return math.nan if x == 0 or math.isnan(x) else math.copysign(math.inf, x) * math.copysign(1, y)
+                return (
+                    math.nan if x == 0 or math.isnan(x) else math.copysign(math.inf, x) * math.copysign(1, y)
+                )
             return x / y
         case f.Arith(op, left, right):
             x, y = value(left, path, i), value(right, path, i)

@@ -44,7 +44,9 @@ def terms():
             inner.map(Minus),
             st.builds(Arith, st.sampled_from("+-*/"), inner, inner),
             inner.map(lambda t: Call("abs", (t,))),
-            st.builds(Call, st.sampled_from(["min", "max"]), st.lists(inner, min_size=2, max_size=3).map(tuple)),
+            st.builds(
+                Call, st.sampled_from(["min", "max"]), st.lists(inner, min_size=2, max_size=3).map(tuple)
+            ),
         ),
         max_leaves=4,
     )
@@ -61,7 +63,13 @@ def atoms():
 
 def _connected(inner):
     some = st.lists(inner, min_size=2, max_size=3).map(tuple)
-    return [inner.map(Not), some.map(And), some.map(Or), st.builds(Implies, inner, inner), st.builds(Iff, inner, inner)]
+    return [
+        inner.map(Not),
+        some.map(And),
+        some.map(Or),
+        st.builds(Implies, inner, inner),
+        st.builds(Iff, inner, inner),
+    ]
 
 
 def state_formulas():

@@ -29,7 +29,16 @@ def test_printing_is_prism_with_no_more_parentheses_than_a_reader_wants():
 
 @pytest.mark.parametrize(
     "text",
-    ["!(F a) & b", "(G a) => b", "G F !a", "a U (b U c)", "(a U b) U c", "(a & b) & c", "X (a = b)", "-(-x + 1) * 2 < 3"],
+    [
+        "!(F a) & b",
+        "(G a) => b",
+        "G F !a",
+        "a U (b U c)",
+        "(a U b) U c",
+        "(a & b) & c",
+        "X (a = b)",
+        "-(-x + 1) * 2 < 3",
+    ],
 )
 def test_parentheses_are_printed_where_they_matter_and_only_there(text):
     assert str(parse_formula(text)) == text
@@ -76,5 +85,7 @@ def test_state_formulas_have_no_temporal_operator(formula):
 
 
 def test_walk_visits_every_node_in_the_order_of_the_text():
-    names = [node.name for node in walk(parse_formula("a U (b & c + min(d, e) > -f)")) if isinstance(node, Signal)]
+    names = [
+        node.name for node in walk(parse_formula("a U (b & c + min(d, e) > -f)")) if isinstance(node, Signal)
+    ]
     assert names == list("abcdef")

@@ -1,11 +1,20 @@
 import re
-import sys
 
 import pytest
 
 from psyco.errors import PsycoError, RequirementError
 from psyco.spec import Goal, parse, parse_formula
-from psyco.spec.formula import DEFAULT_CONFIDENCE, Bound, Constraint, Globally, Label, Minus, Next, Number, Signal
+from psyco.spec.formula import (
+    DEFAULT_CONFIDENCE,
+    Bound,
+    Constraint,
+    Globally,
+    Label,
+    Minus,
+    Next,
+    Number,
+    Signal,
+)
 
 
 def test_the_requirement_of_the_paper():
@@ -195,12 +204,13 @@ def test_long_and_deeply_bracketed_texts_are_no_problem():
 
 
 def test_no_text_gives_anything_but_a_requirement_error():
-    """Every prefix and every deletion of a valid text either parses or is refused in words."""
+    """Every prefix, deletion and insertion of a valid text either parses or is refused in words."""
     text = '"n": P>=0.85 [ G (obs[1] >= -0.1 | "a" U<=3 !b) ] & C>=0.98; Rmin=? [ C ];'
+    refused = 0
     for i in range(len(text)):
         for broken in (text[:i], text[:i] + text[i + 1 :], text[:i] + "?" + text[i:]):
             try:
                 parse(broken)
-            except RequirementError as error:
-                assert error.line == 1, broken
-    assert sys.getrecursionlimit() >= 1000
+            except RequirementError:
+                refused += 1
+    assert refused > len(text)

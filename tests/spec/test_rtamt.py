@@ -1,8 +1,8 @@
 """rtamt, a monitor of others, as an oracle where both define the same.
 
-rtamt's trace just ends, ours repeats its last state. So rtamt gets the path with as many copies of the last state as the
-bounds can look ahead, and unbounded operators stand over state formulas only. Its robustness is compared by sign; no
-value is 0.
+rtamt's trace just ends, ours repeats its last state. So rtamt gets the path with as many copies of the last state
+as the bounds can look ahead, and unbounded operators stand over state formulas only. Its robustness is compared by
+sign; no value is 0.
 """
 
 import numpy as np
@@ -21,8 +21,12 @@ states = st.recursive(
     st.sampled_from([("x > 0", "(x > 0)"), ("y < 0", "(y < 0)")]),
     lambda inner: st.one_of(
         inner.map(lambda p: (f"!({p[0]})", f"not({p[1]})")),
-        st.tuples(inner, inner).map(lambda p: (f"({p[0][0]}) & ({p[1][0]})", f"(({p[0][1]}) and ({p[1][1]}))")),
-        st.tuples(inner, inner).map(lambda p: (f"({p[0][0]}) => ({p[1][0]})", f"(({p[0][1]}) implies ({p[1][1]}))")),
+        st.tuples(inner, inner).map(
+            lambda p: (f"({p[0][0]}) & ({p[1][0]})", f"(({p[0][1]}) and ({p[1][1]}))")
+        ),
+        st.tuples(inner, inner).map(
+            lambda p: (f"({p[0][0]}) => ({p[1][0]})", f"(({p[0][1]}) implies ({p[1][1]}))")
+        ),
     ),
     max_leaves=3,
 )
@@ -35,7 +39,7 @@ def pairs(draw, level=NESTED):
     if level == 0:
         body = draw(states)
         word = draw(st.sampled_from(["", "G", "F"]))
-        return (f"{word} ({body[0]})", f"{({'G': 'always', 'F': 'eventually'}.get(word, ''))}({body[1]})")
+        return (f"{word} ({body[0]})", f"{ ({'G': 'always', 'F': 'eventually'}.get(word, '')) }({body[1]})")
     ours, theirs = draw(pairs(level - 1))
     other = draw(states)
     a, b = draw(windows)
@@ -46,7 +50,7 @@ def pairs(draw, level=NESTED):
                 (f"F[{a},{b}] ({ours})", f"eventually[{a}:{b}]({theirs})"),
                 (f"({other[0]}) U[{a},{b}] ({ours})", f"(({other[1]}) until[{a}:{b}] ({theirs}))"),
                 (f"({other[0]}) | !({ours})", f"(({other[1]}) or not({theirs}))"),
-                (f"({other[0]}) <=> ({ours})", f"(({other[1]}) iff ({theirs}))"),
+                (f"({other[0]}) => ({ours})", f"(({other[1]}) implies ({theirs}))"),
             ]
         )
     )

@@ -10,7 +10,19 @@ from typing import Annotated
 
 import typer
 
-from psyco.cli import domains, render, resume, synthesize, verify
+from psyco.cli import (
+    compare,
+    domains,
+    exact,
+    plan,
+    render,
+    report,
+    reproduce,
+    resume,
+    runs,
+    synthesize,
+    verify,
+)
 from psyco.cli.common import status
 from psyco.errors import PsycoError
 
@@ -26,7 +38,13 @@ app.command("domains")(domains.domains)
 app.command("synthesize")(synthesize.synthesize)
 app.command("resume")(resume.resume)
 app.command("verify")(verify.verify)
+app.command("plan")(plan.plan)
+app.command("exact")(exact.exact)
+app.command("runs")(runs.runs)
+app.command("compare")(compare.compare)
+app.command("report")(report.report)
 app.command("render")(render.render)
+app.command("reproduce")(reproduce.reproduce)
 
 
 @app.callback()
@@ -84,7 +102,7 @@ def _use_compile_cache() -> None:
     """JAX's persistent cache in the user's cache folder, unless the user has set one up."""
     import jax
 
-    if jax.config.jax_compilation_cache_dir is None:
+    if jax.config.read("jax_compilation_cache_dir") is None:
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         jax.config.update("jax_compilation_cache_dir", str(Path(base) / "psyco" / "jax"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,9 +13,9 @@ import typer
 from rich.console import Console
 
 from psyco.domain.base import Domain
-from psyco.domain.catalogue import make
+from psyco.domain.catalogue import make, remake, trust
 from psyco.errors import RequirementError, RunError
-from psyco.policy import Policy
+from psyco.foreign import AnyPolicy, is_foreign, open_policy
 from psyco.run.folder import find_policy
 from psyco.spec.formula import Requirement
 from psyco.spec.parse import parse
@@ -26,9 +29,26 @@ Parameters = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the domain; repeatable."),
 ]
+Horizon = Annotated[
+    int | None, typer.Option(help="The longest episode, if not the domain's own; as --set horizon=N.")
+]
+Workers = Annotated[int, typer.Option(min=1, help="Processes that step a Gymnasium environment.")]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS", help="Step a Gymnasium environment on a Ray cluster; local: start one here."
+    ),
+]
+StepTimeout = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="A step that takes longer is an error.")
+]
+Trust = Annotated[
+    list[str] | None,
+    typer.Option(metavar="MODULE:NAME", help="Python code that the files given here may name; repeatable."),
+]
 
 
-def read_requirement(text_or_file: str) -> Requirement:
+def read_requirement(text_or_file: str, parse: Callable[[str], Requirement] = parse) -> Requirement:
     """A requirement given as text or as the name of a file that holds it."""
     path = Path(text_or_file)
     try:
@@ -43,14 +63,23 @@ def read_requirement(text_or_file: str) -> Requirement:
     return parse(text_or_file)
 
 
-def read_domain(name: str, settings: list[str] | None) -> Domain:
+def trust_typed(*names: str | None) -> None:
+    """What the user types may be imported, from here as well: modules of one's own lie in the working folder."""
+    typed = [name for name in names if name is not None and ":" in name]
+    if typed and "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    trust(*typed)
+
+
+def read_domain(name: str, settings: list[str] | None, horizon: int | None = None) -> Domain:
     """A domain by name with `--set NAME=VALUE` parameters."""
-    return make(name, **read_parameters(settings))
+    trust_typed(name)
+    return make(name, **read_parameters(settings, horizon))
 
 
-def read_parameters(settings: list[str] | None) -> dict[str, Any]:
+def read_parameters(settings: list[str] | None, horizon: int | None = None) -> dict[str, Any]:
     """`NAME=VALUE` pairs; numbers, true and false are what they look like, anything else is text."""
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {} if horizon is None else {"horizon": horizon}
     for setting in settings or []:
         name, equals, text = setting.partition("=")
         if not equals or not name:
@@ -62,17 +91,33 @@ def read_parameters(settings: list[str] | None) -> dict[str, Any]:
                 values[name] = ast.literal_eval(text)
             except (ValueError, SyntaxError):
                 values[name] = text
+    trust_typed(*values.get("wrappers", ()), *dict(values.get("signals", {})).values())
     return values
 
 
 def read_policy(
-    path: Path, domain: str | None, settings: list[str] | None, require: str | None
-) -> tuple[Policy, Domain, Requirement]:
-    """A policy file or run folder, with its own domain and requirement unless others are given."""
+    path: Path,
+    domain: str | None,
+    settings: list[str] | None,
+    require: str | None,
+    horizon: int | None = None,
+) -> tuple[AnyPolicy, Domain, Requirement]:
+    """A policy file or run folder, with its own domain and requirement unless others are given.
+
+    A policy of others knows neither: `sb3:FILE`, `python:module:name`, an ONNX file or a TorchScript module.
+    """
+    trust_typed(domain)
+    parameters = read_parameters(settings, horizon)
+    if is_foreign(str(path)):
+        if domain is None or require is None:
+            raise RunError(
+                f"{path} is a policy of others: say where it acts with --domain, and what with --require"
+            )
+        trust_typed(str(path))
+        return open_policy(str(path)), make(domain, **parameters), read_requirement(require)
     policy, own = find_policy(path)
-    parameters = read_parameters(settings)
     if domain is None or domain == policy.domain:
-        made = make(policy.domain, **{**policy.parameters, **parameters})
+        made = remake(policy.domain, **{**policy.parameters, **parameters})
     else:
         made = make(domain, **parameters)
     if require is None and own is None:

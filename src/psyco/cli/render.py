@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from psyco.cli.common import Parameters, Seed, console, read_parameters
-from psyco.domain.catalogue import make
+from psyco.domain.catalogue import remake
 from psyco.rollout.device import record
 from psyco.rollout.episodes import Stream, episode_keys, stream_key
 from psyco.run.folder import find_policy
@@ -31,7 +31,7 @@ def render(
     from psyco.report.trajectory import animate_trajectory, draw_trajectory
 
     found, _ = find_policy(policy)
-    domain = make(found.domain, **{**found.parameters, **read_parameters(parameters)})
+    domain = remake(found.domain, **{**found.parameters, **read_parameters(parameters)})
     found.check(domain)
     keys = episode_keys(stream_key(seed, Stream.SHOW), 0, episodes)
     paths = [record(domain, found, key) for key in keys]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from psyco.cli.common import Json, console
+from psyco.cli.common import Json, Trust, console, trust_typed
 from psyco.cli.synthesize import CheckpointEvery, carry_out
 from psyco.run.folder import CERTIFICATE, load_certificate
 from psyco.run.session import CHECKPOINT_EVERY, resume_run
@@ -19,6 +19,7 @@ def resume(
         str | None,
         typer.Option(metavar="N|+N", help="Another total of training episodes, or with a plus so many more."),
     ] = None,
+    trust: Trust = None,
     checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY,
     as_json: Json = False,
 ) -> None:
@@ -28,6 +29,7 @@ def resume(
 
     Example: `psyco resume runs/dance --episodes +40000`
     """
+    trust_typed(*trust or ())
     with resume_run(run, episodes=episodes) as session:
         if not session.finished:
             carry_out(session, checkpoint_every=checkpoint_every, as_json=as_json)

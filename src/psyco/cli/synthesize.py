@@ -9,16 +9,30 @@ from typing import Annotated, Any
 
 import typer
 
-from psyco.cli.common import Json, Parameters, Seed, console, read_parameters, read_requirement, status
+from psyco.cli.common import (
+    Horizon,
+    Json,
+    Parameters,
+    Ray,
+    Seed,
+    StepTimeout,
+    Workers,
+    console,
+    read_parameters,
+    read_requirement,
+    status,
+    trust_typed,
+)
 from psyco.cli.progress import show_progress, summary
 from psyco.domain.base import suggest
-from psyco.errors import RunError
+from psyco.errors import EpisodeError, RunError
 from psyco.learn.calibration import CALIBRATIONS
 from psyco.learn.learners import LEARNERS, learner_options
 from psyco.run.config import EXECUTION, Config, load_config
+from psyco.run.folder import POLICY
 from psyco.run.session import CHECKPOINT_EVERY, Outcome, Session, default_folder, execute, start_run
 from psyco.run.tracking import TRACKERS
-from psyco.synthesis import Settings, remark
+from psyco.synthesis import SCALINGS, Settings, remark
 from psyco.verification.base import Verdict
 from psyco.verification.methods import METHODS
 
@@ -81,6 +95,13 @@ def synthesize(
         int, typer.Option(help="At most so many episodes for the certificate.")
     ] = DEFAULT.max_episodes,
     devices: Annotated[int, typer.Option(help="JAX devices to split a population over.")] = 1,
+    workers: Workers = 1,
+    ray: Ray = None,
+    step_timeout: StepTimeout = None,
+    scaling: Annotated[
+        str, typer.Option(help=f"How the network sees observations: {', '.join(SCALINGS)}.")
+    ] = DEFAULT.scaling,
+    horizon: Horizon = None,
     parameters: Parameters = None,
     track: Annotated[
         list[str] | None, typer.Option(help=f"Also log to: {', '.join(TRACKERS)}; repeatable.")
@@ -101,11 +122,10 @@ def synthesize(
         for name, value in context.params.items()
         if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
     }
+    trust_typed(domain)
     what = _configure(load_config(config) if config else None, given)
     problem = what.prepare()
-    with start_run(
-        out or default_folder(what.domain), what, problem=problem, overwrite=overwrite
-    ) as session:
+    with start_run(out or default_folder(what.domain), what, problem=problem, overwrite=overwrite) as session:
         carry_out(session, checkpoint_every=checkpoint_every, as_json=as_json)
 
 
@@ -121,6 +141,14 @@ def carry_out(session: Session, *, checkpoint_every: float, as_json: bool) -> No
             f"interrupted; go on with: psyco resume {session.folder}", highlight=False, soft_wrap=True
         )
         raise typer.Exit(130) from None
+    except EpisodeError as error:
+        if error.policy is not None:
+            status.print(
+                f"what was learned so far is kept in {session.folder / POLICY}; "
+                f"once the environment is mended, go on with: psyco resume {session.folder}",
+                highlight=False, soft_wrap=True,
+            )  # fmt: skip
+        raise
     if as_json:
         print(outcome.certificate.to_json(), end="")
     else:
@@ -141,7 +169,9 @@ def _configure(base: Config | None, given: dict[str, Any]) -> Config:
     settings = {name: value for name, value in given.items() if name in known}
     learner = settings.get("learner", base.settings.learner)
     if learner not in LEARNERS:
-        raise RunError(f"unknown learner {learner!r}{suggest(learner, list(LEARNERS))}; there are: {', '.join(LEARNERS)}")
+        raise RunError(
+            f"unknown learner {learner!r}{suggest(learner, list(LEARNERS))}; there are: {', '.join(LEARNERS)}"
+        )
     # Hyperparameters of another learner say nothing about this one.
     options = base.settings.options if learner == base.settings.learner else {}
     options = options | {name: given[name] for name in learner_options(learner) if name in given}
@@ -149,7 +179,8 @@ def _configure(base: Config | None, given: dict[str, Any]) -> Config:
     return dataclasses.replace(
         base,
         domain=given.get("domain", base.domain),
-        parameters=({} if other_domain else base.parameters) | read_parameters(given.get("parameters")),
+        parameters=({} if other_domain else base.parameters)
+        | read_parameters(given.get("parameters"), given.get("horizon")),
         requirement=_text(given["require"]) if "require" in given else base.requirement,
         settings=dataclasses.replace(base.settings, **settings, options=options),
         execution=base.execution | {name: given[name] for name in EXECUTION if name in given},
@@ -188,5 +219,7 @@ def _report(session: Session, outcome: Outcome, seconds: float) -> None:
     if why := remark(certificate):
         console.print(why, highlight=False, markup=False, soft_wrap=not console.is_terminal)
     console.print(
-        f"kept in {session.folder}; see it with: psyco report {session.folder}", highlight=False, soft_wrap=True
+        f"kept in {session.folder}; see it with: psyco report {session.folder}",
+        highlight=False,
+        soft_wrap=True,
     )

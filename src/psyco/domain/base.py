@@ -59,7 +59,7 @@ class Continuous:
         """An action is a vector of so many numbers."""
         return len(self.low)
 
-    def decode(self, y: Array) -> Array:
+    def decode(self, y: Any) -> Any:
         """Network outputs `[..., outputs]` in [-1, 1] -> action `[..., outputs]`."""
         xp = _module(y)
         low, high = xp.asarray(self.low, xp.float32), xp.asarray(self.high, xp.float32)
@@ -82,7 +82,7 @@ class Discrete:
         """An action is a single number."""
         return None
 
-    def decode(self, y: Array) -> Array:
+    def decode(self, y: Any) -> Any:
         """Network outputs `[..., n]` -> action `[...]` int32."""
         xp = _module(y)
         return xp.argmax(y, axis=-1).astype(xp.int32)
@@ -104,7 +104,7 @@ class MultiDiscrete:
         """An action is a vector of so many numbers."""
         return len(self.n)
 
-    def decode(self, y: Array) -> Array:
+    def decode(self, y: Any) -> Any:
         """Network outputs `[..., outputs]` -> action `[..., size]` int32."""
         xp = _module(y)
         ends = list(itertools.accumulate(self.n))
@@ -128,7 +128,7 @@ class MultiBinary:
         """An action is a vector of so many numbers."""
         return self.n
 
-    def decode(self, y: Array) -> Array:
+    def decode(self, y: Any) -> Any:
         """Network outputs `[..., n]` -> action `[..., n]` int32 of 0 and 1."""
         return (y > 0).astype(_module(y).int32)
 
@@ -139,7 +139,7 @@ ACTIONS: dict[str, type[Actions]] = {
 }
 
 
-def _module(y: Array) -> Any:
+def _module(y: Any) -> Any:
     """NumPy for NumPy arrays, which host rollouts decode step by step; jax.numpy for all else."""
     return np if isinstance(y, np.ndarray) else jnp
 
@@ -176,7 +176,11 @@ class Domain(Protocol):
 
 @runtime_checkable
 class CompiledDomain(Domain, Protocol):
-    """A simulator as pure functions, which JAX compiles."""
+    """A simulator as pure functions, which JAX compiles.
+
+    It may also have a method `draw(key)`: all randomness of one step, drawn ahead. Then `step` is given what
+    `draw` returned instead of a key, and the draws of a whole episode are made at once, which is faster.
+    """
 
     def reset(self, key: Array) -> State:
         """A random initial state."""

@@ -19,12 +19,38 @@ BUILT_IN: dict[str, Callable[..., Domain]] = {
     ParticleDance.name: ParticleDance,
     ObstacleRun.name: ObstacleRun,
 }
+PREFIXES: dict[str, Callable[..., Domain]] = {"gymnax:": gymnax_domain, "brax:": brax_domain}
 
 
 def catalogue() -> dict[str, Callable[..., Domain]]:
     """All known domains by name: the built-in ones and those of installed plug-ins."""
     plugins = {point.name: point.load() for point in entry_points(group="psyco.domains")}
     return plugins | BUILT_IN
+
+
+# Code that the user has named: a file that names it too may have it imported.
+_TRUSTED: set[str] = set()
+
+
+def trust(*names: str) -> None:
+    """Let files name this code (`module:name`); call it with what the user typed, never with what a file says."""
+    _TRUSTED.update(names)
+
+
+def remake(name: str, **parameters: Any) -> Domain:
+    """The domain that a file names: a policy, a run, a certificate.
+
+    Such a file may come from a stranger, so it may name what is installed and registered, but no code to import and
+    call (`module:name`) unless the user has named it, too.
+    """
+    named = [name, *parameters.get("wrappers", ()), *dict(parameters.get("signals", {})).values()]
+    for code in named:
+        if ":" in str(code) and not str(code).startswith(tuple(PREFIXES)) and code not in _TRUSTED:
+            raise DomainError(
+                f"this needs the Python code {code}, and a file must not choose which code runs; "
+                f"if you trust it, name it yourself: --trust {code}"
+            )
+    return make(name, **parameters)
 
 
 def make(name: str | Callable[..., Any], **parameters: Any) -> Domain:
@@ -42,10 +68,9 @@ def make(name: str | Callable[..., Any], **parameters: Any) -> Domain:
         return gym_domain(name, **parameters)
     known = catalogue()
     if name not in known:
-        if name.startswith("gymnax:"):
-            return gymnax_domain(name.removeprefix("gymnax:"), **parameters)
-        if name.startswith("brax:"):
-            return brax_domain(name.removeprefix("brax:"), **parameters)
+        prefix, _, rest = name.partition(":")
+        if f"{prefix}:" in PREFIXES:
+            return PREFIXES[f"{prefix}:"](rest, **parameters)
         if ":" in name or is_gym_name(name):
             return gym_domain(name, **parameters)
         raise DomainError(

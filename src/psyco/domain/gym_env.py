@@ -306,7 +306,7 @@ def _actions(space: Any, bound: float | None, name: str) -> tuple[Actions, space
                         "for example action_bound=1 for actions in [-1, 1], or with a wrapper"
                     )
                 low, high = np.maximum(low, -bound), np.minimum(high, bound)
-                space = spaces.Box(low.astype(dtype), high.astype(dtype), dtype=dtype)
+                space = spaces.Box(low.astype(dtype), high.astype(dtype), dtype=dtype)  # type: ignore[arg-type]
             return Continuous(tuple(map(float, low.ravel())), tuple(map(float, high.ravel()))), space
     raise DomainError(
         f"{name} has actions in {space}; PSyCo can act in Box, Discrete, MultiDiscrete and MultiBinary spaces, "

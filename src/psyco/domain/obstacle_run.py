@@ -7,7 +7,9 @@ from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
+from numpy.typing import NDArray
 
 from psyco.domain.base import Discrete, Scene, check_whole
 
@@ -36,6 +38,7 @@ class ObstacleRun:
     grid: int = 5
 
     name: ClassVar[str] = "obstacle-run"
+    counters: ClassVar[tuple[str, ...]] = ("collisions",)
     requirement: ClassVar[str] = "P>=0.9 [ G (!caught | collisions <= 1) ] & C>=0.98"
 
     def __post_init__(self) -> None:
@@ -61,9 +64,25 @@ class ObstacleRun:
         agent, obstacle = jax.random.randint(key, (2, 2), 0, self.grid)
         return RunState(agent, obstacle, jnp.int32(0))
 
-    def step(self, key: Array, state: RunState, action: Array) -> tuple[RunState, Array, Array]:
+    def draw(self, key: Array) -> Array:
+        """The obstacle's random move."""
+        return jax.random.randint(key, (), 0, len(MOVES))
+
+    def step(self, drawn: Array, state: RunState, action: Array) -> tuple[RunState, Array, Array]:
         """T(s, a), clipped to the grid; every step costs 1 and the target ends the episode."""
-        return self.move(state, action, jax.random.randint(key, (), 0, len(MOVES)))
+        return self.move(state, action, drawn)
+
+    def starts(self) -> tuple[NDArray[np.float64], RunState]:
+        """All pairs of positions, equally likely."""
+        places = np.array(np.unravel_index(np.arange(self.grid**4), (self.grid,) * 4), np.int32).T
+        states = RunState(
+            jnp.asarray(places[:, :2]), jnp.asarray(places[:, 2:]), jnp.zeros(len(places), jnp.int32)
+        )
+        return np.full(len(places), 1.0 / len(places)), states
+
+    def chances(self) -> NDArray[np.float64]:
+        """The obstacle's moves, equally likely."""
+        return np.full(len(MOVES), 1.0 / len(MOVES))
 
     def move(self, state: RunState, action: Array, obstacle_action: Array) -> tuple[RunState, Array, Array]:
         """The step once the obstacle's move is drawn."""

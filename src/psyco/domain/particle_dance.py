@@ -77,10 +77,13 @@ class ParticleDance:
         rest = jnp.zeros(2)
         return DanceState(agent, particle, rest, rest, jnp.int32(0))
 
-    def step(self, key: Array, state: DanceState, action: Array) -> tuple[DanceState, Array, Array]:
-        """T(s, a), with every value clipped to its box; the reward is the negative distance."""
+    def draw(self, key: Array) -> Array:
+        """The particle's random acceleration `[2]`."""
         a = self.max_acceleration
-        push = jax.random.uniform(key, (2,), minval=-a, maxval=a)
+        return jax.random.uniform(key, (2,), minval=-a, maxval=a)
+
+    def step(self, push: Array, state: DanceState, action: Array) -> tuple[DanceState, Array, Array]:
+        """T(s, a), with every value clipped to its box; the reward is the negative distance."""
         particle_velocity = jnp.clip(state.particle_velocity + push, -self.max_speed, self.max_speed)
         particle = jnp.clip(state.particle + particle_velocity, -self.size, self.size)
         agent_velocity = jnp.clip(state.agent_velocity + action, -self.max_speed, self.max_speed)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from psyco.errors import EpisodeError
 from psyco.learn.base import Generation, Learner, LearnerState, Proposal
 from psyco.learn.belief import double_precision, single_precision
 from psyco.rollout.episodes import Episodes, Sampler, Stream, episode_keys, stream_key
@@ -23,14 +24,22 @@ def train(
     with double_precision():
         if sampler.compiled:
             return _scan(learner, sampler, generations, key, state, np.int32(first))
-        rows = []
+        rows: list[Generation] = []
         for generation in range(first, first + generations):
             proposal, keys = _propose(learner, key, state, np.int32(generation))
-            with single_precision():
-                episodes = sampler(proposal.theta, keys)
+            try:
+                with single_precision():
+                    episodes = sampler(proposal.theta, keys)
+            except EpisodeError as error:
+                error.learned = (state, _stack(rows)) if rows else None
+                raise
             state, row = _update(learner, state, proposal, episodes)
             rows.append(jax.device_get(row))
-        return state, jax.tree.map(lambda *values: np.stack(values), *rows)
+        return state, _stack(rows)
+
+
+def _stack(rows: list[Generation]) -> Generation:
+    return jax.tree.map(lambda *values: np.stack(values), *rows)
 
 
 @jax.jit(static_argnums=(0, 1, 2))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ Signals = Mapping[str, NDArray[Any]]
 COLOURS = ("Blues", "Reds", "Greens", "Purples")  # one colour map per body, light to dark over time
 
 
-def draw_trajectory(domain: Domain, episodes: list[Signals], path: Path) -> None:
+def draw_trajectory(domain: Domain, episodes: Sequence[Signals], path: Path) -> None:
     """Write a picture of some episodes, side by side."""
     figure, axes = plt.subplots(1, len(episodes), figsize=(4.2 * len(episodes), 4.6), squeeze=False)
     for axis, signals in zip(axes[0], episodes, strict=True):
@@ -60,12 +60,20 @@ def _draw_scene(scene: Scene, axis: Axes, signals: Signals, count: int) -> None:
         shade = plt.get_cmap(colours)(np.linspace(0.25, 1.0, total))[:count]
         for start in range(count - 1):
             axis.plot(*x[start : start + 2].T, color=shade[start], linewidth=1.5, solid_capstyle="round")
-        axis.scatter(*x.T, color=shade, s=8, zorder=2)
-        axis.scatter(*x[-1:].T, color=shade[-1:], s=60, zorder=3, label=body, edgecolor="white")
+        axis.scatter(x[:, 0], x[:, 1], color=shade, s=8, zorder=2)
+        axis.scatter(x[-1:, 0], x[-1:, 1], color=shade[-1:], s=60, zorder=3, label=body, edgecolor="white")
     first, second = (np.asarray(signals[body], float)[:count] for body in scene.bodies[:2])
     touching = np.linalg.norm(first - second, axis=1) < scene.contact
     if touching.any():
-        axis.scatter(*second[touching].T, marker="x", color="black", s=40, zorder=4, label="contact")
+        axis.scatter(
+            second[touching, 0],
+            second[touching, 1],
+            marker="x",
+            color="black",
+            s=40,
+            zorder=4,
+            label="contact",
+        )
     axis.set(xlim=(scene.low[0], scene.high[0]), ylim=(scene.low[1], scene.high[1]), xlabel="x", ylabel="y")
     axis.set_aspect("equal")
     axis.legend(loc="upper left", fontsize=8, framealpha=0.8)

@@ -13,8 +13,11 @@ from jax import Array
 from jax.sharding import Mesh, PartitionSpec
 from numpy.typing import NDArray
 
-from psyco.domain.base import CompiledDomain, State
+from psyco.domain.base import CompiledDomain, Domain, State
+from psyco.domain.gym_env import GymDomain
+from psyco.foreign import ForeignPolicy
 from psyco.policy import Network, Policy
+from psyco.rollout import host
 from psyco.rollout.episodes import Episodes
 from psyco.spec.monitor import Monitor
 
@@ -24,7 +27,7 @@ class DeviceSampler:
     """The Sampler of compiled domains; equal samplers share their compiled code."""
 
     domain: CompiledDomain
-    network: Network
+    network: Network | ForeignPolicy
     monitor: Monitor
     devices: tuple[Any, ...] = ()  # more than one: the batch is split over them
 
@@ -76,7 +79,11 @@ class _Moment(NamedTuple):
 
 
 def _run(
-    domain: CompiledDomain, network: Network, wanted: frozenset[str] | None, theta: Array, key: Array
+    domain: CompiledDomain,
+    network: Network | ForeignPolicy,
+    wanted: frozenset[str] | None,
+    theta: Array,
+    key: Array,
 ) -> tuple[_Path, Array]:
     """One episode: the wanted signals (None: all) along its path, and its length.
 
@@ -85,11 +92,11 @@ def _run(
     key_reset, key_steps = jax.random.split(key)
 
     def act(state: State) -> Array:
-        return domain.actions.decode(network(theta, domain.observe(state)))
+        return network.act(domain.actions, theta, domain.observe(state))
 
-    def step(now: _Moment, step_key: Array) -> tuple[_Moment, dict[str, Array]]:
+    def step(now: _Moment, drawn: Any) -> tuple[_Moment, dict[str, Array]]:
         action = act(now.state)
-        state, reward, done = domain.step(step_key, now.state, action)
+        state, reward, done = domain.step(drawn, now.state, action)
         reward = jnp.asarray(reward, jnp.float32)
         nxt = _Moment(state, ~done, reward, now.ret + reward, action, now.length + 1)
         nxt = jax.tree.map(lambda new, old: jnp.where(now.alive, new, old), nxt, now)
@@ -98,7 +105,10 @@ def _run(
     start = domain.reset(key_reset)
     zero = jnp.float32(0)
     first = _Moment(start, jnp.bool_(True), zero, zero, act(start), jnp.int32(0))
-    last, rest = jax.lax.scan(step, first, jax.random.split(key_steps, domain.horizon), unroll=5)
+    keys = jax.random.split(key_steps, domain.horizon)
+    # Random numbers are cheap all at once and dear one step at a time.
+    draws = jax.vmap(domain.draw)(keys) if hasattr(domain, "draw") else keys
+    last, rest = jax.lax.scan(step, first, draws)
     # The action of a moment is the one that led to it; the first moment shows the first action.
     signals = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), _signals(domain, first, wanted), rest)
     return _Path(signals, last.ret), last.length
@@ -116,8 +126,11 @@ def _signals(domain: CompiledDomain, now: _Moment, wanted: frozenset[str] | None
     return {name: value for name, value in every.items() if wanted is None or name in wanted}
 
 
-def record(domain: CompiledDomain, policy: Policy, key: Array) -> dict[str, NDArray[Any]]:
+def record(domain: Domain, policy: Policy, key: Array) -> dict[str, NDArray[Any]]:
     """All signals along one episode, arrays of length n+1 where n is the episode's own length."""
+    if isinstance(domain, GymDomain):
+        return host.record(domain, policy.network, policy.theta, key)
+    assert isinstance(domain, CompiledDomain)
     path, length = _record(domain, policy.network, jnp.asarray(policy.theta), key)
     return {name: np.asarray(value)[: int(length) + 1] for name, value in path.signals.items()}
 

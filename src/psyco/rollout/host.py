@@ -7,9 +7,8 @@ of the batched network is a product of its own, and an environment is reset with
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -17,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psyco.domain.gym_env import INFO, Env, GymDomain, signal_values
-from psyco.errors import EpisodeError
+from psyco.errors import DomainError, EpisodeError
+from psyco.foreign import ForeignPolicy
 from psyco.policy import Network
 from psyco.rollout.episodes import Episodes
-from psyco.spec.monitor import Monitor
+from psyco.spec.monitor import Monitor, compile_monitor
 
 SIDE_BY_SIDE = 64  # environments that one process steps at a time
 MEMORY = 2**28  # bytes that the recorded observations of such a batch may take
@@ -40,7 +40,7 @@ class Job(NamedTuple):
     """What a worker needs to know once."""
 
     domain: GymDomain
-    network: Any  # a Network, or a policy of others: what `actor` knows
+    network: Network | ForeignPolicy
     monitor: Monitor
 
 
@@ -52,7 +52,7 @@ class Chunk(NamedTuple):
 
 
 class Progress(Protocol):
-    """A place where a worker writes what it is about to do, for somebody who watches it: [seed, step]."""
+    """A place where a worker writes what it is about to do, for somebody who watches it: [seed, step, row]."""
 
     def __setitem__(self, index: int, value: int, /) -> None: ...
 
@@ -83,7 +83,7 @@ class HostSampler:
         size = min(_side_by_side(self.job.domain), -(-len(seeds) // self.workers))
         chunks = [Chunk(theta[i : i + size], seeds[i : i + size]) for i in range(0, len(seeds), size)]
         parts = self.backend(self.job, chunks)
-        return Episodes(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        return Episodes(*map(np.concatenate, zip(*parts, strict=True)))  # type: ignore[arg-type]
 
 
 def episode_seeds(keys: Any) -> list[int]:
@@ -120,7 +120,8 @@ class Runner:
         path = self.play(chunk, self.job.monitor.signals)
         end = np.arange(self.job.domain.horizon + 1) >= path.length[:, None]
         satisfied, cost = self.job.monitor(path.signals, end=end)
-        return Episodes(path.ret.astype(np.float32), cost.astype(np.float32), satisfied, path.length)
+        columns = path.ret.astype(np.float32), cost.astype(np.float32), satisfied, path.length
+        return Episodes(*columns)  # type: ignore[arg-type]
 
     def play(self, chunk: Chunk, wanted: frozenset[str] | None) -> Played:
         """The wanted signals (None: all that are known) along the paths, and how they ended.
@@ -138,14 +139,15 @@ class Runner:
         flat = obs.reshape(-1)
         raw: list[Any] = [None] * count
         infos: list[dict[str, Any]] = [{}] * count
-        rewards, total = [0.0] * count, [0.0] * count
+        rewards: list[Any] = [0.0] * count
+        total: list[Any] = [0.0] * count
         ends = [(False, False)] * count
         length = [0] * count
         i = t = 0
         try:
             for i, env in enumerate(self._envs[:count]):
                 if progress is not None:
-                    progress[0], progress[1] = seeds[i], 0
+                    progress[0], progress[1], progress[2] = seeds[i], 0, i
                 raw[i], infos[i] = env.reset(seed=seeds[i])
                 obs[i] = flatten(raw[i])
             act = actor(self.job.network, domain, chunk.theta)
@@ -163,7 +165,7 @@ class Runner:
                 ended = False
                 for j, i in alive:
                     if progress is not None:
-                        progress[0], progress[1] = seeds[i], t
+                        progress[0], progress[1], progress[2] = seeds[i], t, i
                     raw[i], reward, terminated, truncated, infos[i] = steps[i](actions[j])
                     obs[i] = flatten(raw[i])
                     if reward != reward:
@@ -184,15 +186,32 @@ class Runner:
             raise
         except Exception as error:  # whatever a stranger's code does, the user wants to know where
             raise EpisodeError(domain.name, seeds[i], t, _described(error)) from error
+        if progress is not None:
+            progress[0] = -1
         if not np.isfinite(total).all():
             i = int(np.argmin(np.isfinite(total)))
             raise EpisodeError(domain.name, seeds[i], length[i], "the return is not a finite number")
-        return Played(recorder.signals(t), np.array(total), np.array(length, np.int32))
+        signals = recorder.signals(t)
+        for name in recorder.others:
+            if (bad := _not_a_number(signals[name])) is not None:
+                i, t = bad
+                raise EpisodeError(domain.name, seeds[i], t, f"the signal {name} is not a number (NaN)")
+        return Played(signals, np.array(total, np.float64), np.array(length, np.int32))
 
     def close(self) -> None:
         """Close the environments."""
         while self._envs:
             self._envs.pop().close()
+
+
+def record(
+    domain: GymDomain, network: Network | ForeignPolicy, theta: NDArray[np.float32], key: Any
+) -> dict[str, NDArray[Any]]:
+    """All signals along one episode, arrays of length n+1 where n is the episode's own length."""
+    runner = Runner(Job(domain, network, compile_monitor([])))
+    played = runner.play(Chunk(theta[None], episode_seeds(key[None])), None)
+    runner.close()
+    return {name: values[0, : int(played.length[0]) + 1] for name, values in played.signals.items()}
 
 
 class Played(NamedTuple):
@@ -274,18 +293,21 @@ class _Recorder:
             else:
                 array[t] = array[t - 1]  # at t = 0 the last row, which is zero like the first
                 for j, i in alive:
-                    array[t, i] = (
-                        self.domain.to_signal(actions[j])
-                        if name == "action"
-                        else t
-                        if name == "step"
-                        else ends[i][name == "truncated"]
-                    )
+                    array[t, i] = self._value(name, t, actions[j], ends[i])
         if self.others:
             for _, i in alive:
                 found = signal_values(self.domain, self.others, raw[i], infos[i])
                 for name, value in zip(self.others, found, strict=True):
                     self.values[name][i].append(value)
+
+    def _value(self, name: str, t: int, action: Any, end: tuple[bool, bool]) -> Any:
+        match name:
+            case "step":
+                return t
+            case "action":
+                return self.domain.to_signal(action)
+            case _:
+                return end[name == "truncated"]
 
     def signals(self, last: int) -> dict[str, NDArray[Any]]:
         """`[B, n+1, ...]` each, where the last state repeats from the end of an episode on."""
@@ -293,10 +315,13 @@ class _Recorder:
             array[last + 1 :] = array[last]
         done = {name: np.moveaxis(array, 0, 1) for name, array in self.arrays.items()}
         for name, rows in self.values.items():
-            known = next((value for row in rows for value in row if value is not None), 0.0)
-            missing = np.zeros_like(
-                np.asarray(known)
-            )  # a key that `info` does not have counts as 0, or false
+            known = np.asarray(next((value for row in rows for value in row if value is not None), 0.0))
+            if known.dtype.kind not in "biuf" or known.ndim > 1:
+                raise DomainError(
+                    f"the signal {name} of {self.domain.name} is {known.tolist()!r}; "
+                    "a formula needs numbers or Booleans"
+                )
+            missing = np.zeros_like(known)  # a key that `info` does not have counts as 0, or false
             stacked = [
                 np.stack([missing if value is None else np.asarray(value) for value in row]) for row in rows
             ]
@@ -304,11 +329,19 @@ class _Recorder:
         return done
 
 
+def _not_a_number(values: NDArray[Any]) -> tuple[int, int] | None:
+    """The first (row, time) of a NaN."""
+    if values.dtype.kind != "f" or not np.isnan(values).any():
+        return None
+    row, time, *_ = np.argwhere(np.isnan(values))[0].tolist()
+    return row, time
+
+
 def _pad(row: NDArray[Any], length: int) -> NDArray[Any]:
     return np.concatenate([row, np.repeat(row[-1:], length - len(row), axis=0)])
 
 
-def actor(network: Any, domain: GymDomain, theta: NDArray[np.float32]) -> Actor:
+def actor(network: Network | ForeignPolicy, domain: GymDomain, theta: NDArray[np.float32]) -> Actor:
     """Policies with parameters `[B, D]`, ready to act in the environments of a domain."""
     return _Networks(network, domain, theta) if isinstance(network, Network) else network.actor(domain)
 
@@ -320,6 +353,8 @@ class _Networks:
         self.network, self.domain, self.theta = network, domain, theta
         self.w1, self.w2, *biases = map(np.ascontiguousarray, network.parts(theta))
         one = np.float32(1)
+        self.b1: Any
+        self.b2: Any
         self.b1, self.b2 = (b[:, None] for b in biases) if biases else (one, one)
         self.shift = np.array(network.shift, np.float32)
         self.scale = np.array(network.scale, np.float32)
@@ -328,7 +363,7 @@ class _Networks:
         return _Networks(self.network, self.domain, self.theta[rows])
 
     def __call__(self, flat: NDArray[np.float32], raw: Sequence[Any]) -> Sequence[Any]:
-        return self.domain.to_env(self.domain.actions.decode(self.outputs(flat)))  # type: ignore[arg-type]
+        return self.domain.to_env(self.domain.actions.decode(self.outputs(flat)))
 
     def outputs(self, x: NDArray[np.float32]) -> Any:
         """`[B, outputs]`. A stacked matmul is one product per row, so a row does not see its neighbours."""

@@ -10,6 +10,7 @@ import jax
 from psyco.domain.base import CompiledDomain, Domain, signal_table
 from psyco.domain.gym_env import INFO, GymDomain, Workers
 from psyco.errors import DomainError, RunError
+from psyco.foreign import ForeignPolicy
 from psyco.policy import Network
 from psyco.rollout.device import DeviceSampler
 from psyco.rollout.episodes import Sampler
@@ -20,7 +21,12 @@ from psyco.spec.monitor import Monitor, compile_monitor
 
 
 def make_sampler(
-    domain: Domain, network: Network, requirement: Requirement, *, devices: int = 1, severity: bool = False
+    domain: Domain,
+    network: Network | ForeignPolicy,
+    requirement: Requirement,
+    *,
+    devices: int = 1,
+    severity: bool = False,
 ) -> Sampler:
     """Check that the requirement fits the domain, and compile it; Episodes have one column per demand.
 

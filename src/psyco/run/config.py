@@ -24,7 +24,7 @@ from typing import Any
 import tomli_w
 
 from psyco.domain.base import parameters, suggest
-from psyco.domain.catalogue import make
+from psyco.domain.catalogue import make, remake
 from psyco.errors import PsycoError, RunError
 from psyco.learn.learners import LEARNERS, learner_options
 from psyco.run import durable
@@ -137,7 +137,7 @@ def _read(content: dict[str, Any]) -> Config:
             raise RunError(f"{table} = {values.get(name, '(missing)')!r} is not allowed: it must be text")
     parse(content["requirement"])
     parameters = {name: _frozen(value) for name, value in domain.items() if name != "name"}
-    made = make(domain["name"], **parameters)  # unknown parameters and bad values are named there
+    made = remake(domain["name"], **parameters)  # unknown parameters and bad values are named there
     _check_types("domain", parameters, _defaults(made))
 
     name = learner.pop("name", Settings().learner)

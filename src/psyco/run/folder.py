@@ -251,7 +251,9 @@ def find_policy(path: Path) -> tuple[Policy, str | None]:
     if not is_run(path):
         raise RunError(f"{path} is not a run folder: it has no {CONFIG}")
     if not (path / POLICY).exists():
-        raise RunError(f"{path} holds no policy yet: the run has not finished; go on with: psyco resume {path}")
+        raise RunError(
+            f"{path} holds no policy yet: the run has not finished; go on with: psyco resume {path}"
+        )
     record = read_run(path)
     for problem in record.problems:
         if POLICY in problem or record.config is None:

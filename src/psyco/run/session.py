@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from psyco.errors import RunError
+from psyco.errors import EpisodeError, RunError
 from psyco.learn.metrics import Metrics
 from psyco.policy import Policy
 from psyco.run import checkpoint as checkpoints
@@ -45,7 +45,7 @@ from psyco.run.folder import (
 )
 from psyco.run.lock import LOCK, lock
 from psyco.run.tracking import RunName, track
-from psyco.synthesis import Problem, Snapshot, beginning, certified, learn
+from psyco.synthesis import Problem, Snapshot, beginning, certified, deployed, learn
 from psyco.verification.certificate import Certificate
 
 logger = logging.getLogger(__name__)
@@ -107,7 +107,12 @@ def start_run(
         durable.write(folder / REQUIREMENT, _requirement(config))
         about = About(_now(), versions(), machine(), {})
         with _log(folder):
-            logger.info("started: %s, %d episodes, seed %d", config.domain, config.settings.episodes, config.settings.seed)
+            logger.info(
+                "started: %s, %d episodes, seed %d",
+                config.domain,
+                config.settings.episodes,
+                config.settings.seed,
+            )
             yield Session(folder, config, problem, about, None)
 
 
@@ -127,11 +132,15 @@ def resume_run(folder: Path, *, episodes: str | None = None) -> Iterator[Session
         problem = config.prepare()
         about = _find_about(folder, found)
         if episodes is not None:
-            done = max((c.about.generation for c in found), default=0) * problem.learner.episodes_per_generation
+            done = (
+                max((c.about.generation for c in found), default=0) * problem.learner.episodes_per_generation
+            )
             longer = _total(episodes, config, config.settings.episodes if about.outcome else done, folder)
             if longer != config.settings.episodes:
                 about = dataclasses.replace(about, outcome={})
-                config = dataclasses.replace(config, settings=dataclasses.replace(config.settings, episodes=longer))
+                config = dataclasses.replace(
+                    config, settings=dataclasses.replace(config.settings, episodes=longer)
+                )
                 problem = config.prepare()
         broken = damaged_outcome(folder, about)
         for problem_found in broken:
@@ -163,13 +172,19 @@ def execute(
         _Keeper(session, checkpoint_every) as keeper,
         track(session.config.tracking, _run_name(session)) as tracking,
     ):
-        for snapshot in learn(problem, session.start):
-            keeper.keep(snapshot)
-            tracking.log(snapshot.metrics)
-            on_segment(problem, snapshot)
-        assert snapshot is not None, "a run has at least one generation"
-        keeper.save()
-        policy, certificate = certified(problem, snapshot.state)
+        try:
+            for snapshot in learn(problem, session.start):
+                keeper.keep(snapshot)
+                tracking.log(snapshot.metrics)
+                on_segment(problem, snapshot)
+            assert snapshot is not None, "a run has at least one generation"
+            keeper.save()
+            policy, certificate = certified(problem, snapshot.state)
+        except EpisodeError as error:
+            if snapshot is not None:
+                error.policy = deployed(problem, snapshot.state)
+                durable.write(folder / POLICY, error.policy.to_bytes())
+            raise
         durable.write(folder / POLICY, policy.to_bytes())
         durable.write(folder / CERTIFICATE, certificate.to_json().encode())
         outcome = {name: durable.digest((folder / name).read_bytes()) for name in OUTCOME}
@@ -318,7 +333,9 @@ def _find_about(folder: Path, found: list[Checkpoint]) -> About:
 
 def _total(episodes: str, config: Config, done: int, folder: Path) -> int:
     if not re.fullmatch(r"\+?\d+", episodes):
-        raise RunError(f"--episodes takes a total such as 100000 or an addition such as +40000, got {episodes!r}")
+        raise RunError(
+            f"--episodes takes a total such as 100000 or an addition such as +40000, got {episodes!r}"
+        )
     total = int(episodes) + (config.settings.episodes if episodes.startswith("+") else 0)
     if total < done:
         raise RunError(
@@ -327,7 +344,9 @@ def _total(episodes: str, config: Config, done: int, folder: Path) -> int:
     return total
 
 
-def _choose(folder: Path, config: Config, problem: Problem, found: list[Checkpoint]) -> tuple[Snapshot | None, int]:
+def _choose(
+    folder: Path, config: Config, problem: Problem, found: list[Checkpoint]
+) -> tuple[Snapshot | None, int]:
     """The newest checkpoint that belongs to this configuration and to metrics.csv as it is, and its part of that."""
     template = beginning(problem)._replace(metrics=None)  # type: ignore[arg-type]
     try:
@@ -377,7 +396,9 @@ def _run_name(session: Session) -> RunName:
     flat |= {f"learner.{key}": value for key, value in options.items()}
     identity = durable.digest(f"{session.folder.resolve()} {session.about.created}".encode())
     return RunName(
-        session.folder, identity, {"domain": config.domain, "requirement": config.requirement, **settings, **flat}
+        session.folder,
+        identity,
+        {"domain": config.domain, "requirement": config.requirement, **settings, **flat},
     )
 
 

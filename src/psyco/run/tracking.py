@@ -159,7 +159,11 @@ TRACKERS: dict[str, Callable[[RunName], Tracker]] = {
 
 def numbers(metrics: Metrics) -> Iterator[tuple[int, dict[str, float]]]:
     """For every row the episode count and the numbers that it has; NaN and text are left out."""
-    names = [name for name in metrics if name not in ("generation", "episodes") and metrics[name].dtype.kind in "fiu"]
+    names = [
+        name
+        for name in metrics
+        if name not in ("generation", "episodes") and metrics[name].dtype.kind in "fiu"
+    ]
     columns = [metrics[name].tolist() for name in names]
     for step, *row in zip(metrics["episodes"].tolist(), *columns, strict=True):
         yield int(step), {name: float(x) for name, x in zip(names, row, strict=True) if x == x}

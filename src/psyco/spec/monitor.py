@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from psyco.errors import RequirementError
 from psyco.spec.check import END, check_signals
@@ -250,6 +251,9 @@ class _Map(NamedTuple):
     offset: Array
     slope: Array
 
+    def during(self, lower: int, upper: int) -> _Map:
+        return _Map(self.offset[..., lower:upper], self.slope[..., lower:upper])
+
 
 @dataclass(frozen=True)
 class _Algebra:
@@ -266,30 +270,35 @@ class _Algebra:
     crisp: Callable[[_Normal], _Algebra | None] = lambda _: (
         None
     )  # the simpler algebra that suffices for a node
-    seen: dict[_Normal, Array] = field(default_factory=dict)
+    seen: dict[tuple[_Normal, bool], Array] = field(default_factory=dict)
 
     def start(self, node: _Normal) -> Array:
         """The value of a formula at the start of the path, `[...]`."""
-        steps = self.zero.shape[-1]
-        if simpler := self.crisp(node):
-            return simpler.start(node).astype(self.zero.dtype)
+        return self._once(node, True)
+
+    def along(self, node: _Normal) -> Array:
+        """The value of a formula at every position of the path, `[..., T]`."""
+        return self._once(node, False)
+
+    def _once(self, node: _Normal, start: bool) -> Array:
+        if (node, start) not in self.seen:
+            if simpler := self.crisp(node):
+                value = simpler._once(node, start).astype(self.zero.dtype)
+            else:
+                value = self._start(node) if start else self._along(node)
+            self.seen[node, start] = value
+        return self.seen[node, start]
+
+    def _start(self, node: _Normal) -> Array:
         match node:
             case _All(operands):
                 return reduce(self.both, map(self.start, operands))
             case _Any(operands):
                 return reduce(self.either, map(self.start, operands))
-            case _Unrolled("R" | "U" as operator, None, right, bound) if bound is None or bound.upper < steps:
-                fold = self.every if operator == "R" else self.some
-                if fold is not None:  # G is a sum over its window, F a product
-                    return fold(self.along(right)[..., bound and bound.lower : bound and bound.upper + 1])
-        return self.along(node)[..., 0]
-
-    def along(self, node: _Normal) -> Array:
-        """The value of a formula at every position of the path, `[..., T]`."""
-        if node not in self.seen:
-            simpler = self.crisp(node)
-            self.seen[node] = simpler.along(node).astype(self.zero.dtype) if simpler else self._along(node)
-        return self.seen[node]
+            case _Unrolled(_, _, _, bound) if bound is None or bound.upper < self.zero.shape[-1]:
+                return self.unrolled_from_start(node)
+            case _:
+                return self.along(node)[..., 0]
 
     def _along(self, node: _Normal) -> Array:
         match node:
@@ -304,57 +313,84 @@ class _Algebra:
             case _Unrolled():
                 return self.unrolled(node)
 
+    def unrolled_from_start(self, node: _Unrolled) -> Array:
+        """At the start of the path only, for a window that ends within it."""
+        bound = node.bound or Bound(0, self.zero.shape[-1] - 1)
+        fold = {"R": self.every, "U": self.some}.get(node.operator)
+        if node.left is None and fold is not None:  # G is a sum over its window, F a product
+            return fold(self.along(node.right)[..., bound.lower : bound.upper + 1])
+        wait, step, past_end = self.steps(node)
+        value, _ = self.backwards(step.during(bound.lower, bound.upper + 1), past_end[..., 0])
+        return self.backwards(wait.during(0, bound.lower), value)[0] if bound.lower else value
+
     def unrolled(self, node: _Unrolled) -> Array:
-        """Appendix B: compose the steps of the window, then apply them to what holds past its end."""
-        zero, one = self.zero, self.one
-        left, right = node.left and self.along(node.left), self.along(node.right)
-        if node.operator in ("U", "W"):  # φ2 ∨ (φ1 ∧ x) = (φ2 ∨ φ1) ∧ (φ2 ∨ x)
-            step = _Map(zero if left is None else self.either(right, left), right)
-            wait = _Map(zero if left is None else left, one)
-        else:  # φ2 ∧ (φ1 ∨ x)
-            step = _Map(right, one if left is None else left)
-            wait = _Map(zero, one if left is None else left)
-        past_end = one if node.operator in ("U", "M") else zero
+        """At every position of the path."""
+        wait, step, past_end = self.steps(node)
         if node.bound is None:
-            window = self.window(step, zero.shape[-1], past=_Map(zero, one))
-        else:
-            lower, upper = node.bound.lower, node.bound.upper
-            window = self.then(self.window(wait, lower), self.window(step, upper - lower + 1), lower)
-        return self.both(window.offset, self.either(window.slope, past_end))
+            return self.backwards(step, past_end[..., 0])[1]
+        lower, upper = node.bound.lower, node.bound.upper
+        window = self.window(step, upper - lower + 1)
+        if lower:
+            window = self.around(self.window(wait, lower), window, min(lower, past_end.shape[-1]))
+        return self.apply(window, past_end)
 
-    def window(self, step: _Map, length: int, past: _Map | None = None) -> _Map:
-        """The maps of `length` consecutive steps composed, from every position; log2(length) compositions.
+    def steps(self, node: _Unrolled) -> tuple[_Map, _Map, Array]:
+        """What each state does while the operator waits for its window, what inside it, and what is past its end."""
+        left, right = node.left and self.along(node.left), self.along(node.right)
+        past_end = self.one if node.operator in ("U", "M") else self.zero
+        if node.operator in ("U", "W"):  # φ2 ∨ (φ1 ∧ x) = (φ2 ∨ φ1) ∧ (φ2 ∨ x)
+            waiting = self.zero if left is None else left
+            return _Map(waiting, self.one), _Map(self.either(right, waiting), right), past_end
+        waiting = self.one if left is None else left
+        return _Map(self.zero, waiting), _Map(right, waiting), past_end  # φ2 ∧ (φ1 ∨ x)
 
-        Past the last position stands the map `past`; by default the last state repeats.
-        """
-        done, composed = 0, _Map(self.zero, self.one)
-        span = 1  # `step` covers that many steps
-        while length:
-            if length & 1:
-                composed, done = self.then(composed, step, done, past), done + span
-            length >>= 1
-            if length:
-                step, span = self.then(step, step, span, past), 2 * span
-        return composed
+    def apply(self, step: _Map, value: Array) -> Array:
+        return self.both(step.offset, self.either(step.slope, value))
 
-    def then(self, first: _Map, second: _Map, steps: int, past: _Map | None = None) -> _Map:
-        """`first` here, around `second` that many steps later."""
-        beyond = past or _Map(None, None)
-        offset = _later(self.xp, second.offset, steps, beyond.offset)
-        slope = _later(self.xp, second.slope, steps, beyond.slope)
-        return _Map(
-            self.both(first.offset, self.either(first.slope, offset)), self.either(first.slope, slope)
-        )
+    def around(self, first: _Map, second: _Map, steps: Array | int) -> _Map:
+        """`first` of what `second` makes that many steps later."""
+        offset, slope = _later(self.xp, second.offset, steps), _later(self.xp, second.slope, steps)
+        return _Map(self.apply(first, offset), self.either(first.slope, slope))
+
+    def backwards(self, step: _Map, value: Array) -> tuple[Array, Array]:
+        """Apply the steps from the last to the first: the result `[...]`, and all on the way `[..., T]`."""
+
+        def back(value: Array, step: _Map) -> tuple[Array, Array]:
+            value = self.apply(step, value)
+            return value, value
+
+        by_time = _Map(*(self.xp.moveaxis(each, -1, 0) for each in step))
+        if self.xp is not np:
+            value, values = lax.scan(back, value, by_time, reverse=True)
+            return value, jnp.moveaxis(values, 0, -1)
+        values = np.empty_like(by_time.offset)
+        for t in reversed(range(len(values))):
+            value, values[t] = back(value, _Map(by_time.offset[t], by_time.slope[t]))
+        return value, np.moveaxis(values, 0, -1)
+
+    def window(self, step: _Map, length: int) -> _Map:
+        """`length` consecutive steps as one, from every position, by repeated doubling; the last state repeats."""
+        xp, last = self.xp, np.int32(self.zero.shape[-1])
+
+        def double(state: tuple[_Map, Array, _Map, Array], bit: Array) -> tuple[Any, None]:
+            composed, done, step, span = state  # `composed` covers `done` steps, `step` covers `span`
+            longer = self.around(composed, step, done)
+            composed = _Map(*(xp.where(bit, new, old) for new, old in zip(longer, composed, strict=True)))
+            done = xp.minimum(done + span * bit, last)  # further ahead it is the last state all the same
+            return (composed, done, self.around(step, step, span), xp.minimum(2 * span, last)), None
+
+        state = (_Map(self.zero, self.one), np.int32(0), step, np.int32(1))
+        bits = np.array([length >> i & 1 for i in range(length.bit_length())], np.int32)
+        if xp is not np:  # a loop, also because XLA takes minutes over nested formulas unrolled
+            return lax.scan(double, state, bits)[0][0]
+        for bit in bits:
+            state, _ = double(state, bit)
+        return state[0]
 
 
-def _later(xp: ModuleType, x: Array, steps: int, past: Array | None = None) -> Array:
-    """x some steps later; what lies past the end is the last state again, or `past`."""
-    length = x.shape[-1]
-    steps = min(steps, length if past is not None else length - 1)
-    if steps == 0:
-        return x
-    tail = xp.broadcast_to(x[..., -1:], (*x.shape[:-1], steps)) if past is None else past[..., :steps]
-    return xp.concatenate([x[..., steps:], tail], axis=-1)
+def _later(xp: ModuleType, x: Array, steps: Array | int) -> Array:
+    """x some steps later; past the end it is the last state again."""
+    return x[..., xp.minimum(xp.arange(x.shape[-1], dtype=np.int32) + steps, x.shape[-1] - 1)]
 
 
 def _violations(path: _Path) -> _Algebra:

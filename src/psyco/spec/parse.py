@@ -59,7 +59,7 @@ _ASCII = {
     "·": "*",
 }
 _RESERVED = {"A", "E", "I", "S"}  # PRISM's other operators; C F G P R U W X are words of the grammar
-_BINARY = {"U": Until, "W": WeakUntil, "R": Release}
+_BINARY: dict[str, type[Until | WeakUntil | Release]] = {"U": Until, "W": WeakUntil, "R": Release}
 
 
 def parse(text: str) -> Requirement:
@@ -236,8 +236,9 @@ class _Builder(Transformer_NonRecursive[Token, Any]):
         return self.boolean("a path formula", path)
 
     def binary(self, left: _Piece, word: Token, bound: Bound | None, right: _Piece) -> _Piece:
-        operands = self.boolean(word, left), self.boolean(word, right)
-        return self.piece(_BINARY[str(word)](*operands, bound), left.place, left, right)
+        a, b = self.boolean(word, left), self.boolean(word, right)
+        node: Formula = _BINARY[str(word)](a, b, bound)
+        return self.piece(node, left.place, left, right)
 
     def prefix(self, word: Token, bound: Bound | None, body: _Piece) -> _Piece:
         symbol, operand = _ASCII.get(word, str(word)), self.boolean(word, body)

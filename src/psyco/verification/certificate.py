@@ -149,6 +149,11 @@ class Certificate:
             lines += [f"  {f.name or f.constraint}: {f.guarantee.statement}" for f in self.findings]
         return "\n".join(lines)
 
+    def with_looks(self, looks: tuple[Look, ...]) -> Certificate:
+        """The same with another list of looks, and the guarantee that goes with it."""
+        guarantee = guarantee_of_all(self.findings, looks, self.share)
+        return dataclasses.replace(self, looks=looks, guarantee=guarantee)
+
     @property
     def subject(self) -> str:
         """What was verified, in a few words."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,17 +13,18 @@ from numpy.typing import NDArray
 
 from psyco.domain.base import Domain, parameters
 from psyco.errors import RequirementError, RunError
-from psyco.policy import Policy
+from psyco.foreign import AnyPolicy, as_policy
 from psyco.rollout.episodes import Episodes, Sampler, Stream, episode_keys, stream_key
 from psyco.rollout.sampler import make_sampler, on_workers
 from psyco.spec.formula import Requirement
 from psyco.spec.parse import parse
 from psyco.verification.base import Progress, Test, Verdict, overall, run_tests
 from psyco.verification.bayes import posterior_mass
-from psyco.verification.certificate import Certificate, Subject, certify, guarantee_of_all, now
+from psyco.verification.certificate import Certificate, Subject, certify, now
 from psyco.verification.methods import DEFAULT_METHOD, make_tests
 
 DEFAULT_MAX_EPISODES = 10_000
+HOST_BATCH = 64  # where an episode takes long, few more than a test needs
 BATCH = 250  # episodes sampled at once; a test still consumes them one by one
 
 
@@ -50,7 +50,7 @@ class Verification(NamedTuple):
 
 
 def verify(
-    policy: Policy,
+    policy: AnyPolicy | str | Callable[[Any], Any],
     domain: Domain,
     requirement: Requirement | str,
     *,
@@ -69,7 +69,8 @@ def verify(
     """Verify a policy on fresh episodes and say exactly what was shown.
 
     Args:
-        policy: what is to be verified.
+        policy: what is to be verified: ours, a file, a policy of others (see `psyco.foreign`), or any function from
+            observation to action.
         domain: where it acts.
         requirement: what must hold, as text or parsed.
         method: how the constraints are tested, a name in `METHODS`.
@@ -86,6 +87,7 @@ def verify(
     """
     requirement = parse(requirement) if isinstance(requirement, str) else requirement
     check_decidable(requirement)
+    policy = as_policy(policy)
     policy.check(domain)
     domain = on_workers(domain, workers=workers, ray=ray, step_timeout=step_timeout)
     earlier = () if after is None else after.looks
@@ -118,7 +120,7 @@ class Selection(NamedTuple):
 
 
 def certify_candidates(
-    candidates: Sequence[Policy],
+    candidates: Sequence[AnyPolicy],
     domain: Domain,
     requirement: Requirement | str,
     *,
@@ -147,9 +149,7 @@ def certify_candidates(
         if certificates[-1].verdict is Verdict.SATISFIED:
             return Selection(i, certificates[-1])
     best = max(range(len(certificates)), key=lambda i: _closeness(certificates[i]))
-    own, looks = certificates[best], certificates[-1].looks
-    guarantee = guarantee_of_all(own.findings, looks, own.share)
-    return Selection(best, dataclasses.replace(own, looks=looks, guarantee=guarantee))
+    return Selection(best, certificates[best].with_looks(certificates[-1].looks))
 
 
 def look_share(look: int, *, of: int | None = None) -> float:
@@ -214,7 +214,7 @@ def verify_parameters(
 
 def sample(sampler: Sampler, theta: Array, key: Array, count: int) -> Iterator[Episodes]:
     """Episodes 0 to count-1 of a stream for one parameter vector `[D]`, batch by batch."""
-    size = min(BATCH, count)
+    size = min(BATCH if sampler.compiled else HOST_BATCH, count)
     for first in range(0, count, size):
         if sampler.compiled:
             yield jax.device_get(_batch(sampler, size, theta, key, np.uint32(first)))

@@ -1,0 +1,475 @@
+"use strict";
+// Draws the charts and plays the episodes from the JSON in the page. Texts only ever become text nodes.
+(() => {
+const $ = (id) => document.getElementById(id);
+const page = JSON.parse($("data").textContent);
+let data = page;
+const view = { zoom: null, smooth: true, hidden: new Set() }; // shared by all charts
+
+// ---- small tools -------------------------------------------------------------------------------------------
+
+function element(space, name, attributes, children) {
+  const node = space ? document.createElementNS(space, name) : document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  node.append(...children);
+  return node;
+}
+const html = (name, attributes = {}, ...children) => element(null, name, attributes, children);
+const svg = (name, attributes = {}, ...children) => element("http://www.w3.org/2000/svg", name, attributes, children);
+const clamp = (x, low, high) => Math.min(high, Math.max(low, x));
+const isNumber = (x) => typeof x === "number" && Number.isFinite(x);
+
+function short(x) {
+  if (!isNumber(x)) return "–";
+  const size = Math.abs(x);
+  if (size >= 1000) return Math.round(x).toLocaleString("en-US");
+  return String(Number(x.toPrecision(size >= 1 ? 4 : 3)));
+}
+
+function ticks(low, high, count) {
+  const raw = (high - low) / count || 1;
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 2.5, 5, 10].map((k) => k * power).find((k) => k >= raw);
+  const found = [];
+  for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9; k++) found.push(Number((k * step).toPrecision(12)));
+  return found;
+}
+
+function moving(values) {
+  // The mean over a window of a fiftieth of the run, of the values that are there.
+  const reach = Math.floor(values.length / 100);
+  const sums = [0], counts = [0];
+  values.forEach((v, i) => { sums.push(sums[i] + (isNumber(v) ? v : 0)); counts.push(counts[i] + isNumber(v)); });
+  return values.map((v, i) => {
+    const from = Math.max(0, i - reach), to = Math.min(values.length, i + reach + 1), n = counts[to] - counts[from];
+    return n ? (sums[to] - sums[from]) / n : null;
+  });
+}
+
+function pathOf(xs, ys, X, Y) {
+  let d = "", pen = false;
+  for (let i = 0; i < xs.length; i++) {
+    if (!isNumber(ys[i])) { pen = false; continue; }
+    d += `${pen ? "L" : "M"}${X(xs[i]).toFixed(1)} ${Y(ys[i]).toFixed(1)}`;
+    pen = true;
+  }
+  return d;
+}
+
+// ---- a frame with axes, hover and zoom -------------------------------------------------------------------------
+
+const MARGIN = { left: 52, right: 12, top: 10, bottom: 24 };
+
+function frame(box, xRange, yRange, xLabel) {
+  const width = Math.max(260, box.clientWidth || 480), height = Math.round(clamp(width * 0.5, 190, 270));
+  const X = (x) => MARGIN.left + ((x - xRange[0]) / (xRange[1] - xRange[0] || 1)) * (width - MARGIN.left - MARGIN.right);
+  const Y = (y) => height - MARGIN.bottom - ((y - yRange[0]) / (yRange[1] - yRange[0] || 1)) * (height - MARGIN.top - MARGIN.bottom);
+  const inverse = (pixel) => xRange[0] + ((pixel - MARGIN.left) / (width - MARGIN.left - MARGIN.right)) * (xRange[1] - xRange[0]);
+  const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img" });
+  const axis = svg("g", { class: "axis" });
+  for (const y of ticks(...yRange, 5)) {
+    axis.append(svg("line", { x1: MARGIN.left, x2: width - MARGIN.right, y1: Y(y), y2: Y(y) }));
+    axis.append(svg("text", { x: MARGIN.left - 7, y: Y(y) + 4, "text-anchor": "end" }, short(y)));
+  }
+  for (const x of ticks(...xRange, width < 360 ? 3 : 5)) {
+    const anchor = X(x) > width - 40 ? "end" : "middle";
+    axis.append(svg("text", { x: anchor === "end" ? width - MARGIN.right : X(x), y: height - 6, "text-anchor": anchor }, xLabel(x)));
+  }
+  root.append(axis);
+  box.replaceChildren(root);
+  return { root, X, Y, inverse, width, height, box };
+}
+
+const place = (area, event) => {
+  const bounds = area.root.getBoundingClientRect();
+  return ((event.clientX - bounds.left) / bounds.width) * area.width;
+};
+
+function showTip(area, pixel, lines) {
+  let tip = area.box.querySelector(".tip");
+  if (!tip) area.box.append((tip = html("div", { class: "tip" })));
+  tip.replaceChildren(...lines.map((line) => html("div", {}, line)));
+  const share = pixel / area.width;
+  tip.style.top = "12px";
+  tip.style.left = share < 0.55 ? `${share * 100 + 3}%` : "auto";
+  tip.style.right = share < 0.55 ? "auto" : `${(1 - share) * 100 + 3}%`;
+}
+
+function hideTip(area) {
+  area.box.querySelector(".tip")?.remove();
+  area.root.querySelectorAll(".hover").forEach((node) => node.remove());
+}
+
+// ---- the curves --------------------------------------------------------------------------------------------------
+
+const CHARTS = [
+  { id: "return", title: "Return", series: [["return", "return"]], dots: ["verified_return", "when verified"] },
+  { id: "satisfied", title: "Share of satisfying episodes", series: [["satisfied", "satisfied"]], dots: ["verified_share", "when verified"], limits: "p" },
+  { id: "c_sat", title: "Confidence", series: [["c_sat", "c_sat while learning"]], dots: ["verified_confidence", "when verified"], limits: "c" },
+  { id: "lambda", title: "λ, the weight of return against cost", series: [["lambda", "λ"]] },
+  { id: "split", title: "Return, split by outcome", series: [["return_satisfying", "satisfying episodes"], ["return_violating", "violating episodes"]] },
+  { id: "cost", title: "Cost", series: [["cost", "mean cost"]] },
+];
+
+function seriesOf(chart) {
+  const many = data.runs.length > 1;
+  const found = [];
+  data.runs.forEach((run, r) => chart.series.forEach(([key, label], s) => {
+    const ys = run.curves[key];
+    if (!ys || !ys.some(isNumber)) return;
+    const name = many ? run.name + (chart.series.length > 1 ? `, ${label}` : "") : label;
+    found.push({ name, xs: run.curves.episodes, raw: ys, soft: moving(ys), colour: `s${(many ? r * chart.series.length + s : s) % 6}` });
+  }));
+  return found;
+}
+
+function dotsOf(chart) {
+  if (!chart.dots || data.runs.length > 1) return [];
+  return data.runs[0].checks.filter((check) => isNumber(check[chart.dots[0]]));
+}
+
+function drawCharts() {
+  const any = data.runs.some((run) => run.curves.episodes?.length);
+  $("learning").hidden = !any;
+  if (!any) return;
+  // All frames first: how wide one is depends on how many there are.
+  for (const chart of CHARTS) {
+    chart.all = seriesOf(chart);
+    const figure = $(`chart-${chart.id}`);
+    if (!chart.all.length) figure?.remove();
+    else if (!figure) $("charts").append(html("figure", { class: "chart", id: `chart-${chart.id}` }, html("figcaption"), html("div", { class: "plot" })));
+  }
+  for (const chart of CHARTS) if (chart.all.length) drawChart(chart, $(`chart-${chart.id}`), chart.all, dotsOf(chart));
+}
+
+function drawChart(chart, figure, all, checks) {
+  const [caption, box] = figure.children;
+  const legend = html("span", { class: "legend" });
+  const item = (name, mark) => {
+    const key = `${chart.id}/${name}`;
+    const button = html("button", { type: "button", "aria-pressed": String(!view.hidden.has(key)) }, mark, name);
+    button.addEventListener("click", () => { view.hidden.has(key) ? view.hidden.delete(key) : view.hidden.add(key); drawCharts(); });
+    legend.append(button);
+  };
+  all.forEach((s) => item(s.name, html("span", { class: `key ${s.colour}` })));
+  if (checks.length) item(chart.dots[1], html("span", { class: "key dot" }));
+  caption.replaceChildren(html("span", {}, chart.title), legend);
+
+  const shown = all.filter((s) => !view.hidden.has(`${chart.id}/${s.name}`));
+  const dots = checks.length && !view.hidden.has(`${chart.id}/${chart.dots[1]}`) ? checks : [];
+  const last = Math.max(...all.map((s) => s.xs[s.xs.length - 1]));
+  const xRange = view.zoom ? [Math.max(0, view.zoom[0]), Math.min(last, view.zoom[1])] : [0, last];
+  const inside = (x) => x >= xRange[0] && x <= xRange[1];
+  const limits = (chart.limits && data.limits[chart.limits]) || [];
+  const values = shown.flatMap((s) => (view.smooth ? s.soft : s.raw).filter((y, i) => isNumber(y) && inside(s.xs[i])));
+  values.push(...dots.filter((c) => inside(c.episodes)).map((c) => c[chart.dots[0]]), ...(values.length ? limits : []));
+  let low = Math.min(...values), high = Math.max(...values);
+  if (!values.length) [low, high] = [0, 1];
+  if (high - low < 1e-9) [low, high] = [low - 0.5, high + 0.5];
+  const pad = (high - low) * 0.06;
+  const area = frame(box, xRange, [low - pad, high + pad], (x) => (x >= 1000 ? `${short(x / 1000)}k` : short(x)));
+  area.root.setAttribute("aria-label", `${chart.title} over training episodes`);
+  const clip = `clip-${chart.id}`;
+  area.root.append(svg("clipPath", { id: clip }, svg("rect", { x: MARGIN.left, y: MARGIN.top - 4, width: area.width - MARGIN.left - MARGIN.right, height: area.height - MARGIN.top - MARGIN.bottom + 8 })));
+  const plot = svg("g", { "clip-path": `url(#${clip})` });
+  for (const s of shown) {
+    if (view.smooth && s.xs.length > 100 && data.runs.length === 1) plot.append(svg("path", { class: `line faint ${s.colour}`, d: pathOf(s.xs, s.raw, area.X, area.Y) }));
+    plot.append(svg("path", { class: `line ${s.colour}`, d: pathOf(s.xs, view.smooth ? s.soft : s.raw, area.X, area.Y) }));
+  }
+  const marks = svg("g", { class: "dots" });
+  for (const check of dots) marks.append(svg("circle", { class: check.verdict.toLowerCase(), cx: area.X(check.episodes), cy: area.Y(check[chart.dots[0]]), r: 2.6 }));
+  plot.append(marks);
+  area.root.append(plot);
+  for (const limit of limits) {
+    area.root.append(svg("g", { class: "limit" },
+      svg("line", { x1: MARGIN.left, x2: area.width - MARGIN.right, y1: area.Y(limit), y2: area.Y(limit) }),
+      svg("text", { x: area.width - MARGIN.right, y: area.Y(limit) - 5, "text-anchor": "end" }, `required ${limit}`)));
+  }
+  interact(area, chart, shown, dots, xRange);
+}
+
+function interact(area, chart, shown, dots, xRange) {
+  let from = null;
+  const hover = (event) => {
+    hideTip(area);
+    if (!shown.length) return;
+    const x = clamp(area.inverse(place(area, event)), ...xRange);
+    const xs = shown[0].xs;
+    const i = nearest(xs, x);
+    const lines = [`episode ${xs[i].toLocaleString("en-US")}`];
+    const group = svg("g", { class: "hover" }, svg("line", { class: "cursor", x1: area.X(xs[i]), x2: area.X(xs[i]), y1: MARGIN.top, y2: area.height - MARGIN.bottom }));
+    for (const s of shown) {
+      const j = nearest(s.xs, xs[i]), y = (view.smooth ? s.soft : s.raw)[j];
+      lines.push(`${s.name}: ${short(y)}` + (view.smooth && isNumber(s.raw[j]) && s.xs.length > 100 ? ` (here ${short(s.raw[j])})` : ""));
+      if (isNumber(y)) group.append(svg("circle", { class: `marker ${s.colour}`, cx: area.X(s.xs[j]), cy: area.Y(y), r: 4 }));
+    }
+    if (dots.length) {
+      const check = dots[nearest(dots.map((c) => c.episodes), xs[i])];
+      lines.push(`verified at ${check.episodes.toLocaleString("en-US")}: ${short(check[chart.dots[0]])}, ${check.verdict.toLowerCase()}`);
+    }
+    area.root.append(group);
+    if (from !== null) {
+      const [a, b] = [from, place(area, event)].sort((p, q) => p - q);
+      group.append(svg("rect", { class: "selection", x: a, width: b - a, y: MARGIN.top, height: area.height - MARGIN.top - MARGIN.bottom }));
+    }
+    showTip(area, area.X(xs[i]), lines);
+  };
+  area.root.addEventListener("pointerdown", (event) => { from = place(area, event); area.root.setPointerCapture(event.pointerId); });
+  area.root.addEventListener("pointermove", hover);
+  area.root.addEventListener("pointerleave", () => { if (from === null) hideTip(area); });
+  area.root.addEventListener("pointercancel", () => { from = null; hideTip(area); });
+  area.root.addEventListener("pointerup", (event) => {
+    const start = from, end = place(area, event);
+    from = null;
+    if (start === null || Math.abs(end - start) < 8) return hover(event);
+    zoom([start, end].map((pixel) => clamp(area.inverse(pixel), ...xRange)).sort((a, b) => a - b));
+  });
+  area.root.addEventListener("dblclick", () => zoom(null));
+}
+
+function nearest(xs, x) {
+  let low = 0, high = xs.length - 1;
+  while (high - low > 1) { const middle = (low + high) >> 1; if (xs[middle] < x) low = middle; else high = middle; }
+  return Math.abs(xs[low] - x) <= Math.abs(xs[high] - x) ? low : high;
+}
+
+function zoom(range) { view.zoom = range; drawCharts(); }
+
+// ---- the posterior over p ------------------------------------------------------------------------------------------
+
+function logGamma(x) { // Lanczos
+  const c = [76.18009172947146, -86.50532032941677, 24.01409824083091, -1.231739572450155, 0.1208650973866179e-2, -0.5395239384953e-5];
+  let sum = 1.000000000190015;
+  c.forEach((value, i) => { sum += value / (x + 1 + i); });
+  return (x + 0.5) * Math.log(x + 5.5) - (x + 5.5) + Math.log((2.5066282746310005 * sum) / x);
+}
+
+function drawPosteriors() {
+  const all = data.posteriors || [];
+  $("belief").hidden = !all.length;
+  if (!all.length) return;
+  $("belief-note").textContent = all[0].source === "certificate"
+    ? "The posterior over the probability p that an episode of the final policy satisfies the formula, from a uniform prior and the certificate's episodes."
+    : "The posterior over p from the latest verification during learning; the certificate comes at the end.";
+  $("posteriors").replaceChildren(...all.map((p) => html("figure", { class: "chart" }, html("figcaption", {}, `${p.label}: ${p.satisfied.toLocaleString("en-US")} satisfied, ${p.violated.toLocaleString("en-US")} violated`), html("div", { class: "plot" }))));
+  all.forEach((p, i) => drawPosterior(p, $("posteriors").children[i].children[1]));
+}
+
+function drawPosterior(p, box) {
+  const a = p.satisfied + 1, b = p.violated + 1;
+  const mean = a / (a + b), deviation = Math.sqrt((mean * (1 - mean)) / (a + b + 1));
+  const bounds = [p.lower, p.upper].filter((x) => x > 0 && x < 1);
+  const low = Math.max(0, Math.min(mean - 5 * deviation, ...bounds) - deviation);
+  const high = Math.min(1, Math.max(mean + 5 * deviation, ...bounds) + deviation);
+  const scale = logGamma(a + b) - logGamma(a) - logGamma(b);
+  const density = (x) => Math.exp(scale + (a - 1) * Math.log(Math.max(x, 1e-300)) + (b - 1) * Math.log(Math.max(1 - x, 1e-300)));
+  const xs = Array.from({ length: 301 }, (_, i) => low + (i / 300) * (high - low));
+  const ys = xs.map(density), top = Math.max(...ys);
+  const area = frame(box, [low, high], [0, top * 1.12], short);
+  area.root.setAttribute("aria-label", "posterior density of p");
+  const under = (from, to, kind) => {
+    if (to <= from) return;
+    const part = [from, ...xs.filter((x) => x > from && x < to), to];
+    const line = pathOf(part, part.map(density), area.X, area.Y);
+    area.root.append(svg("path", { class: `area ${kind}`, d: `${line}L${area.X(to)} ${area.Y(0)}L${area.X(from)} ${area.Y(0)}Z` }));
+  };
+  const [from, to] = [clamp(p.lower, low, high), clamp(p.upper, low, high)];
+  under(low, from, ""); under(from, to, "good"); under(to, high, "");
+  area.root.append(svg("path", { class: "density", d: pathOf(xs, ys, area.X, area.Y) }));
+  for (const x of bounds) {
+    const right = area.X(x) > area.width * 0.6;
+    area.root.append(svg("g", { class: "limit" },
+      svg("line", { x1: area.X(x), x2: area.X(x), y1: MARGIN.top, y2: area.height - MARGIN.bottom }),
+      svg("text", { x: area.X(x) + (right ? -6 : 6), y: MARGIN.top + 12, "text-anchor": right ? "end" : "start" }, `p_req ${x}`)));
+  }
+  const left = area.X(mean) > area.width * 0.5;
+  const corner = { x: left ? MARGIN.left + 8 : area.width - MARGIN.right - 4, "text-anchor": left ? "start" : "end" };
+  area.root.append(svg("g", { class: "limit" }, svg("text", { ...corner, y: MARGIN.top + 34 }, `c_sat ${p.mass.toFixed(4)}`), svg("text", { ...corner, y: MARGIN.top + 50 }, `required ${p.confidence}`)));
+  area.root.addEventListener("pointermove", (event) => {
+    hideTip(area);
+    const x = clamp(area.inverse(place(area, event)), low, high);
+    area.root.append(svg("g", { class: "hover" }, svg("line", { class: "cursor", x1: area.X(x), x2: area.X(x), y1: MARGIN.top, y2: area.height - MARGIN.bottom })));
+    showTip(area, area.X(x), [`p = ${x.toFixed(4)}`, `density ${short(density(x))}`]);
+  });
+  area.root.addEventListener("pointerleave", () => hideTip(area));
+}
+
+// ---- sample episodes --------------------------------------------------------------------------------------------------
+
+const player = { index: 0, time: 0, playing: false, before: 0, drawn: "" };
+const STEPS_PER_SECOND = 12;
+
+const current = () => data.trajectories.episodes[player.index];
+
+function drawEpisodes() {
+  const all = data.trajectories;
+  $("episodes").hidden = !all?.episodes.length;
+  if (!all?.episodes.length) return;
+  const drawn = JSON.stringify(all);
+  if (drawn === player.drawn) return; // live news without new episodes: go on playing
+  player.drawn = drawn;
+  player.index = Math.min(player.index, all.episodes.length - 1);
+  $("episodes-note").textContent = `${all.episodes.length} of ${all.looked_at} episodes of the current policy; ${all.violating} of the ${all.looked_at} violate the requirement. Violations are marked in red.`;
+  $("thumbs").replaceChildren(...all.episodes.map((episode, i) => {
+    const good = episode.satisfied.every(Boolean);
+    const picture = svg("svg", { viewBox: "0 0 120 120", role: "img", "aria-label": `episode ${episode.number}` });
+    paint(picture, episode, episode.steps, 120, true);
+    const label = html("span", good ? {} : { class: "broken" }, `${good ? "✓" : "✗"} return ${short(episode.return)}`);
+    const button = html("button", { type: "button" }, picture, label);
+    button.addEventListener("click", () => { player.index = i; player.time = 0; play(true); choose(); });
+    return button;
+  }));
+  choose();
+}
+
+function choose() {
+  const episode = current();
+  [...$("thumbs").children].forEach((button, i) => button.setAttribute("aria-pressed", String(i === player.index)));
+  $("scrub").max = episode.steps;
+  $("ticks").replaceChildren(...episode.violations.map((step) => {
+    const tick = html("i", { title: `violation at step ${step}` });
+    tick.style.left = `${(step / Math.max(1, episode.steps)) * 100}%`;
+    return tick;
+  }));
+  drawMoment();
+}
+
+function drawMoment() {
+  const episode = current(), step = Math.floor(player.time + 1e-6);
+  $("scrub").value = player.time;
+  const stage = $("stage");
+  if (!stage.firstChild) stage.append(svg("svg", { viewBox: "0 0 420 420", role: "img", "aria-label": "episode" }));
+  stage.firstChild.replaceChildren();
+  paint(stage.firstChild, episode, player.time, 420, false);
+  const violating = episode.violations.includes(step);
+  stage.classList.toggle("violating", violating);
+  const values = Object.entries(episode.signals).filter(([, v]) => isNumber(v[step])).map(([name, v]) => `${name} ${short(v[step])}`);
+  $("moment").replaceChildren(`step ${step} of ${episode.steps} · ${values.join(" · ")}`, ...(violating ? [" ", html("b", {}, "violation")] : []));
+}
+
+function paint(root, episode, time, size, small) {
+  if (data.trajectories.scene) paintScene(root, episode, time, size, small);
+  else paintSignals(root, episode, time, size, small);
+}
+
+function paintScene(root, episode, time, size, small) {
+  const scene = data.trajectories.scene, pad = small ? 2 : 6;
+  const span = Math.max(scene.high[0] - scene.low[0], scene.high[1] - scene.low[1]);
+  const unit = (size - 2 * pad) / span;
+  const X = (x) => pad + (x - scene.low[0]) * unit, Y = (y) => size - pad - (y - scene.low[1]) * unit;
+  const step = Math.floor(time + 1e-6), rest = time - step;
+  root.append(svg("rect", { class: "frame", x: pad, y: pad, width: (scene.high[0] - scene.low[0]) * unit, height: (scene.high[1] - scene.low[1]) * unit, rx: 3 }));
+  const names = svg("g", { class: "names" });
+  scene.bodies.forEach((body, b) => {
+    const path = episode.signals[body], colour = b % 2 ? "s0" : "s1";
+    const at = (i) => path[Math.min(i, path.length - 1)];
+    const now = at(step).map((x, k) => x + (at(step + 1)[k] - x) * rest);
+    const points = [...path.slice(0, step + 1), now];
+    // Older parts fade: time as a gradient, in a few strokes.
+    const pieces = 6;
+    for (let k = 0; k < pieces; k++) {
+      const part = points.slice(Math.floor((k * (points.length - 1)) / pieces), Math.floor(((k + 1) * (points.length - 1)) / pieces) + 1);
+      if (part.length < 2) continue;
+      const d = part.map((p, i) => `${i ? "L" : "M"}${X(p[0]).toFixed(1)} ${Y(p[1]).toFixed(1)}`).join("");
+      root.append(svg("path", { class: `trail ${colour}`, d, "stroke-width": small ? 1.3 : 2.2, opacity: 0.2 + (0.7 * (k + 1)) / pieces }));
+    }
+    root.append(svg("circle", { class: `body ${colour}`, cx: X(now[0]), cy: Y(now[1]), r: Math.max(small ? 3 : 6, (scene.contact * unit) / 2) }));
+    const left = X(now[0]) > size * 0.8;
+    if (!small) names.append(svg("text", { class: colour, x: X(now[0]) + (left ? -10 : 10), y: Math.max(16, Y(now[1]) - 9), "text-anchor": left ? "end" : "start" }, body));
+  });
+  const [first, second] = scene.bodies.map((body) => episode.signals[body]);
+  const reach = small ? 3 : 6;
+  for (let i = 0; second && i <= step; i++) {
+    const [x, y] = [X(second[i][0]), Y(second[i][1])];
+    if (episode.violations.includes(i)) {
+      root.append(svg("path", { class: "cross", d: `M${x - reach} ${y - reach}L${x + reach} ${y + reach}M${x - reach} ${y + reach}L${x + reach} ${y - reach}` }));
+    } else if (Math.hypot(first[i][0] - second[i][0], first[i][1] - second[i][1]) < scene.contact) {
+      root.append(svg("circle", { class: "contact", cx: x, cy: y, r: reach }));
+    }
+  }
+  root.append(names);
+}
+
+function paintSignals(root, episode, time, size, small) {
+  // A domain without a scene: every number over time, each on its own scale, with a cursor.
+  const rows = Object.entries(episode.signals).flatMap(([name, values]) => {
+    const first = values[0];
+    if (typeof first === "number") return [[name, values]];
+    return Array.isArray(first) ? first.slice(0, 4).map((_, k) => [`${name}[${k}]`, values.map((v) => v[k])]) : [];
+  }).filter(([name]) => name !== "return").slice(0, small ? 3 : 7);
+  const height = size / Math.max(1, rows.length), X = (i) => 4 + (i / Math.max(1, episode.steps)) * (size - 8);
+  rows.forEach(([name, values], r) => {
+    const low = Math.min(...values), high = Math.max(...values);
+    const Y = (v) => r * height + height - 6 - ((v - low) / (high - low || 1)) * (height - (small ? 10 : 26));
+    root.append(svg("path", { class: `line s${r % 6}`, d: pathOf(values.map((_, i) => i), values, X, Y) }));
+    if (!small) root.append(svg("g", { class: `names s${r % 6}` }, svg("text", { x: 4, y: r * height + 13 }, `${name}  ${short(values[Math.floor(time + 1e-6)])}`)));
+  });
+  for (const step of episode.violations) root.append(svg("line", { class: "cross", x1: X(step), x2: X(step), y1: 0, y2: size, opacity: 0.45 }));
+  if (!small) root.append(svg("line", { class: "cursor", x1: X(time), x2: X(time), y1: 0, y2: size }));
+}
+
+function play(on) {
+  player.playing = on;
+  $("play").textContent = on ? "❚❚" : "▶";
+  $("play").setAttribute("aria-label", on ? "Pause" : "Play");
+  player.before = performance.now();
+  if (on) requestAnimationFrame(tick);
+}
+
+function tick(now) {
+  if (!player.playing) return;
+  player.time = Math.min(current().steps, player.time + Math.max(0, ((now - player.before) / 1000) * STEPS_PER_SECOND));
+  player.before = now;
+  drawMoment();
+  if (player.time >= current().steps) play(false);
+  else requestAnimationFrame(tick);
+}
+
+// ---- all of it, and news ---------------------------------------------------------------------------------------------
+
+function draw() {
+  $("certificate-section").hidden = !$("certificate").childElementCount;
+  drawCharts();
+  drawPosteriors();
+  drawEpisodes();
+}
+
+function replaceSections(sections) {
+  for (const [id, content] of Object.entries(sections)) {
+    const open = [...$(id).querySelectorAll("details")].map((node) => node.open);
+    $(id).innerHTML = content; // escaped by the server, as the page itself was
+    $(id).querySelectorAll("details").forEach((node, i) => { if (i < open.length) node.open = open[i]; });
+  }
+}
+
+async function news(version) {
+  let wait = 1000;
+  try {
+    const answer = await fetch(`data.json?version=${encodeURIComponent(version)}`, { cache: "no-store" });
+    if (answer.status === 200) {
+      const latest = await answer.json();
+      version = latest.version;
+      data = latest.data;
+      replaceSections(latest.sections);
+      draw();
+    }
+  } catch { wait = 5000; } // the server has gone: what was shown stays
+  setTimeout(news, wait, version);
+}
+
+$("play").addEventListener("click", () => {
+  if (!player.playing && player.time >= current().steps) player.time = 0;
+  play(!player.playing);
+});
+$("scrub").addEventListener("input", () => { play(false); player.time = Number($("scrub").value); drawMoment(); });
+$("smooth").addEventListener("change", () => { view.smooth = $("smooth").checked; drawCharts(); });
+document.querySelectorAll("[data-zoom]").forEach((button) => button.addEventListener("click", () => {
+  const share = Number(button.dataset.zoom), last = Math.max(...data.runs.map((run) => run.curves.episodes.at(-1)));
+  zoom(share === 1 ? null : [last * (1 - share), last]);
+}));
+let resizing;
+window.addEventListener("resize", () => { clearTimeout(resizing); resizing = setTimeout(() => { drawCharts(); drawPosteriors(); }, 120); });
+window.addEventListener("beforeprint", () => document.querySelectorAll("#details details").forEach((node) => { node.open = true; }));
+draw();
+if (page.live) news("");
+})();
