@@ -122,7 +122,7 @@ def test_return_is_maximised_as_far_as_the_requirement_lets_it() -> None:
     Over seeds the mean of the last quarter stays within 0.03 of it.
     """
     learner = make_learner(
-        "safe-es", parse("P>=0.85 [ F goal ] & C>=0.9"), budget=40_000, population=40, checks=40,
+        "safe-es", parse("P>=0.85 [ F goal ] & C>=0.9"), budget=80_000, population=40, checks=40,
         margin=0.2, curriculum=0.0,
     )  # fmt: skip
     _, rows = train(
@@ -165,6 +165,7 @@ def test_population_follows_the_budget_unless_it_is_given() -> None:
         ({"curriculum": 1.0}, "curriculum"),
         ({"optimizer": "adamant"}, "adam, sgd"),
         ({"control": "hard"}, "integral, soft"),
+        ({"mirrored": False}, "shaping='population'"),
     ],
 )
 def test_bad_options_are_named(options: dict, words: str) -> None:
@@ -173,12 +174,12 @@ def test_bad_options_are_named(options: dict, words: str) -> None:
 
 
 def test_an_odd_population_is_fine_without_mirrors() -> None:
-    learner = SafeES(**ONE, population=5, checks=1, mirrored=False)
+    learner = SafeES(**ONE, population=5, checks=1, mirrored=False, shaping="population")
     proposal: Proposal = learner.propose(jax.random.key(0), learner.init(jnp.zeros(2)))
     assert proposal.episode.tolist() == [0, 1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize("options", [{"optimizer": "sgd"}, {"mirrored": False}])
+@pytest.mark.parametrize("options", [{"optimizer": "sgd"}, {"mirrored": False, "shaping": "population"}])
 def test_each_part_can_be_exchanged(options: dict) -> None:
     learner = SafeES(p_req=(), c_req=(), budget=2200, population=20, checks=2, **options)
     state, rows = train(learner, _unconstrained, jax.random.key(0), learner.init(jnp.zeros(3)), first=0, generations=20)

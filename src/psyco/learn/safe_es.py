@@ -32,6 +32,7 @@ from psyco.learn.snes import summarize
 from psyco.rollout.episodes import Episodes
 
 OPTIMIZERS = ("adam", "sgd")
+SHAPINGS = ("pair", "population")
 CONTROLS = ("integral", "soft")
 
 
@@ -58,6 +59,8 @@ class SafeES:
         alpha: learning rate at the beginning; it falls to 0 along a cosine.
         sigma: perturbation rate σ.
         optimizer: "adam", or "sgd" with momentum.
+        shaping: what is normalized. "pair": the differences within pairs, which the episode's luck does not enter;
+            "population": return and cost of all offspring, as in the paper.
         mirrored: whether offspring come in pairs that play the same episode; without, each is on its own.
         margin: aim above the requirement, by this part of what is left up to 1, so that it can be certified.
         curriculum: the demand rises from nothing to its full size over this part of learning; 0: full at once.
@@ -75,6 +78,7 @@ class SafeES:
     alpha: float = 0.03
     sigma: float = 0.1
     optimizer: str = "adam"
+    shaping: str = "pair"
     mirrored: bool = True
     margin: float = 0.3
     curriculum: float = 0.5
@@ -103,9 +107,11 @@ class SafeES:
         for name in ("margin", "curriculum"):
             if not 0 <= getattr(self, name) < 1:
                 raise RunError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}")
-        for name, known in (("optimizer", OPTIMIZERS), ("control", CONTROLS)):
+        for name, known in (("optimizer", OPTIMIZERS), ("shaping", SHAPINGS), ("control", CONTROLS)):
             if getattr(self, name) not in known:
                 raise RunError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+        if self.shaping == "pair" and not self.mirrored:
+            raise RunError("without mirrored pairs there are no differences to shape: use shaping='population'")
 
     @property
     def episodes_per_generation(self) -> int:
@@ -160,8 +166,8 @@ class SafeES:
             lam = jnp.min(each, initial=1.0)  # the weakest demand decides
             # The costs share what is left by how much each demand asks for it.
             weight = (1.0 - each) / jnp.maximum(jnp.sum(1.0 - each), 1e-9)
-            gain = es.normalize(self.sign * offspring.ret)
-            costs = jax.vmap(es.normalize, in_axes=1)(offspring.cost) if self.p_req else jnp.zeros((0, 1))
+            gain = self._shaped(self.sign * offspring.ret)
+            costs = jax.vmap(self._shaped, in_axes=1)(offspring.cost) if self.p_req else jnp.zeros((0, 1))
             score = lam * gain - (1.0 - lam) * (weight @ costs)
             ascent = score @ proposal.memo / (self.sigma * self.population)
             step, optimizer = self._transform().update(-ascent, state.optimizer)
@@ -172,6 +178,16 @@ class SafeES:
     def deployed(self, state: SafeESState) -> Array:
         """The mean of the search distribution."""
         return state.theta
+
+    def _shaped(self, x: Array) -> Array:
+        """What each offspring's value `[population]` says about its direction."""
+        if self.shaping == "population":
+            return es.normalize(x)
+        pairs = self.population // 2
+        difference = x[:pairs] - x[pairs:]
+        size = jnp.sqrt(jnp.mean(difference**2))
+        half = jnp.where(size > 0, difference / jnp.where(size > 0, size, 1.0), 0.0)
+        return jnp.concatenate([half, -half])
 
     def _transform(self) -> optax.GradientTransformation:
         rate = optax.cosine_decay_schedule(self.alpha, self.generations)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from psyco.domain.base import parameters
 from psyco.learn.metrics import Metrics, concatenate
-from psyco.policy import Policy
+from psyco.policy import Policy, policy_for
 from psyco.synthesis import Problem, deployed, learn
 
 PACKAGE = Path(__file__).parents[1]
