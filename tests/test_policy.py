@@ -15,7 +15,7 @@ def test_the_network_is_the_papers_equation(bias):
     network = Network(inputs=8, outputs=2, hidden=32, bias=bias)
     theta = np.asarray(network.init(jax.random.key(0)), np.float64)
     assert theta.size == network.size == (320 if bias == "one" else 354)
-    w1, w2 = theta[:256].reshape(8, 32), theta[256:320].reshape(32, 2)
+    w1, w2 = theta[:256].reshape(8, 32), theta[256:320].reshape(2, 32).T
     b1, b2 = (theta[320:352], theta[352:]) if bias == "learned" else (1.0, 1.0)
     for x in np.random.default_rng(0).normal(size=(5, 8)):
         y = np.tanh(np.maximum(x @ w1 + b1, 0) @ w2 + b2)

@@ -53,8 +53,11 @@ class Network:
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of θ1, θ2 and, where they are learned, b1, b2."""
-        weights = ((self.inputs, self.hidden), (self.hidden, self.outputs))
+        """Shapes of θ1 (transposed), θ2 and, where they are learned, b1, b2, in the order in which they are kept.
+
+        Both have the hidden units on their last axis, which is what vectorises best.
+        """
+        weights = ((self.inputs, self.hidden), (self.outputs, self.hidden))
         return weights if self.bias == "one" else (*weights, (self.hidden,), (self.outputs,))
 
     @property
@@ -77,8 +80,8 @@ class Network:
         b1, b2 = parts[2:] if self.bias == "learned" else (1.0, 1.0)
         if self.scale:
             x = (x - jnp.asarray(self.shift, jnp.float32)) / jnp.asarray(self.scale, jnp.float32)
-        hidden = jax.nn.relu(_product(x, parts[0]) + b1)
-        return jnp.tanh(_product(hidden, parts[1]) + b2)
+        hidden = jax.nn.relu(_combine(x, parts[0]) + b1)
+        return jnp.tanh(parts[1] @ hidden + b2)
 
     def act(self, actions: Actions, theta: Array, x: Array) -> Array:
         """The action for one parameter vector `[D]` and one observation `[inputs]`."""
@@ -183,20 +186,17 @@ def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
 
 
-def _product(x: Array, weights: Array) -> Array:
-    """x @ weights, `[..., n] @ [n, m]`, in the form that XLA runs fastest with other weights in every episode."""
-    n, m = weights.shape
-    if x.ndim > 1 or min(n, m) > 32:
-        return x @ weights
-    # Vectorised over the longer side; a batch of small matrix products is not.
-    if n > m:
-        return jnp.sum(x * weights.T, axis=1)
-    return sum((x[i] * weights[i] for i in range(1, n)), start=x[0] * weights[0])
+def _combine(x: Array, rows: Array) -> Array:
+    """Σ x_i rows_i, `[n] @ [n, m]`. For few rows a plain sum: XLA runs a batch of small products slowly."""
+    if len(rows) > 32:
+        return x @ rows
+    return sum((x[i] * rows[i] for i in range(1, len(rows))), start=x[0] * rows[0])
 
 
 @jax.jit(static_argnums=(0, 1))
 def _act(network: Network, actions: Actions, theta: Array, x: Array) -> Array:
-    return network.act(actions, theta, x)
+    flat = jax.vmap(lambda row: network.act(actions, theta, row))(x.reshape(-1, x.shape[-1]))
+    return flat.reshape(*x.shape[:-1], *flat.shape[1:])
 
 
 def _write_tensors(tensors: dict[str, NDArray[Any]], metadata: dict[str, str]) -> bytes:

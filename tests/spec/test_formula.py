@@ -1,11 +1,12 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from psyco.spec import Demand, Requirement, parse, parse_formula
 from psyco.spec.formula import DEFAULT_CONFIDENCE, Goal, Not, Signal, is_state_formula, walk
 from tests.spec.strategies import formulas, requirements, state_formulas
 
 
+@settings(max_examples=50)
 @given(requirements())
 def test_a_printed_requirement_parses_to_an_equal_one(requirement):
     again = parse(str(requirement))

@@ -1,3 +1,5 @@
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -30,6 +32,28 @@ def with_step(path):
 
 
 # ---- against the definition ------------------------------------------------------------------------------------
+
+
+WINDOWS = ["", "<=0", "<=2", "[1,2]", "[2,5]", "[4,4]"]
+OPERATORS = [
+    *(f"{o}{w} a" for o in "FG" for w in WINDOWS),
+    *(f"a {o}{w} b" for o in "UWR" for w in WINDOWS),
+    "X a",
+]
+
+
+@pytest.mark.parametrize("shape", ["{}", "!({})", "X ({})", "X !({})"])
+@pytest.mark.parametrize("length", [1, 3])
+def test_every_operator_on_every_short_path(shape, length):
+    """Exhaustive: each operator, negated and not, from the start and from within, on all paths of two flags."""
+    every = np.array(list(itertools.product([False, True], repeat=2 * length)))
+    batch = {"a": every[:, :length], "b": every[:, length:]}
+    trees = [parse_formula(shape.format(operator)) for operator in OPERATORS]
+    satisfied, cost = compile_monitor(trees)(batch)
+    for row in range(len(every)):
+        path = {"a": batch["a"][row], "b": batch["b"][row], "x": batch["a"][row]}
+        assert satisfied[row].tolist() == [by_definition.satisfied(tree, path) for tree in trees]
+        assert cost[row].tolist() == [by_definition.cost(tree, path) for tree in trees]
 
 
 @settings(max_examples=300)
@@ -209,16 +233,18 @@ def test_globally_equals_its_bound_at_the_horizon():
 # ---- numbers ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pattern", ["G (a U b)", "(F G a) | (a W b)"])
 @pytest.mark.parametrize("scale", [1e-12, 1e30])
-def test_float32_costs_neither_vanish_nor_overflow(pattern, scale):
-    formula = parse_formula("(G F " * 3 + pattern.replace("a", "(x < 0)").replace("b", "(y < 0)") + ")" * 3)
+def test_float32_costs_neither_vanish_nor_overflow(scale):
+    """Products over 51 states of costs far from 1, nested; a naive product is 0 or infinite."""
+    texts = ["F x < 0", "F G F x < 0", "(F x < 0) | (F G y < 0)", "F (x < 0 W F y < 0)"]
+    trees = [parse_formula(text) for text in texts]
     path = {name: jnp.full(51, scale, jnp.float32) for name in "xy"}
     for severity in (False, True):
-        satisfied, cost = jax.jit(compile_monitor([formula, Not(formula)], severity=severity))(path)
-        assert satisfied.tolist() == [False, True]
-        assert 0 < cost[0] < jnp.inf
-        assert cost[1] == 0
+        monitor = compile_monitor([*trees, *map(Not, trees)], severity=severity)
+        satisfied, cost = jax.jit(monitor)(path)
+        assert satisfied.tolist() == [False] * 4 + [True] * 4
+        assert ((cost[:4] > 0) & (cost[:4] < jnp.inf)).all()
+        assert (cost[4:] == 0).all()
 
 
 def test_severity_is_the_distance_to_holding():

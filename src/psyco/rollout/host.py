@@ -351,7 +351,8 @@ class _Networks:
 
     def __init__(self, network: Network, domain: GymDomain, theta: NDArray[np.float32]) -> None:
         self.network, self.domain, self.theta = network, domain, theta
-        self.w1, self.w2, *biases = map(np.ascontiguousarray, network.parts(theta))
+        w1, w2, *biases = network.parts(theta)
+        self.w1, self.w2 = np.ascontiguousarray(w1), np.ascontiguousarray(w2.swapaxes(1, 2))
         one = np.float32(1)
         self.b1: Any
         self.b2: Any

@@ -267,9 +267,8 @@ class _Algebra:
     every: Callable[[Array], Array]  # `both` over the last axis
     some: Callable[[Array], Array] | None  # `either` over the last axis, where there is a short way
     atom: Callable[[_Atom], Array]
-    crisp: Callable[[_Normal], _Algebra | None] = lambda _: (
-        None
-    )  # the simpler algebra that suffices for a node
+    # The simpler algebra that suffices for a node, if there is one.
+    crisp: Callable[[_Normal], _Algebra | None] = lambda _: None
     seen: dict[tuple[_Normal, bool], Array] = field(default_factory=dict)
 
     def start(self, node: _Normal) -> Array:
