@@ -108,7 +108,7 @@ def run(row: Row, seeds: range) -> list[Outcome]:
     return outcomes[1:]
 
 
-def line(row: Row, outcomes: list[Outcome]) -> str:
+def line(row: Row, outcomes: list[Outcome], name: str = "") -> str:
     """One line of the table, each figure with its 95% interval over seeds."""
     good = [o for o in outcomes if o.certified]
     share = stats.binomtest(len(good), len(outcomes)).proportion_ci()
@@ -116,7 +116,7 @@ def line(row: Row, outcomes: list[Outcome]) -> str:
     returns = [o.mean_return for o in good]
     cells = [
         row.domain,
-        f"{row.learner}, {how}",
+        name or f"{row.learner}, {how}",
         f"{row.episodes:,}",
         f"{len(good)}/{len(outcomes)} ({share.low:.0%} to {share.high:.0%})",
         interval(returns),
@@ -144,12 +144,12 @@ HEADER = (
 )
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"one of {', '.join(TABLE)}; default: all")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--json", type=Path, help="also write every outcome to this file")
-    chosen = parser.parse_args()
+    chosen = parser.parse_args(arguments)
     parts = chosen.parts or list(TABLE)
     if unknown := set(parts) - set(TABLE):
         parser.error(f"unknown part {', '.join(unknown)}; there are: {', '.join(TABLE)}")
