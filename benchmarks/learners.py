@@ -44,7 +44,9 @@ class Row:
     @property
     def training(self) -> int:
         """What the selection leaves for learning."""
-        own = Settings(**{k: v for k, v in self.settings.items() if k in ("candidates", "selection_episodes")})
+        own = Settings(
+            **{k: v for k, v in self.settings.items() if k in ("candidates", "selection_episodes")}
+        )
         return self.episodes - (own.candidates * own.selection_episodes if own.candidates > 1 else 0)
 
 
@@ -56,6 +58,7 @@ class Outcome(NamedTuple):
     satisfied: float
     seconds: float  # of learning and certification, compilation apart
     steps: float  # environment steps of learning per second
+    curve: list[float]  # mean return of training episodes over consecutive hundredths of learning
 
 
 LAST = {"candidates": 1}  # no selection: the policy that learning ends with, as in the paper
@@ -88,7 +91,13 @@ def run(row: Row, seeds: range) -> list[Outcome]:
     for seed in (seeds[0], *seeds):  # the first compiles, and is not counted
         began = time.perf_counter()
         result = psyco.synthesize(
-            domain, requirement, learner=row.learner, episodes=row.training, seed=seed, verify_every=0, **row.settings
+            domain,
+            requirement,
+            learner=row.learner,
+            episodes=row.training,
+            seed=seed,
+            verify_every=0,
+            **row.settings,
         )
         seconds = time.perf_counter() - began
         policy = result.policy
@@ -103,6 +112,7 @@ def run(row: Row, seeds: range) -> list[Outcome]:
                 float(satisfied.all(axis=1).mean()),
                 seconds,
                 steps / seconds,
+                [float(part.mean()) for part in np.array_split(result.metrics["return"], 100)],
             )
         )
     return outcomes[1:]
@@ -138,6 +148,30 @@ def interval(values: list[float]) -> str:
     return f"{np.mean(values):.2f} ± {half:.2f}"
 
 
+def plot(kept: list[tuple[Row, list[Outcome]]], path: Path) -> None:
+    """Return against episodes, one line per seed; a filled circle at its end is a certified policy, a cross is none."""
+    import matplotlib.pyplot as plt
+
+    domains = list(dict.fromkeys(row.domain for row, _ in kept))
+    figure, axes = plt.subplots(
+        1, len(domains), figsize=(5.5 * len(domains), 4), squeeze=False, layout="constrained"
+    )
+    colours = {"snes": "#D55E00", "safe-es": "#0072B2"}
+    for axis, domain in zip(axes[0], domains, strict=True):
+        for row, outcomes in kept:
+            if row.domain != domain or row.settings.get("candidates") == 1:
+                continue
+            for i, outcome in enumerate(outcomes):
+                episodes = np.linspace(row.training / 100, row.training, 100)
+                colour, label = colours[row.learner], f"{row.learner}, {row.episodes:,} episodes"
+                axis.plot(episodes, outcome.curve, color=colour, alpha=0.35, lw=0.8, label="" if i else label)
+                marker = {"marker": "o"} if outcome.certified else {"marker": "x"}
+                axis.plot(row.episodes, outcome.mean_return, color=colour, ms=5, **marker)
+        axis.set(title=domain, xlabel="training episodes", ylabel="return")
+        axis.legend(loc="lower right", fontsize=8)
+    figure.savefig(path)
+
+
 HEADER = (
     "| domain | learner | episodes | certified | return of certified | return of all | satisfied | s | Msteps/s |\n"
     "|---|---|---|---|---|---|---|---|---|"
@@ -149,18 +183,22 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"one of {', '.join(TABLE)}; default: all")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--json", type=Path, help="also write every outcome to this file")
+    parser.add_argument("--plot", type=Path, help="draw return against episodes into this file (svg, png)")
     chosen = parser.parse_args(arguments)
     parts = chosen.parts or list(TABLE)
     if unknown := set(parts) - set(TABLE):
         parser.error(f"unknown part {', '.join(unknown)}; there are: {', '.join(TABLE)}")
     print(HEADER, flush=True)
-    kept = []
+    kept: list[tuple[Row, list[Outcome]]] = []
     for row in (row for part in parts for row in TABLE[part]):
         outcomes = run(row, range(chosen.seeds))
         print(line(row, outcomes), flush=True)
-        kept.append({"row": vars(row), "outcomes": [o._asdict() for o in outcomes]})
+        kept.append((row, outcomes))
+    if chosen.plot:
+        plot(kept, chosen.plot)
     if chosen.json:
-        chosen.json.write_text(json.dumps(kept, indent=1) + "\n")
+        content = [{"row": vars(row), "outcomes": [o._asdict() for o in outcomes]} for row, outcomes in kept]
+        chosen.json.write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -92,7 +92,9 @@ class Steering:
 class ConstrainedEnv(gymnasium.Wrapper):  # type: ignore[type-arg]
     """An environment that pays λ reward - (1 - λ) cost; `info["psyco"]` has the verdict when an episode ends."""
 
-    def __init__(self, env: Any, domain: GymDomain, monitor: Monitor, steering: Steering, cost_scale: float) -> None:
+    def __init__(
+        self, env: Any, domain: GymDomain, monitor: Monitor, steering: Steering, cost_scale: float
+    ) -> None:
         super().__init__(env)
         self.domain, self.monitor, self.steering, self.cost_scale = domain, monitor, steering, cost_scale
 
@@ -200,7 +202,7 @@ class Bridge:
             raise RunError('the bridge needs Stable-Baselines3: pip install "psyco[sb3]"') from None
         bridge = self
 
-        class Steer(BaseCallback):  # type: ignore[misc]
+        class Steer(BaseCallback):
             def _on_training_start(self) -> None:
                 self.next_check = self.num_timesteps + bridge.every
 

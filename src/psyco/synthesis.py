@@ -367,7 +367,12 @@ def _check(problem: Problem, state: LearnerState, generation: int) -> tuple[Veri
     key = stream_key(settings.seed, Stream.CHECK, generation)
     if not settings.until_satisfied:
         done = verify_parameters(
-            problem.sampler, theta, problem.requirement, key, method="bayes", max_episodes=settings.verify_episodes
+            problem.sampler,
+            theta,
+            problem.requirement,
+            key,
+            method="bayes",
+            max_episodes=settings.verify_episodes,
         )
         return done, False
     done = verify_parameters(

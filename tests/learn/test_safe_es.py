@@ -52,7 +52,9 @@ def test_pairs_mirror_each_other_and_play_the_same_episode_and_checks_play_their
     state = learner.init(jnp.arange(4.0))
     proposal = learner.propose(jax.random.key(1), state)
     assert proposal.theta.shape == (learner.episodes_per_generation, 4) == (9, 4)
-    np.testing.assert_allclose(proposal.theta[:3] + proposal.theta[3:6], np.tile(2 * np.arange(4.0), (3, 1)), rtol=1e-6)
+    np.testing.assert_allclose(
+        proposal.theta[:3] + proposal.theta[3:6], np.tile(2 * np.arange(4.0), (3, 1)), rtol=1e-6
+    )
     np.testing.assert_array_equal(proposal.theta[6:], np.tile(np.arange(4.0), (3, 1)))
     assert proposal.episode.tolist() == [0, 1, 2, 0, 1, 2, 6, 7, 8]
 
@@ -126,7 +128,12 @@ def test_return_is_maximised_as_far_as_the_requirement_lets_it() -> None:
         margin=0.2, curriculum=0.0,
     )  # fmt: skip
     _, rows = train(
-        learner, Line(), jax.random.key(3), learner.init(jnp.full(5, -0.5)), first=0, generations=learner.generations
+        learner,
+        Line(),
+        jax.random.key(3),
+        learner.init(jnp.full(5, -0.5)),
+        first=0,
+        generations=learner.generations,
     )
     late = np.asarray(rows.ret)[-learner.generations // 4 :]
     assert late.mean() == pytest.approx(-0.76, abs=0.1)
@@ -137,7 +144,9 @@ def test_minimising_is_maximising_the_negative() -> None:
     for goal in ("Rmin=? [ C ];", "Rmax=? [ C ];"):
         learner = make_learner("safe-es", parse(goal), budget=440, population=20, checks=2)
         assert learner.p_req == ()
-        state, _ = train(learner, _unconstrained, jax.random.key(0), learner.init(jnp.zeros(3)), first=0, generations=20)
+        state, _ = train(
+            learner, _unconstrained, jax.random.key(0), learner.init(jnp.zeros(3)), first=0, generations=20
+        )
         runs[goal] = np.asarray(learner.deployed(state)).mean()
     assert runs["Rmin=? [ C ];"] < -0.1 < 0.1 < runs["Rmax=? [ C ];"]
 
@@ -182,13 +191,17 @@ def test_an_odd_population_is_fine_without_mirrors() -> None:
 @pytest.mark.parametrize("options", [{"optimizer": "sgd"}, {"mirrored": False, "shaping": "population"}])
 def test_each_part_can_be_exchanged(options: dict) -> None:
     learner = SafeES(p_req=(), c_req=(), budget=2200, population=20, checks=2, **options)
-    state, rows = train(learner, _unconstrained, jax.random.key(0), learner.init(jnp.zeros(3)), first=0, generations=20)
+    state, rows = train(
+        learner, _unconstrained, jax.random.key(0), learner.init(jnp.zeros(3)), first=0, generations=20
+    )
     assert np.asarray(rows.ret)[-5:].mean() > np.asarray(rows.ret)[:5].mean() + 0.05
 
 
 def test_soft_control_is_the_papers_rule_on_the_belief_about_the_mean_policy() -> None:
     learner = SafeES(**ONE, population=4, checks=60, control="soft", margin=0.0, curriculum=0.0)
-    _, row = told(learner, learner.init(jnp.zeros(3)), satisfied=[[False]] * 4 + [[True]] * 58 + [[False]] * 2)
+    _, row = told(
+        learner, learner.init(jnp.zeros(3)), satisfied=[[False]] * 4 + [[True]] * 58 + [[False]] * 2
+    )
     c_sat = stats.beta.sf(0.85, 59, 3)
     assert c_sat > 0.98
     assert float(row.lam) == pytest.approx((c_sat - 0.98) / 0.02, abs=1e-3)

@@ -16,7 +16,9 @@ class Proposal(NamedTuple):
 
     theta: Array  # [B, D] parameters, one episode each
     memo: Any  # what the learner wants back in `update`
-    episode: Array | None = None  # [B] int32, which of the generation's episodes each row plays; None: its own
+    episode: Array | None = (
+        None  # [B] int32, which of the generation's episodes each row plays; None: its own
+    )
 
 
 class Generation(NamedTuple):

@@ -111,7 +111,9 @@ class SafeES:
             if getattr(self, name) not in known:
                 raise RunError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
         if self.shaping == "pair" and not self.mirrored:
-            raise RunError("without mirrored pairs there are no differences to shape: use shaping='population'")
+            raise RunError(
+                "without mirrored pairs there are no differences to shape: use shaping='population'"
+            )
 
     @property
     def episodes_per_generation(self) -> int:
