@@ -191,7 +191,7 @@ def test_an_odd_population_is_fine_without_mirrors() -> None:
 @pytest.mark.parametrize("options", [{"optimizer": "sgd"}, {"mirrored": False, "shaping": "population"}])
 def test_each_part_can_be_exchanged(options: dict) -> None:
     learner = SafeES(p_req=(), c_req=(), budget=2200, population=20, checks=2, **options)
-    state, rows = train(
+    _, rows = train(
         learner, _unconstrained, jax.random.key(0), learner.init(jnp.zeros(3)), first=0, generations=20
     )
     assert np.asarray(rows.ret)[-5:].mean() > np.asarray(rows.ret)[:5].mean() + 0.05

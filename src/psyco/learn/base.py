@@ -41,7 +41,8 @@ class Learner(Protocol):
     """Pure functions of a state; runs compiled or in a host loop alike.
 
     Rows of a proposal that name the same `episode` meet the same initial state and the same chance events, so that
-    they differ by their parameters alone (common random numbers). `update` is called under `belief.double_precision()`; everything else under JAX's default types.
+    they differ by their parameters alone (common random numbers). `update` is called under
+    `belief.double_precision()`; everything else under JAX's default types.
     """
 
     @property
