@@ -314,16 +314,19 @@ def deployed(problem: Problem, state: LearnerState) -> Policy:
     return policy_for(problem.domain, problem.network, problem.keeper.deployed(state))
 
 
-def certified(problem: Problem, state: LearnerState) -> tuple[Policy, Certificate]:
+def certified(
+    problem: Problem, state: LearnerState, *, issued: str | None = None
+) -> tuple[Policy, Certificate]:
     """V(m, φ, θ): certify the best candidate on fresh episodes, and if it fails the next; the error is shared.
 
     Without a certificate the policy is the candidate that came closest, and the certificate says how close.
+    `issued` is the certificate's time, if not now.
     """
     settings = problem.settings
     policies = [candidate.policy for candidate in ranked(problem, state)][: settings.attempts]
     chosen, certificate = certify_candidates(
         policies, problem.domain, problem.requirement,
-        method=settings.method, max_episodes=settings.max_episodes, seed=settings.seed,
+        method=settings.method, max_episodes=settings.max_episodes, seed=settings.seed, issued=issued,
     )  # fmt: skip
     return policies[chosen], certificate
 

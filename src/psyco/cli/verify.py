@@ -129,7 +129,8 @@ def verify(
             )
         found, where, requirement = read_policy(policy, domain, parameters, require, horizon)
         certificate = run_verification(
-            found, where, requirement, method=method, max_episodes=max_episodes or DEFAULT_MAX_EPISODES, seed=seed,
+            found, where, requirement, method=method, seed=seed,
+            max_episodes=DEFAULT_MAX_EPISODES if max_episodes is None else max_episodes,
             workers=workers, ray=ray, step_timeout=step_timeout,
             share=look_share(1) if retryable else None, after=_earlier(after), **options,
         )  # fmt: skip

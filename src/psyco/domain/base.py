@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import itertools
 import math
 from collections.abc import Mapping
@@ -61,9 +62,13 @@ class Continuous:
 
     def decode(self, y: Any) -> Any:
         """Network outputs `[..., outputs]` in [-1, 1] -> action `[..., outputs]`."""
-        xp = _module(y)
-        low, high = xp.asarray(self.low, xp.float32), xp.asarray(self.high, xp.float32)
-        return low + (y + 1.0) * 0.5 * (high - low)
+        low, width = self._range
+        return low + (y + 1.0) * 0.5 * width
+
+    @functools.cached_property
+    def _range(self) -> tuple[Any, Any]:
+        low, high = np.asarray(self.low, np.float32), np.asarray(self.high, np.float32)
+        return low, high - low
 
 
 @dataclasses.dataclass(frozen=True)

@@ -91,9 +91,8 @@ class SNES:
             evidence = Evidence(c_sat, c_req, p_req, share, belief.satisfied / total)
             rules = CALIBRATIONS[self.calibration](evidence)
             lam = jnp.min(rules, initial=1.0)  # line 14; the weakest demand decides
-            gain = es.normalize(self.sign * episodes.ret)  # line 15
-            costs = jnp.stack([es.normalize(c) for c in episodes.cost.T]) if self.p_req else jnp.zeros((0, 1))
-            score = lam * gain - (1.0 - lam) * (weight @ costs)  # lines 17-18 in one
+            values = es.normalize(jnp.vstack([self.sign * episodes.ret, episodes.cost.T]))  # lines 15-16
+            score = jnp.concatenate([lam[None], (lam - 1.0) * weight]) @ values  # lines 17-18 in one
             moved = es.tell(state.es, proposal.memo, score, alpha=self.alpha, sigma=self.sigma)
             return SNESState(moved, belief), summarize(episodes, share, c_sat, lam)
 
@@ -123,22 +122,23 @@ class SNES:
 def summarize(episodes: Episodes, share: Array, c_sat: Array, lam: Array) -> Generation:
     """The metrics row of a generation."""
     good = jnp.all(episodes.satisfied, axis=1)
-    cost = episodes.cost.sum(axis=1)
+    split = jnp.stack([good, ~good]).astype(jnp.float32)  # [2, B] satisfying, violating
+    of_each = jnp.stack([jnp.ones_like(episodes.ret), episodes.ret, episodes.cost.sum(axis=1)])
+    (n, n_bad), (ret, ret_bad), (cost, cost_bad) = of_each @ split.T  # [3, 2] count, return, cost
     return Generation(
-        ret=episodes.ret.mean(),
+        ret=(ret + ret_bad) / len(good),
         length=jnp.mean(episodes.length, dtype=jnp.float32),
-        satisfied=jnp.mean(good, dtype=jnp.float32),
+        satisfied=n / len(good),
         lam=lam,
-        ret_satisfying=_mean_where(good, episodes.ret),
-        ret_violating=_mean_where(~good, episodes.ret),
-        cost_satisfying=_mean_where(good, cost),
-        cost_violating=_mean_where(~good, cost),
+        ret_satisfying=_ratio(ret, n),
+        ret_violating=_ratio(ret_bad, n_bad),
+        cost_satisfying=_ratio(cost, n),
+        cost_violating=_ratio(cost_bad, n_bad),
         cost=episodes.cost.mean(axis=0),
         share=share,
         c_sat=c_sat,
     )
 
 
-def _mean_where(mask: Array, x: Array) -> Array:
-    count = mask.sum()
-    return jnp.where(count > 0, jnp.sum(jnp.where(mask, x, 0.0)) / jnp.maximum(count, 1), jnp.nan)
+def _ratio(total: Array, count: Array) -> Array:
+    return jnp.where(count > 0, total / jnp.maximum(count, 1), jnp.nan)

@@ -1,7 +1,7 @@
 """Claims, and how they are decided.
 
-A claim is one or more comparisons of an estimate with a limit. It holds where the whole interval of every estimate is on
-the claimed side, it does not hold where one interval is wholly on the other side, and else it cannot be decided.
+A claim is one or more comparisons of an estimate with a limit. It holds where the whole interval of every estimate is
+on the claimed side, it does not hold where one interval is wholly on the other side, and else it cannot be decided.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class Claim:
 def mean_of(values: ArrayLike, *, share: bool = False) -> Estimate:
     """The mean of runs with Student's t interval, which is also the credible interval under the usual flat prior.
 
-    With five repetitions a bootstrap interval would be much too narrow. A run without a value (NaN) does not count. The mean of a `share`
-    lies in [0, 1], so its interval does too.
+    With five repetitions a bootstrap interval would be much too narrow. A run without a value (NaN) does not count.
+    The mean of a `share` lies in [0, 1], so its interval does too.
     """
     x = np.asarray(values, np.float64)
     x = x[np.isfinite(x)]

@@ -52,8 +52,8 @@ class Experiment:
 
     @property
     def verify_every(self) -> int:
-        """The paper's 1000 training episodes; fewer where less is learned, so that 20 points remain."""
-        return _generations(min(1000, self.episodes // 20))
+        """The paper's 1000 training episodes; fewer where less is learned, so that 10 points remain."""
+        return _generations(min(1000, self.episodes // 10))
 
     @property
     def window(self) -> int:

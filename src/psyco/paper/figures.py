@@ -36,7 +36,7 @@ from psyco.rollout.episodes import Stream, episode_keys, stream_key
 
 # One colour for one thing, everywhere; from Okabe and Ito's palette, which colour-blind readers can tell apart.
 COLOURS: dict[Variant, str] = {NONE: "#4d4d4d", FOUR: "#e69f00", ONE: "#0072b2", MLE: "#cc79a7"}
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.size": 9.5,
     "font.family": "DejaVu Sans",
     "axes.spines.top": False,
@@ -71,6 +71,7 @@ def save(drawing: Drawing, folder: Path, *, dpi: int = 150) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": drawing.name}):
         drawing.figure.savefig(folder / f"{drawing.name}.png", dpi=dpi)
+        drawing.figure.set_layout_engine("none")  # it stands: arranging everything again would take as long
         drawing.figure.savefig(folder / f"{drawing.name}.svg", metadata={"Date": None})
     (folder / f"{drawing.name}.csv").write_text(drawing.table, encoding="utf-8")
 
@@ -111,9 +112,9 @@ def _belief(*, number: int) -> Drawing:
         BELIEF,
         number,
         "The belief sharpens with the evidence",
-        f"A Bernoulli bandit with μ = {bandit.MU}: the Beta posterior after a growing number of pulls, from the uniform "
-        "prior at the top. The shaded area is the confidence that μ exceeds 0.6; since that is exactly the true value, it "
-        "does not settle at 0 or 1.",
+        f"A Bernoulli bandit with μ = {bandit.MU}: the Beta posterior after a growing number of pulls, from the "
+        "uniform prior at the top. The shaded area is the confidence that μ exceeds 0.6; since that is exactly the "
+        "true value, it does not settle at 0 or 1.",
         figure,
         _csv(("pulls", "rewards", "mu", "density"), rows),
     )
@@ -131,8 +132,8 @@ def _trajectories(r: Results, *, number: int) -> Drawing:
             for body, colours in (("particle", "Blues"), ("agent", "Reds")):
                 _gradient(axis, np.asarray(path[body], np.float64), colours, body)
             touching = np.diff(path["collisions"], prepend=0) > 0  # the start does not count
-            axis.scatter(*path["agent"][touching].T, marker="x", color="black", s=26, linewidths=1.0, zorder=4,
-                         label="collision")  # fmt: skip
+            x, y = path["agent"][touching].T
+            axis.scatter(x, y, marker="x", color="black", s=26, linewidths=1.0, zorder=4, label="collision")
             told = _count(int(path["collisions"][-1]), "collision")
             axis.set(title=f"return {path['return'][-1]:.1f}, {told}", xlabel="x", ylabel="y")
             axis.set_aspect("equal", adjustable="datalim")
@@ -147,9 +148,9 @@ def _trajectories(r: Results, *, number: int) -> Drawing:
         f"{r.experiment.name}-trajectories",
         number,
         "Following the particle",
-        "The same three episodes with two policies learned from seed 0: without a constraint (above) and with n_max = 1 "
-        "(below). Light to dark is time, blue the particle, red the agent; crosses are steps closer than "
-        f"{domain.d_min:g}. Both agents follow; the constrained one keeps its distance.",
+        "The same three episodes with two policies learned from seed 0: without a constraint (above) and with "
+        "n_max = 1 (below). Light to dark is time, blue the particle, red the agent; crosses are steps closer than "
+        f"{domain.d_min:g}. The constrained agent has to keep its distance.",
         figure,
         _csv(
             (
@@ -245,9 +246,9 @@ def _verification(r: Results, *, number: int) -> Drawing:
         f"{r.experiment.name}-verification",
         number,
         f"{r.experiment.title}: verifying the current policy",
-        f"Every {r.experiment.verify_every:,} learning episodes the policy of that moment is fixed and verified on fresh "
-        f"episodes (Alg. BV, at most {r.experiment.verify_episodes:,}). A verification mostly ends near 0 or 1, so the mean "
-        "is about the share of repetitions whose policy passes. Dots: mean over "
+        f"Every {r.experiment.verify_every:,} learning episodes the policy of that moment is fixed and verified on "
+        f"fresh episodes (Alg. BV, at most {r.experiment.verify_episodes:,}). A verification mostly ends near 0 or 1, "
+        "so the mean is about the share of repetitions whose policy passes. Dots: mean over "
         f"{r.experiment.repetitions} repetitions{smoothed}. Band: standard deviation. Dashed: c_req and 1 - c_req.",
         figure,
         _table({"": curves}),
@@ -270,7 +271,8 @@ def _split(r: Results, *, number: int, quantity: str, zoom: bool = False, remark
         f"{r.experiment.name}-{quantity}-split{'-zoom' * zoom}",
         number,
         f"{r.experiment.title}: {quantity} of satisfying and violating episodes{' at the end' * zoom}",
-        f"{what} of the episodes that satisfy (left) and that violate (right) the constraint{when}.{remark} {_reading(r)}",
+        f"{what} of the episodes that satisfy (left) and that violate (right) the constraint{when}.{remark} "
+        f"{_reading(r)}",
         figure,
         _table(panels),
     )
@@ -278,10 +280,13 @@ def _split(r: Results, *, number: int, quantity: str, zoom: bool = False, remark
 
 Draw = Callable[[Results], Drawing]
 COST_REMARK = (
-    " Satisfying episodes cost nothing by definition; a violating one costs 1 for each state with a collision after the "
-    "n_max allowed ones."
+    " Satisfying episodes cost nothing by definition; a violating one costs 1 for each state with a collision after "
+    "the n_max allowed ones."
 )
-RUN_COST_REMARK = " An episode that ends at the target while caught stays caught up to the horizon, and each of these steps counts too."
+RUN_COST_REMARK = (
+    " An episode that ends at the target while caught stays caught up to the horizon, and each of these steps counts "
+    "too."
+)
 FIGURES: dict[str, tuple[Draw, ...]] = {
     PARTICLE_DANCE.name: (
         partial(_trajectories, number=2),
@@ -347,10 +352,12 @@ def _gradient(axis: Axes, path: NDArray[np.float64], colours: str, label: str) -
     """A path `[n+1, 2]` whose colour darkens with time."""
     shades = matplotlib.colormaps[colours](np.linspace(0.25, 0.9, len(path)))
     axis.add_collection(
-        LineCollection(np.stack([path[:-1], path[1:]], axis=1), colors=shades[:-1], linewidths=1.4)
+        LineCollection(list(np.stack([path[:-1], path[1:]], axis=1)), colors=shades[:-1], linewidths=1.4)
     )
-    axis.scatter(*path.T, color=shades, s=7, zorder=2, linewidths=0)
-    axis.scatter(*path[-1], color=shades[-1:], s=48, zorder=3, edgecolor="white", label=label)
+    axis.scatter(path[:, 0], path[:, 1], color=shades, s=7, zorder=2, linewidths=0)
+    axis.scatter(
+        path[-1:, 0], path[-1:, 1], color=shades[-1:], s=48, zorder=3, edgecolor="white", label=label
+    )
 
 
 def _require(axis: Axes, value: float, name: str) -> None:

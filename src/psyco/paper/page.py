@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
@@ -16,10 +17,10 @@ from psyco.paper.figures import Drawing
 
 CLASSES = {Outcome.HOLDS: "holds", Outcome.FAILS: "fails", Outcome.OPEN: "open"}
 READING = (
-    f"Every interval is at the level {LEVEL:.0%}, for the mean over repetitions (Student's t, which is the credible interval "
-    "under a flat prior; for shares of episodes, the Beta posterior). A claim holds where all of its intervals lie wholly "
-    "in the claimed range, does not hold where one lies wholly outside, and cannot be decided otherwise. The intervals "
-    "are not corrected for the number of claims."
+    f"Every interval is at the level {LEVEL:.0%}, for the mean over repetitions (Student's t, which is the credible "
+    "interval under a flat prior; for counted episodes, the Beta posterior). A claim holds where all of its intervals "
+    "lie wholly in the claimed range, does not hold where one lies wholly outside, and cannot be decided otherwise. The "
+    "intervals are not corrected for the number of claims."
 )
 
 
@@ -44,8 +45,8 @@ def make_page(
     counts = summary([claim for part in parts for claim in part.claims])
     return template.substitute(
         title="PSyCo: the paper's evaluation, reproduced",
-        lead="All experiments of <i>Policy Synthesis under probabilistic Constraints</i> (sections 2.4 and 4), run again with "
-        "an independent implementation: its claims first, then every figure, then all parameters.",
+        lead="All experiments of <i>Policy Synthesis under probabilistic Constraints</i> (sections 2.4 and 4), run "
+        "again with an independent implementation: its claims first, then every figure, then all parameters.",
         banner=f'<p class="banner" role="note">{escape(banner)}</p>' if banner else "",
         tally="".join(
             f'<li class="{CLASSES[outcome]}"><b>{count}</b>{outcome.value}</li>'
@@ -66,17 +67,18 @@ def _rows(part: Part) -> str:
 
 def _row(claim: Claim) -> str:
     return (
-        f'<tr class="claim" id="{escape(claim.name)}"><td><span class="outcome {CLASSES[claim.outcome]}">{claim.outcome.value}</span></td>'
-        f'<td><p>{escape(claim.text)}</p><p class="soft">Section {escape(claim.where)}</p></td>'
-        f'<td><p class="soft">{escape(claim.statistic)}</p><ul class="measured">'
+        f'<tr class="claim" id="{escape(claim.name)}">'
+        f'<td><span class="outcome {CLASSES[claim.outcome]}">{claim.outcome.value}</span></td>'
+        f'<td><p>{_text(claim.text)}</p><p class="soft">Section {escape(claim.where)}</p></td>'
+        f'<td><p class="soft">{_text(claim.statistic)}</p><ul class="measured">'
         f"{''.join(map(_comparison, claim.comparisons))}</ul></td>"
-        f"<td>{escape(claim.seen)}</td></tr>"
+        f"<td>{_text(claim.seen)}</td></tr>"
     )
 
 
 def _comparison(c: Comparison) -> str:
     return (
-        f'<li>{escape(c.what)}: <span class="{CLASSES[c.outcome]}"><b>{c.measured}</b></span> '
+        f'<li>{_text(c.what)}: <span class="{CLASSES[c.outcome]}"><b>{c.measured}</b></span> '
         f'<span class="soft">({escape(c.wanted)})</span></li>'
     )
 
@@ -93,8 +95,8 @@ def _figure(drawing: Drawing, folder: Path) -> str:
     beside = f"{folder.name}/{drawing.name}.csv"
     return (
         f'<figure id="{drawing.name}"{narrow}>'
-        f'<img src="data:image/svg+xml;base64,{image}" alt="{escape(drawing.title)}">'
-        f"<figcaption><b>{escape(drawing.title)}</b>{escape(drawing.caption)} (Figure {drawing.number} of the paper; "
+        f'<div class="frame"><img src="data:image/svg+xml;base64,{image}" alt="{escape(drawing.title)}"></div>'
+        f"<figcaption><b>{escape(drawing.title)}</b>{_text(drawing.caption)} (Figure {drawing.number} of the paper; "
         f'data: <a href="{beside}">{beside}</a>)</figcaption></figure>'
     )
 
@@ -119,5 +121,15 @@ def _parameters(e: Experiment) -> str:
 
 def _fact(name: str, value: str) -> str:
     return (
-        f'<tr><th scope="row">{escape(name)}</th><td>{"<br>".join(map(escape, value.splitlines()))}</td></tr>'
+        f'<tr><th scope="row">{escape(name)}</th><td>{"<br>".join(map(_text, value.splitlines()))}</td></tr>'
     )
+
+
+def _text(text: str) -> str:
+    """Escaped, with the paper's symbols as the paper writes them: n_max, p_req, c_sat, c_req."""
+    return re.sub(r"\b([ncp])_(max|req|sat)\b( = )?", _symbol, escape(text))
+
+
+def _symbol(found: re.Match[str]) -> str:
+    name, index, equals = found.groups()
+    return f"<i>{name}</i><sub>{index}</sub>{'&nbsp;=&nbsp;' if equals else ''}"

@@ -86,7 +86,7 @@ def reproduce(
             made={
                 "this time": f"{_seconds(time.perf_counter() - began)}, {computed} of {len(runs)} runs computed"
                 + (" and the others kept from before" if computed < len(runs) else ""),
-                "all runs": f"{_seconds(sum(run.seconds for run in runs.values()))}, one after the other",
+                "sum of all runs": _seconds(sum(run.seconds for run in runs.values())),
                 "versions": ", ".join(f"{name} {number}" for name, number in _versions().items()),
                 "again": f"psyco reproduce {' '.join(names)}".strip() + _options(episodes, repetitions, quick),
             },

@@ -159,14 +159,10 @@ def _save(folder: Path, problem: Problem, run: Run) -> None:
     """Whole or not at all: an interruption leaves no half of a file under the final name."""
     path = _path(folder, problem)
     unfinished = path.with_suffix(".part")
+    parts: dict[str, Any] = {f"metrics/{name}": column for name, column in run.metrics.items()}
+    parts |= {"description": _description(problem), "theta": run.policy.theta, "seconds": run.seconds}
     with unfinished.open("wb") as file:
-        np.savez_compressed(
-            file,
-            description=np.array(_description(problem)),
-            theta=run.policy.theta,
-            seconds=np.array(run.seconds),
-            **{f"metrics/{name}": column for name, column in run.metrics.items()},
-        )
+        np.savez_compressed(file, **parts)
         file.flush()
         os.fsync(file.fileno())
     unfinished.replace(path)

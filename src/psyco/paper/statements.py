@@ -39,7 +39,7 @@ def belief_claims() -> list[Claim]:
             "The more often the bandit is pulled, the sharper the belief about its probability.",
             "posterior standard deviation, as a multiple of the one before; 100 bandits with μ = 0.6",
             tuple(
-                Comparison(f"{more} pulls / {fewer}", mean_of(x), below=1, digits=3)
+                Comparison(f"{fewer:,} to {more:,} pulls", mean_of(x), below=1, digits=3)
                 for more, fewer, x in steps
             ),
             f"It falls from {spread[:, 0].mean():.3f} before the first pull to {spread[:, -1].mean():.3f} after "
@@ -339,8 +339,8 @@ def _stable(r: Results) -> Claim:
         "obstacle-run-stable",
         f"{r.experiment.section}, Fig. 15",
         "The agent learns to optimise return and to satisfy the constraint in a stable way.",
-        f"last {r.experiment.final:,} episodes: share of generations with c_sat ≥ c_req, above 0.9; gain in return over "
-        f"the first {START}",
+        f"last {r.experiment.final:,} episodes: share of generations with c_sat ≥ c_req, above 0.9; gain in return "
+        f"over the first {START}",
         tuple(comparisons),
         "; ".join(texts) + ".",
     )

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -160,6 +161,11 @@ class Certificate:
         if self.policy is None:
             return f"recorded outcomes sha256:{str(self.outcomes)[:16]}"
         return f"policy sha256:{self.policy[:16]} on {self.domain}, seed {self.seed}, block {self.block}"
+
+
+def certificate_schema() -> dict[str, Any]:
+    """The JSON schema (draft 2020-12) of `Certificate.to_json`."""
+    return json.loads(files(__package__).joinpath("certificate.schema.json").read_text(encoding="utf-8"))
 
 
 def certify(

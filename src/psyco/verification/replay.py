@@ -34,7 +34,7 @@ def replay(
         )
     try:
         repeated = _repeat(claimed, policy, domain or remake(claimed.domain, **claimed.parameters))
-    except PsycoError as error:
+    except (PsycoError, TypeError, ValueError, AttributeError) as error:  # a forged file may hold anything
         raise RunError(f"{origin} cannot be repeated: {error}") from error
     for path, said, found in _compare(json.loads(text), json.loads(repeated.to_json())):
         if (

@@ -1,0 +1,63 @@
+"""Runs whose episodes are made up, so that everything about them is known."""
+
+import numpy as np
+
+from psyco.domain.catalogue import make
+from psyco.learn.metrics import Metrics
+from psyco.paper.curves import Results
+from psyco.paper.experiments import POPULATION
+from psyco.paper.runs import Run
+from psyco.policy import network_for, policy_for
+
+
+def episodes_of(rng, generations, *, ret=-25.0, share=0.855, violating_gain=5.0, cost=3.0):
+    """Single episodes `[G, N]`: return, satisfied, cost."""
+    satisfied = rng.random((generations, POPULATION)) < share
+    returns = ret + rng.normal(0, 1, satisfied.shape) + np.where(satisfied, 0.0, violating_gain)
+    return returns, satisfied, np.where(satisfied, 0.0, cost + rng.normal(0, 0.1, satisfied.shape))
+
+
+def metrics_of(returns, satisfied, cost, *, c_sat=0.99, verified=0.9, every=10):
+    """The metrics of these episodes, computed in the plainest way."""
+    rows = len(returns)
+    columns = {
+        "episodes": np.arange(1, rows + 1) * POPULATION,
+        "return": returns.mean(axis=1),
+        "length": np.full(rows, 50.0),
+        "satisfied": satisfied.mean(axis=1),
+        "cost": cost.mean(axis=1),
+        "c_sat": np.broadcast_to(c_sat, rows).astype(float),
+    }
+    for name, values in (("return", returns), ("cost", cost)):
+        for kind, wanted in (("satisfying", satisfied), ("violating", ~satisfied)):
+            columns[f"{name}_{kind}"] = np.array(
+                [x[w].mean() if w.any() else np.nan for x, w in zip(values, wanted, strict=True)]
+            )
+    at = np.arange(rows) % every == every - 1
+    columns["verified_confidence"] = np.where(at, np.linspace(*np.broadcast_to(verified, 2), rows), np.nan)
+    columns["verdict"] = np.where(at, "SATISFIED", "")
+    return Metrics(columns)
+
+
+def run_of(experiment, seed, **shape):
+    """One run; `shape` is that of its episodes, `c_sat` and `verified` (from, to) what the learner believed."""
+    metrics = {k: shape.pop(k) for k in ("c_sat", "verified") if k in shape}
+    rng = np.random.default_rng(seed)
+    made = metrics_of(*episodes_of(rng, experiment.episodes // POPULATION, **shape), **metrics)
+    domain = make(experiment.domain)
+    network = network_for(domain)
+    return Run(made, policy_for(domain, network, np.zeros(network.size, np.float32)), 1.0)
+
+
+def results_of(experiment, **shapes):
+    """Results in which each variant has the given shape; spaces and signs of its name are left out."""
+    return Results(
+        experiment,
+        {
+            label: [
+                run_of(experiment, seed, **shapes.get(label.replace(" = ", ""), {}))
+                for seed in experiment.seeds
+            ]
+            for label in experiment.variants
+        },
+    )

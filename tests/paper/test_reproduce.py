@@ -1,0 +1,67 @@
+import csv
+
+import pytest
+
+from psyco.errors import RunError
+from psyco.paper.experiments import EXPERIMENTS
+from psyco.paper.figures import FIGURES
+from psyco.paper.reproduce import reproduce
+from tests.paper.conftest import TINY
+
+
+def files(folder, pattern):
+    return {path.name: path.read_bytes() for path in folder.glob(pattern)}
+
+
+@pytest.mark.slow
+def test_every_figure_of_the_paper_is_there_as_png_svg_and_csv(reproduction):
+    names = {path.stem for path in (reproduction / "figures").iterdir()}
+    assert len(names) == 1 + sum(len(FIGURES[name]) for name in EXPERIMENTS) == 18
+    for name in names:
+        png, svg, table = ((reproduction / "figures" / f"{name}.{end}") for end in ("png", "svg", "csv"))
+        assert png.read_bytes().startswith(b"\x89PNG")
+        assert "</svg>" in svg.read_text()
+        rows = list(csv.reader(table.read_text().splitlines()))
+        assert len(rows) > 1
+        assert all(len(row) == len(rows[0]) for row in rows)
+
+
+@pytest.mark.slow
+def test_a_line_in_a_table_is_the_mean_of_its_repetitions(reproduction):
+    with (reproduction / "figures" / "obstacle-run-return.csv").open() as file:
+        for row in csv.DictReader(file):
+            seeds = [float(row["seed 0"]), float(row["seed 1"])]
+            assert float(row["mean"]) == pytest.approx(sum(seeds) / 2, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_the_same_again_elsewhere_gives_the_same_figures_and_numbers(reproduction, tmp_path):
+    """Other workers, another folder, only one part: SVG and CSV do not change by a byte."""
+    reproduce(["obstacle-run"], tmp_path, **TINY, workers=1)
+    for pattern in ("*.csv", "*.svg"):
+        again = files(tmp_path / "figures", pattern)
+        before = files(reproduction / "figures", pattern)
+        assert len(again) == len(FIGURES["obstacle-run"])
+        assert again == {name: before[name] for name in again}
+    claims = (tmp_path / "claims.csv").read_text().splitlines()
+    assert set(claims) <= set((reproduction / "claims.csv").read_text().splitlines())
+
+
+def test_one_part_alone_needs_no_learning(tmp_path):
+    done = reproduce(["belief"], tmp_path)
+    assert (done.computed, done.kept) == (0, 0)
+    assert [part.title for part in done.parts] == ["The belief (section 2.4)"]
+    assert "belief" in done.page.read_text()
+    assert 'class="banner"' not in done.page.read_text()
+
+
+@pytest.mark.parametrize(("option", "value"), [("episodes", 0), ("repetitions", 0), ("episodes", -5)])
+def test_a_size_below_one_is_an_error(tmp_path, option, value):
+    with pytest.raises(RunError, match=f"{option} must be at least 1, got {value}"):
+        reproduce([], tmp_path, **{option: value})
+
+
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="cannot write the reproduction to"):
+        reproduce(["belief"], tmp_path / "file")
