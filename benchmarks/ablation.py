@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 from typing import Any
 
-from benchmarks.learners import CARTPOLE, HEADER, PENDULUM, Row, line, run
+from benchmarks.learners import CARTPOLE, FEW, HEADER, PENDULUM, Row, line, run
 
 # What is changed -> the options that change it.
 CHANGES: dict[str, dict[str, Any]] = {
@@ -23,12 +23,11 @@ CHANGES: dict[str, dict[str, Any]] = {
     "severity instead of counts": {"severity": True},
     "no selection": {"candidates": 1},
 }
-FEW = {"candidates": 4, "selection_episodes": 250}
 DOMAINS = {
     "dance": Row("particle-dance", "safe-es", 60_000),
     "run": Row("obstacle-run", "safe-es", 20_000),
-    "cartpole": Row("CartPole-v1", "safe-es", 6_000, CARTPOLE, FEW, 400),
-    "pendulum": Row("Pendulum-v1", "safe-es", 12_000, PENDULUM, FEW, 400),
+    "cartpole": Row("CartPole-v1", "safe-es", 2_000, CARTPOLE, FEW, 200),
+    "pendulum": Row("Pendulum-v1", "safe-es", 2_000, PENDULUM, FEW, 200),
 }
 
 
