@@ -19,9 +19,9 @@ help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
 
 demo: $(VENV)/installed  ## synthesize, verify and draw a policy for Particle Dance
-	$(BIN)/psyco synthesize particle-dance --require examples/particle_dance.props --episodes 60000 --seed 0 --out runs/demo
+	$(BIN)/psyco synthesize particle-dance --require examples/particle_dance.props --episodes 60000 --seed 0 --out runs/demo --overwrite
 	$(BIN)/psyco render runs/demo
-	@echo; echo "The pictures of agent and particle:"; ls runs/demo/*.png runs/demo/*.gif 2>/dev/null || true
+	$(BIN)/psyco report runs/demo
 
 test: lint browser  ## all checks and all tests, slow ones and every extra included
 	$(BIN)/python -m pytest $(PYTEST)

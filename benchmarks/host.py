@@ -96,8 +96,7 @@ def balancing(network: Network) -> NDArray[np.float32]:
     if network.inputs == 4:
         w1[:, 0] = (0.05, 0.1, 1.0, 0.3)
         w1[:, 1] = -w1[:, 0]
-        w2[0], w2[1] = -1.0, 1.0
-        w2[:, 1] *= -1.0
+        w2[:, 0], w2[:, 1] = (-1.0, 1.0), (1.0, -1.0)
     return np.concatenate([w1.ravel(), w2.ravel()])
 
 

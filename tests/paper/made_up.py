@@ -30,9 +30,7 @@ def metrics_of(returns, satisfied, cost, *, c_sat=0.99, verified=0.9, every=10):
     }
     for name, values in (("return", returns), ("cost", cost)):
         for kind, wanted in (("satisfying", satisfied), ("violating", ~satisfied)):
-            columns[f"{name}_{kind}"] = np.array(
-                [x[w].mean() if w.any() else np.nan for x, w in zip(values, wanted, strict=True)]
-            )
+            columns[f"{name}_{kind}"] = np.ma.masked_array(values, ~wanted).mean(axis=1).filled(np.nan)
     at = np.arange(rows) % every == every - 1
     columns["verified_confidence"] = np.where(at, np.linspace(*np.broadcast_to(verified, 2), rows), np.nan)
     columns["verdict"] = np.where(at, "SATISFIED", "")

@@ -8,7 +8,7 @@ from psyco.paper.statements import CLAIMS, belief_claims
 from tests.paper.made_up import results_of
 
 DANCE = PARTICLE_DANCE.resized(episodes=20_000)
-COMPARISON = CALIBRATION.resized(episodes=20_000)
+COMPARISON = CALIBRATION.resized(episodes=20_000, repetitions=5)
 RUN = OBSTACLE_RUN.resized(episodes=4000)
 ORDERED = {"unconstrained": {"ret": -14.0}, "n_max4": {"ret": -23.0}, "n_max1": {"ret": -26.0}}
 REVERSED = {"unconstrained": {"ret": -26.0}, "n_max4": {"ret": -23.0}, "n_max1": {"ret": -14.0}}

@@ -72,9 +72,9 @@ def test_a_network_gives_the_same_bits_in_any_company(shape: tuple[int, int, int
     rng = np.random.default_rng(1)
     theta = rng.normal(size=(64, network.size)).astype(np.float32)
     x = rng.normal(size=(64, inputs)).astype(np.float32)
-    together = _Networks(network, domain, theta).outputs(x)
+    together = _Networks(network, domain, theta).scores(x)
     for rows in ([0], [63], [5, 9, 33], list(range(31)), list(rng.permutation(64))):
-        alone = _Networks(network, domain, theta).take(np.array(rows)).outputs(x[rows])
+        alone = _Networks(network, domain, theta).take(np.array(rows)).scores(x[rows])
         np.testing.assert_array_equal(alone, together[rows])
 
 

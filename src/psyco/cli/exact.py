@@ -46,6 +46,8 @@ def exact(
     Example: `psyco exact runs/obstacles --storm`
     """
     found, where, requirement = read_policy(policy, None, parameters, require)
+    if not isinstance(found, Policy):
+        raise RunError(f"{policy} is a policy of others; exact answers need one of PSyCo's")
     answer = answer_exactly(found, where, requirement)
     second = storm_value(found, where, requirement) if storm else None
     files = _export(found, where, requirement, export) if export else []

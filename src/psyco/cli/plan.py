@@ -79,7 +79,8 @@ def _print(constraint: Constraint, max_episodes: int, found: dict[str, Character
     console.print(
         f"{constraint}, at most {max_episodes:,} episodes", highlight=False, markup=False, soft_wrap=True
     )
-    table = Table("true p", "method", "satisfied", "violated", "undecided", "episodes", box=box.SIMPLE_HEAD)
+    columns = ("true p", "method", "satisfied", "violated", "undecided", "episodes")
+    table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for chance in CHANCES:
         table.add_column(f"{100 * chance:g}%")
     for i, p in enumerate(next(iter(found.values())).p):

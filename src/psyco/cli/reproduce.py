@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -46,15 +46,13 @@ def reproduce(
     Example: `psyco reproduce --quick`
     """
     folder = out or Path("reproduction-quick" if quick else "reproduction")
-    with _Display() as display:
-        done = run_reproduction(
-            names or [],
-            folder,
-            episodes=episodes,
-            repetitions=repetitions,
-            quick=quick,
-            on_progress=display.show,
-        )
+    size: dict[str, Any] = {"episodes": episodes, "repetitions": repetitions, "quick": quick}
+    try:
+        with _Display() as display:
+            done = run_reproduction(names or [], folder, **size, on_progress=display.show)
+    except KeyboardInterrupt:
+        status.print(f"finished runs are kept in {folder}; the same command continues from there")
+        raise
     for part in done.parts:
         console.print(f"\n[bold]{part.title}[/]", highlight=False)
         for claim in part.claims:

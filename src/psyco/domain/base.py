@@ -20,7 +20,7 @@ import functools
 import itertools
 import math
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +39,8 @@ class Continuous:
 
     low: tuple[float, ...]
     high: tuple[float, ...]
+
+    ranked: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if len(self.low) != len(self.high) or not all(
@@ -76,6 +78,7 @@ class Discrete:
     """Actions 0 to n-1; the policy takes the one with the largest output."""
 
     n: int
+    ranked: ClassVar[bool] = True  # the order or the sign of outputs decides, not their size
 
     @property
     def outputs(self) -> int:
@@ -98,6 +101,7 @@ class MultiDiscrete:
     """Several discrete actions at once, the i-th from 0 to n[i]-1: for each the largest of its own outputs."""
 
     n: tuple[int, ...]
+    ranked: ClassVar[bool] = True
 
     @property
     def outputs(self) -> int:
@@ -122,6 +126,7 @@ class MultiBinary:
     """n switches; one is on where its output is positive."""
 
     n: int
+    ranked: ClassVar[bool] = True
 
     @property
     def outputs(self) -> int:

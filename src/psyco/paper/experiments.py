@@ -78,6 +78,7 @@ class Experiment:
             },
             hidden=32,
             bias="one",
+            scaling="none",
             verify_every=self.verify_every,
             verify_episodes=self.verify_episodes,
             method="bayes",

@@ -19,8 +19,8 @@ CLASSES = {Outcome.HOLDS: "holds", Outcome.FAILS: "fails", Outcome.OPEN: "open"}
 READING = (
     f"Every interval is at the level {LEVEL:.0%}, for the mean over repetitions (Student's t, which is the credible "
     "interval under a flat prior; for counted episodes, the Beta posterior). A claim holds where all of its intervals "
-    "lie wholly in the claimed range, does not hold where one lies wholly outside, and cannot be decided otherwise. The "
-    "intervals are not corrected for the number of claims."
+    "lie wholly in the claimed range, does not hold where one lies wholly outside, and cannot be decided otherwise. "
+    "The intervals are not corrected for the number of claims."
 )
 
 

@@ -116,7 +116,7 @@ def _collisions_below(r: Results, *, figure: int, remark: str = "") -> Claim:
         f"{r.experiment.section}, Fig. {figure}",
         "Violating episodes keep their collisions (the cost) well below what the constraint allows.",
         f"mean cost of violating episodes, last {r.experiment.final:,} episodes, against n_max",
-        tuple(Comparison(v, mean_of(cost[v]), below=float(v[-1])) for v in CONSTRAINED),
+        tuple(Comparison(v, mean_of(cost[v]), below=r.experiment.variants[v].n_max) for v in CONSTRAINED),
         "A violating episode costs at least 1 by definition: the cost counts collisions beyond n_max. We see "
         + " and ".join(f"{_mean(cost[v]):.1f} for {v}" for v in CONSTRAINED)
         + ", and as a mean over all episodes, which the paper may show, "

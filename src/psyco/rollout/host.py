@@ -193,7 +193,7 @@ class Runner:
         if self.progress is not None:
             self.progress[0] = IDLE
         signals = recorder.signals(t)
-        for name in recorder.others:
+        for name in sorted(recorder.others & signals.keys()):
             if (bad := _not_a_number(signals[name])) is not None:
                 raise EpisodeError(
                     domain.name, seeds[bad[0]], bad[1], f"the signal {name} is not a number (NaN)"
@@ -306,7 +306,7 @@ class _Recorder:
     """Keeps the signals that somebody wants; the last state of an episode repeats to the horizon."""
 
     def __init__(self, domain: GymDomain, count: int, wanted: frozenset[str] | None) -> None:
-        self.domain, self.count = domain, count
+        self.domain, self.count, self.everything = domain, count, wanted is None
         names = {name for name in domain.table if name != INFO} if wanted is None else wanted
         self.arrays: dict[str, NDArray[Any]] = {}  # [n+1, B, ...]
         kinds = {"obs": np.float32, "terminated": bool, "truncated": bool}
@@ -315,7 +315,7 @@ class _Recorder:
             shape = (domain.horizon + 1, count) if size is None else (domain.horizon + 1, count, size)
             self.arrays[name] = np.zeros(shape, kinds.get(name, np.float64))
         # `info` and the user's functions give Python values, whose types are known in the end only.
-        self.others = sorted(names - self.arrays.keys())
+        self.others = names - self.arrays.keys()
         self.values: dict[str, list[list[Any]]] = {name: [[] for _ in range(count)] for name in self.others}
 
     def add(
@@ -341,10 +341,11 @@ class _Recorder:
             else:
                 array[t] = array[t - 1]
                 array[t, rows] = now
-        if self.others:
+        others = tuple(self.others)
+        if others:
             for row, observation, info in zip(rows.tolist(), raw, infos, strict=True):
-                found = signal_values(self.domain, self.others, observation, info)
-                for name, value in zip(self.others, found, strict=True):
+                found = signal_values(self.domain, others, observation, info)
+                for name, value in zip(others, found, strict=True):
                     self.values[name][row].append(value)
 
     def signals(self, last: int) -> dict[str, NDArray[Any]]:
@@ -352,9 +353,20 @@ class _Recorder:
         for array in self.arrays.values():
             array[last + 1 :] = array[last]
         done = {name: np.moveaxis(array, 0, 1) for name, array in self.arrays.items()}
-        return done | {name: self._stacked(name, rows) for name, rows in self.values.items()}
+        for name, rows in self.values.items():
+            stacked = self._stacked(rows)
+            if stacked is not None:
+                done[name] = stacked
+            elif not self.everything:  # else `info` may hold whatever it likes
+                value = next(value for row in rows for value in row if value is not None)
+                raise DomainError(
+                    f"the signal {name} of {self.domain.name} is {_brief(value)}; "
+                    "a formula needs numbers or Booleans, or vectors of the same length"
+                )
+        return done
 
-    def _stacked(self, name: str, rows: list[list[Any]]) -> NDArray[Any]:
+    def _stacked(self, rows: list[list[Any]]) -> NDArray[Any] | None:
+        """Values over time as one array `[B, n+1, ...]`; None if they make none."""
         known = np.asarray(next((value for row in rows for value in row if value is not None), 0.0))
         # A key that `info` does not have counts as 0, or false.
         missing = np.zeros_like(known)
@@ -365,13 +377,8 @@ class _Recorder:
                 [np.pad(r, [(0, longest - len(r))] + [(0, 0)] * (r.ndim - 1), "edge") for r in filled]
             )
         except (TypeError, ValueError):
-            stacked = np.array(None)
-        if stacked.dtype.kind not in "biuf" or stacked.ndim > 3:
-            raise DomainError(
-                f"the signal {name} of {self.domain.name} is {_brief(known.tolist())}; "
-                "a formula needs numbers or Booleans, or vectors of the same length"
-            )
-        return stacked
+            return None
+        return stacked if stacked.dtype.kind in "biuf" and stacked.ndim <= 3 else None
 
 
 # ---- policies -------------------------------------------------------------------------------------------------
@@ -399,18 +406,19 @@ class _Networks:
         self.network, self.domain, self.theta = network, domain, theta
         w1, w2, *biases = network.parts(theta)
         self.w1, self.w2 = np.ascontiguousarray(w1), np.ascontiguousarray(w2.swapaxes(1, 2))
-        self.b1, self.b2 = (
-            (biases[0][:, None], biases[1][:, None]) if biases else (np.ones(1, "f4"), np.ones(1, "f4"))
-        )
+        one = np.ones(1, np.float32)
+        self.b1: NDArray[np.float32] = biases[0][:, None] if biases else one
+        self.b2: NDArray[np.float32] = biases[1][:, None] if biases else one
         self.shift, self.scale = np.array(network.shift, np.float32), np.array(network.scale, np.float32)
 
     def take(self, rows: NDArray[np.intp]) -> _Networks:
         return _Networks(self.network, self.domain, self.theta[rows])
 
     def __call__(self, flat: NDArray[np.float32], raw: Sequence[Any]) -> Sequence[Any]:
-        return self.domain.to_env(self.domain.actions.decode(self.outputs(flat)))
+        actions, y = self.domain.actions, self.scores(flat)
+        return self.domain.to_env(actions.decode(y if actions.ranked else np.tanh(y, out=y)))
 
-    def outputs(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+    def scores(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """`[B, outputs]`. A stacked matmul is one product per row, so a row does not see its neighbours."""
         if len(self.scale):
             x = (x - self.shift) / self.scale
@@ -419,4 +427,4 @@ class _Networks:
         np.maximum(hidden, 0, out=hidden)
         y = np.matmul(hidden, self.w2)
         y += self.b2
-        return np.tanh(y, out=y)[:, 0]
+        return y[:, 0]

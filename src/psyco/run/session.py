@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from psyco.errors import EpisodeError, RunError
 from psyco.learn.metrics import Metrics
@@ -209,6 +209,12 @@ class _Keeper:
         except OSError as error:
             raise durable.failed(path, error) from None
         self.size = size
+        config = session.config
+        self.same: dict[str, Any] = {  # what every checkpoint of this run says
+            "identity": config.identity,
+            "config": config.to_toml(),
+            "created": session.about.created,
+        }
         self.pending: checkpoints.About | None = None
         self.snapshot: Snapshot | None = None
         self.due = time.monotonic() + every
@@ -238,15 +244,12 @@ class _Keeper:
         self.digest.update(data)
         self.size += len(data)
         if _is_whole(self.session.problem, snapshot):
-            config, about = self.session.config, self.session.about
             self.snapshot = snapshot
             self.pending = checkpoints.About(
                 generation=snapshot.generation,
-                identity=config.identity,
-                config=config.to_toml(),
-                created=about.created,
                 metrics_size=self.size,
                 metrics_digest=self.digest.hexdigest(),
+                **self.same,
             )
         if time.monotonic() >= self.due:
             self.save()
