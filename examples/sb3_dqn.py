@@ -10,7 +10,8 @@ bridge = Bridge(
 )
 model = DQN(
     "MlpPolicy", bridge.env(), learning_rate=2.3e-3, batch_size=64, buffer_size=100_000, learning_starts=1000,
-    target_update_interval=10, train_freq=256, gradient_steps=128, exploration_fraction=0.16, exploration_final_eps=0.04,
+    target_update_interval=10, train_freq=256, gradient_steps=128,
+    exploration_fraction=0.16, exploration_final_eps=0.04,
     policy_kwargs={"net_arch": [256, 256]}, seed=0, device="cpu",
 )  # fmt: skip
 model.learn(50_000, callback=bridge.callback())
