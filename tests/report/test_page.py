@@ -283,3 +283,15 @@ def test_the_server_listens_on_loopback_answers_two_addresses_and_no_other_host(
     finally:
         server.shutdown()
         server.server_close()
+
+
+@pytest.mark.browser
+def test_a_run_without_constraints_has_a_page(browser: Any, tmp_path: Path) -> None:
+    settings = dataclasses.replace(CONFIG.settings, episodes=100)
+    folder = run(
+        tmp_path / "free", dataclasses.replace(CONFIG, requirement="Rmax=? [ C ]", settings=settings)
+    )
+    with open_page(browser, write(tmp_path / "page.html", run_page(read_run(folder)))) as page:
+        assert "nothing to verify" in page.locator(".verdict").inner_text()
+        assert not page.locator("#belief").is_visible()
+        assert page.locator("#stage .body").count() == 2

@@ -11,7 +11,13 @@ from psyco.synthesis import Settings
 REQUIREMENT = "P>=0.85 [ G (distance >= 0.1 | collisions <= 1) ] & C>=0.9"
 # 30 segments of 5 generations of 10 episodes.
 SETTINGS = Settings(
-    episodes=1500, verify_every=50, verify_episodes=50, max_episodes=100, hidden=4, options={"population": 10}
+    learner="snes",
+    episodes=1500,
+    verify_every=50,
+    verify_episodes=50,
+    max_episodes=100,
+    hidden=4,
+    options={"population": 10},
 )
 CONFIG = Config("particle-dance", REQUIREMENT, {"horizon": 5}, SETTINGS)
 OUTCOME = ("policy.safetensors", "metrics.csv", "certificate.json")

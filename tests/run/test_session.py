@@ -290,3 +290,21 @@ def test_a_configuration_repeats_the_run_that_wrote_it(
     with start_run(tmp_path / "again", config) as session:
         execute(session)
     assert outcome(tmp_path / "again") == outcome(original)
+
+
+def test_a_segment_whose_verification_failed_is_done_again() -> None:
+    """Its row lacks what an undisturbed run has there, so no checkpoint may stand behind it."""
+    import numpy as np
+
+    from psyco.learn.metrics import Metrics
+    from psyco.run.session import _is_whole
+    from psyco.synthesis import Snapshot
+
+    problem = CONFIG.prepare()
+
+    def snapshot(generation: int, verdict: str) -> Snapshot:
+        return Snapshot(generation, None, Metrics({"verdict": np.array(["", verdict])}))
+
+    assert _is_whole(problem, snapshot(5, "UNDECIDED"))
+    assert not _is_whole(problem, snapshot(5, ""))
+    assert not _is_whole(problem, snapshot(7, "SATISFIED")), "a segment that was cut short"

@@ -138,7 +138,9 @@ class Record:
 
     @property
     def progress(self) -> float:
-        """The share of the work that is done, 0 to 1."""
+        """The share of the work that is done, 0 to 1; a run may finish before its episodes are spent."""
+        if self.state == "finished":
+            return 1.0
         if self.config is None:
             return 0.0
         return min(1.0, self.episodes / self.config.settings.episodes)
