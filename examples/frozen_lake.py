@@ -11,6 +11,12 @@ domain = psyco.make(
 )
 # The reward is 1 at the goal and 0 elsewhere: a wide search finds it first.
 result = psyco.synthesize(
-    domain, 'P>=0.9 [ F "goal" ] & C>=0.98', learner="snes", sigma=0.5, alpha=0.2, episodes=4_000, verify_every=0
+    domain,
+    'P>=0.9 [ F "goal" ] & C>=0.98',
+    learner="snes",
+    sigma=0.5,
+    alpha=0.2,
+    episodes=4_000,
+    verify_every=0,
 )
 print(result.certificate)
