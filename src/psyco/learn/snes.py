@@ -14,6 +14,7 @@ from psyco.learn import es
 from psyco.learn.base import Generation, Proposal
 from psyco.learn.belief import Belief, single_precision
 from psyco.learn.calibration import CALIBRATIONS, Evidence
+from psyco.learn.curriculum import risen
 from psyco.rollout.episodes import Episodes
 
 
@@ -35,6 +36,8 @@ class SNES:
         alpha: learning rate α.
         sigma: perturbation rate σ.
         calibration: the rule that turns belief into λ; the paper's is "soft".
+        curriculum: the required probability rises from 0 over this part of learning; the paper's is 0, full at once.
+        budget: training episodes of the whole run, which the curriculum follows.
         sign: 1 to maximise the return, -1 to minimise it.
     """
 
@@ -44,6 +47,8 @@ class SNES:
     alpha: float = 0.01
     sigma: float = 0.1
     calibration: str = "soft"
+    curriculum: float = 0.0
+    budget: int = 60_000
     sign: float = 1.0
 
     def __post_init__(self) -> None:
@@ -53,6 +58,8 @@ class SNES:
             raise RunError(f"alpha and sigma must be positive, got {self.alpha} and {self.sigma}")
         if self.calibration not in CALIBRATIONS:
             raise RunError(f"unknown calibration {self.calibration!r}; there are: {', '.join(CALIBRATIONS)}")
+        if not 0 <= self.curriculum < 1:
+            raise RunError(f"curriculum must be at least 0 and below 1, got {self.curriculum}")
 
     @property
     def episodes_per_generation(self) -> int:
@@ -72,10 +79,12 @@ class SNES:
         self, state: SNESState, proposal: Proposal, episodes: Episodes
     ) -> tuple[SNESState, Generation]:
         """Lines 11-18: count, believe, weigh, move."""
-        p_req, c_req = jnp.asarray(self.p_req, jnp.float32), jnp.asarray(self.c_req, jnp.float32)
+        c_req = jnp.asarray(self.c_req, jnp.float32)
+        demanded = self._demanded(state.es.generation)
+        p_req = demanded.astype(jnp.float32)
         belief = beliefs.observe(state.belief, episodes.satisfied)  # lines 11-12
-        c_sat = beliefs.confidence(belief, jnp.asarray(self.p_req, jnp.float64))  # line 13
-        weight = self._cost_weights(belief)
+        c_sat = beliefs.confidence(belief, demanded)  # line 13
+        weight = self._cost_weights(belief, demanded)
         with single_precision():
             share = jnp.mean(episodes.satisfied, axis=0, dtype=jnp.float32)
             total = jnp.maximum(belief.satisfied + belief.violated, 1).astype(jnp.float32)
@@ -91,14 +100,22 @@ class SNES:
         """The mean of the search distribution."""
         return state.es.theta
 
-    def _cost_weights(self, belief: Belief) -> Array:
+    def _demanded(self, generation: Array) -> Array:
+        """The required probabilities `[K]` float64, as far as the curriculum has come."""
+        p_req = jnp.asarray(self.p_req, jnp.float64)
+        if not self.curriculum:
+            return p_req
+        generations = -(-self.budget // self.population)
+        return p_req * risen(generation, generations, self.curriculum).astype(jnp.float64)
+
+    def _cost_weights(self, belief: Belief, p_req: Array) -> Array:
         """`[K]`, summing to 1: each cost weighs as far as its demand is expected to fall short.
 
         With one demand this is 1, as in the paper.
         """
         if len(self.p_req) < 2:
             return jnp.ones(len(self.p_req), jnp.float32)
-        gap = beliefs.shortfall(belief, jnp.asarray(self.p_req, jnp.float64)) + jnp.float32(1e-9)
+        gap = beliefs.shortfall(belief, p_req) + jnp.float32(1e-9)
         return gap / gap.sum()
 
 
