@@ -8,5 +8,7 @@ The same on the command line, with two processes:
 import psyco
 
 domain = psyco.make("CartPole-v1")
-result = psyco.synthesize(domain, "P>=0.95 [ G (abs(obs[0]) <= 1) ] & C>=0.98", episodes=3_000)
+result = psyco.synthesize(
+    domain, "P>=0.95 [ G (abs(obs[0]) <= 1) ] & C>=0.98", episodes=3_000, learner="snes", verify_every=0
+)
 print(result.certificate)

@@ -30,5 +30,7 @@ class Hazard(gymnasium.Env[Any, Any]):
 
 
 domain = psyco.make(Hazard, horizon=40)
-result = psyco.synthesize(domain, "P>=0.9 [ G (info.cost <= 0) ] & C>=0.98", episodes=4_000)
+result = psyco.synthesize(
+    domain, "P>=0.9 [ G (info.cost <= 0) ] & C>=0.98", learner="snes", episodes=4_000, verify_every=0
+)
 print(result.certificate)

@@ -1,7 +1,14 @@
-"""Pendulum with a gentle motor: torques above 1.2 are allowed, but hardly ever wanted."""
+"""Pendulum with a gentle motor: in most episodes the torque stays below 1.5, though 2 is possible."""
 
 import psyco
 
-domain = psyco.make("Pendulum-v1", horizon=100)
-result = psyco.synthesize(domain, "P>=0.9 [ G (abs(action[0]) <= 1.2) ] & C>=0.98", episodes=2_000)
+domain = psyco.make("Pendulum-v1", horizon=60)
+result = psyco.synthesize(
+    domain,
+    "P>=0.85 [ G (abs(action[0]) <= 1.5) ] & C>=0.98",
+    learner="snes",
+    bias="learned",
+    episodes=2_000,
+    verify_every=0,
+)
 print(result.certificate)
