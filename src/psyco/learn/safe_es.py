@@ -93,14 +93,14 @@ class SafeES:
             object.__setattr__(self, "population", 2 * min(max(self.budget // 6000, 10), 100))
         if self.checks == 0:
             object.__setattr__(self, "checks", max(2, self.population // 10))
-        if self.gain == 0:  # λ must be able to cross its range several times
-            object.__setattr__(self, "gain", max(0.01, 10.0 / max(self.generations, 1)))
         if self.population < 2 or (self.mirrored and self.population % 2):
             raise RunError(
                 f"population must be at least 2, and even where offspring come in pairs, got {self.population}"
             )
         if self.checks < 1:
             raise RunError(f"checks must be at least 1, got {self.checks}: the belief needs episodes")
+        if self.gain == 0:  # λ must be able to cross its range several times
+            object.__setattr__(self, "gain", max(0.01, 10.0 / max(self.generations, 1)))
         for name in ("alpha", "sigma", "gain"):
             if not getattr(self, name) > 0:
                 raise RunError(f"{name} must be positive, got {getattr(self, name)}")
