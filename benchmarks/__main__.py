@@ -13,6 +13,7 @@ BENCHMARKS = {
     "learners": "certified share and return of each learner, 20 seeds (half an hour; not part of the default)",
     "ablation": "what each part of safe-es is worth, 10 seeds (hours; not part of the default)",
     "startup": "from the command line to the first generation, cold and cached",
+    "host": "host rollouts of Gymnasium environments against a bare loop, and two workers against one",
     "checkpoint": "what a device run pays for its checkpoints",
 }
 LONG = ("learners", "ablation")

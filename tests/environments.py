@@ -13,17 +13,19 @@ from gymnasium import spaces
 
 
 class Walk(gymnasium.Env[Any, Any]):
-    """A random walk that ends at |x| >= 3; `fault` happens at step `at` of the episodes with an even seed."""
+    """A random walk that ends at |x| >= 3; `fault` happens at step `at` of one in `rare` episodes, by their seeds."""
 
     observation_space: Any = spaces.Box(-10.0, 10.0, (2,))
     action_space: Any = spaces.Discrete(2)
 
-    def __init__(self, fault: str = "", at: int = 3, marker: str = "") -> None:
-        self.fault, self.at, self.marker = fault, at, marker
+    def __init__(self, fault: str = "", at: int = 3, rare: int = 2, marker: str = "") -> None:
+        self.fault, self.at, self.rare, self.marker = fault, at, rare, marker
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
-        self.even = seed is not None and seed % 2 == 0 and seed > 0  # 0 is the trial when a domain is made
+        self.faulty = (
+            seed is not None and seed % self.rare == 0 and seed > 0
+        )  # 0 is the trial when a domain is made
         self.x, self.t, self.ended = float(self.np_random.normal()), 0, False
         return self._observe(), {}
 
@@ -39,7 +41,7 @@ class Walk(gymnasium.Env[Any, Any]):
             False,
             {"cost": float(self.x > 1), "deep": {"x": self.x}},
         ]
-        if self.even and self.t == self.at:
+        if self.faulty and self.t == self.at:
             self._go_wrong(outcome)
         return tuple(outcome)
 

@@ -20,6 +20,7 @@ from psyco.spec import Constraint, PathCheck, Requirement, check_path, parse, pa
 from psyco.synthesis import Result, Settings, synthesize
 from psyco.verification.base import Guarantee, Verdict
 from psyco.verification.certificate import Certificate, Finding
+from psyco.verification.exact import exact
 from psyco.verification.outcomes import verify_outcomes
 from psyco.verification.verify import certify_candidates, verify
 from psyco.version import __version__
@@ -55,6 +56,7 @@ __all__ = [
     "catalogue",
     "certify_candidates",
     "check_path",
+    "exact",
     "export_onnx",
     "load_policy",
     "make",

@@ -100,7 +100,8 @@ class _Actor:
             return self.domain.to_env(np.asarray(chosen))
         shape = self.domain.action_space.shape
         for action in chosen:
-            if np.shape(action) != shape:
+            array = np.asarray(action)
+            if array.shape != shape or array.dtype.kind not in "biuf":
                 raise ValueError(
                     f"the policy {self.policy.source} gives the action {action!r}; "
                     f"the environment takes {shape or 'one number'}"

@@ -1,7 +1,6 @@
 """A Ray cluster: the same bytes as in one process, also when a node is lost."""
 
 import threading
-import time
 
 import pytest
 
@@ -10,7 +9,7 @@ import psyco
 pytest.importorskip("ray")
 
 REQUIREMENT = "P>=0.5 [ G (abs(obs[0]) <= 1) ] & C>=0.9"
-SETTINGS = {"episodes": 400, "verify_every": 200, "verify_episodes": 60, "max_episodes": 60}
+SETTINGS = {"episodes": 800, "verify_every": 200, "verify_episodes": 60, "max_episodes": 60}
 
 
 @pytest.mark.slow
@@ -32,9 +31,8 @@ def test_losing_a_node_in_the_middle_of_a_run_changes_no_byte() -> None:
 
         def remove() -> None:
             started.wait()
-            time.sleep(0.3)
-            cluster.remove_node(node, allow_graceful=False)
             removed_after.append(len(segments))
+            cluster.remove_node(node, allow_graceful=False)
 
         segments: list[int] = []
 
@@ -48,8 +46,7 @@ def test_losing_a_node_in_the_middle_of_a_run_changes_no_byte() -> None:
             domain, REQUIREMENT, ray=cluster.address, on_progress=on_progress, **SETTINGS
         )
         remover.join()
-        assert removed_after
-        assert len([n for n in ray.nodes() if n["Alive"]]) == 1
+        assert removed_after[0] < len(segments)  # there was work left to do
         assert disturbed.policy.to_bytes() == alone.policy.to_bytes()
     finally:
         ray.shutdown()

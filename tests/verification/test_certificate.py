@@ -11,6 +11,7 @@ import pytest
 import psyco
 from psyco.errors import RunError
 from psyco.policy import network_for, policy_for
+from psyco.rollout.episodes import Stream, episode_keys, stream_key
 from psyco.verification.certificate import Certificate, certificate_schema
 from psyco.verification.html import certificate_html
 from psyco.verification.methods import METHODS
@@ -168,6 +169,16 @@ def test_a_policy_of_another_shape_is_refused(certificate):
 
 
 # ---- looks ---------------------------------------------------------------------------------------------------------
+
+
+def test_no_episode_serves_two_purposes():
+    keys = {
+        tuple(jax.random.key_data(key).tolist())
+        for stream in Stream
+        for block in range(3)
+        for key in episode_keys(stream_key(7, stream, block), 0, 20)
+    }
+    assert len(keys) == len(Stream) * 3 * 20
 
 
 def test_shares_of_all_looks_sum_to_one():

@@ -24,6 +24,7 @@ from psyco.cli.common import (
     trust_typed,
 )
 from psyco.errors import RunError
+from psyco.foreign import is_foreign, open_policy
 from psyco.run.folder import find_policy
 from psyco.verification.base import Verdict
 from psyco.verification.certificate import Certificate
@@ -168,7 +169,8 @@ def _replay(certificate: Path, policy: Path | None) -> None:
     if policy is None:
         raise RunError("--replay needs the policy too: psyco verify --replay CERTIFICATE POLICY")
     text = _text(certificate)
-    differences = repeat(text, find_policy(policy)[0], origin=str(certificate))
+    found = open_policy(str(policy)) if is_foreign(str(policy)) else find_policy(policy)[0]
+    differences = repeat(text, found, origin=str(certificate))
     if differences:
         raise RunError("\n  ".join([f"{certificate} does not match its repetition:", *differences]))
     claimed = Certificate.from_json(text)

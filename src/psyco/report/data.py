@@ -20,7 +20,7 @@ from psyco.rollout.episodes import Stream, episode_keys, stream_key
 from psyco.run.checkpoint import checkpoint_files, load_checkpoint
 from psyco.run.folder import POLICY, Record
 from psyco.spec.formula import Constraint, Requirement
-from psyco.spec.monitor import check_path
+from psyco.spec.monitor import check_path, compile_monitor
 from psyco.spec.parse import parse
 from psyco.synthesis import beginning, deployed
 from psyco.verification.base import Counts
@@ -32,6 +32,7 @@ LOOKED_AT, LOOKED_AT_SLOW = (
     100,
     20,
 )  # looked at to find violating ones among them; of Gymnasium environments fewer
+EVERYWHERE = ("action", "reward", "return", "terminated", "truncated")
 COMPONENTS = 4  # of a vector signal that is no position
 CURVES = (
     "return",
@@ -155,6 +156,11 @@ def _trajectories(domain: Domain, policy: Policy, requirement: Requirement) -> d
     shown = sorted(shown + bad[: EPISODES - len(shown)])
     scene = getattr(domain, "scene", None)
     scene = scene if isinstance(scene, Scene) else None
+    spoken_of = compile_monitor([c.formula for c in requirement.constraints]).signals
+    for i in shown:  # what the requirement is about comes first, what every environment has comes last
+        seen[i] = dict(
+            sorted(seen[i].items(), key=lambda s: (s[0] not in spoken_of, s[0] != "obs", s[0] in EVERYWHERE))
+        )
     return {
         "scene": scene and {**vars(scene), "bodies": list(scene.bodies)},
         "episodes": [_episode(i, seen[i], kept[i], requirement, scene) for i in shown],

@@ -181,8 +181,8 @@ def _certificate(record: Record) -> str:
     )
     statements = dict.fromkeys(
         str(g["statement"])
-        for f in findings
-        if isinstance(g := f.get("guarantee"), dict) and "statement" in g
+        for part in (certificate, *findings)
+        if isinstance(g := part.get("guarantee"), dict) and "statement" in g
     )
     guarantee = "".join(f"<p>{escape(statement)}</p>" for statement in statements)
     plain = {
@@ -195,9 +195,26 @@ def _certificate(record: Record) -> str:
         for key, value in plain.items()
     )
     return (
-        f"{table if findings else ''}{guarantee}"
+        f"{table if findings else ''}{guarantee}{_looks(certificate)}"
         f'<details><summary>All of the certificate</summary><dl class="facts wide">{listed}</dl>'
         f"<pre><code>{escape(json.dumps(certificate, indent=2))}</code></pre></details>"
+    )
+
+
+def _looks(certificate: Mapping[str, Any]) -> str:
+    """Several policies or attempts share the permitted error: all of them are listed."""
+    looks = [look for look in certificate.get("looks") or [] if isinstance(look, dict)]
+    if len(looks) < 2:
+        return ""
+    rows = "".join(
+        f"<tr><td><code>{escape(str(look.get('policy', ''))[:16])}</code></td>"
+        f"<td>{_badge(str(look.get('verdict', '')))}</td><td>{_text(look.get('episodes'))}</td>"
+        f"<td>{_text(look.get('share'))}</td></tr>"
+        for look in looks
+    )
+    return (
+        '<div class="scroll"><table><thead><tr><th>policies tried, in this order</th><th>verdict</th>'
+        f"<th>episodes</th><th>share of the error</th></tr></thead><tbody>{rows}</tbody></table></div>"
     )
 
 

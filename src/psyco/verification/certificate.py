@@ -252,6 +252,10 @@ def guarantee_of_all(findings: Sequence[Finding], looks: Sequence[Look], share: 
             f" There were {len(looks)} looks, each at fresh episodes of its own. They share the permitted error, "
             f"{jointly}"
         )
+    elif share < 1.0:
+        statement += (
+            f" This look used {percent(share)} of the permitted error; the rest was kept for further looks."
+        )
     return Guarantee(own.kind, statement, accept, reject)
 
 

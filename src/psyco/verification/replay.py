@@ -9,7 +9,7 @@ from typing import Any
 from psyco.domain.base import Domain
 from psyco.domain.catalogue import remake
 from psyco.errors import PsycoError, RunError
-from psyco.policy import Policy
+from psyco.foreign import AnyPolicy
 from psyco.verification.certificate import Certificate, Look
 from psyco.verification.verify import verify
 
@@ -18,7 +18,7 @@ CIRCUMSTANCES = ("issued", "versions", "checksum")
 
 
 def replay(
-    text: str, policy: Policy, *, origin: str = "the certificate", domain: Domain | None = None
+    text: str, policy: AnyPolicy, *, origin: str = "the certificate", domain: Domain | None = None
 ) -> list[str]:
     """Everything in which a certificate's text differs from its repetition; empty if all of it matches.
 
@@ -51,7 +51,7 @@ def replay(
     return differences
 
 
-def _repeat(claimed: Certificate, policy: Policy, domain: Domain) -> Certificate:
+def _repeat(claimed: Certificate, policy: AnyPolicy, domain: Domain) -> Certificate:
     """The certificate's own look again, with the other looks as they are claimed."""
     own = claimed.block or 0
     if not own < len(claimed.looks):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from psyco.domain.base import Discrete, Domain, signal_table
 from psyco.domain.finite import FiniteDomain, finite
 from psyco.errors import DomainError
+from psyco.foreign import AnyPolicy
 from psyco.spec.check import check_bounds, check_signals
 from psyco.spec.formula import Compare, Formula, Node, Number, Signal, parts, walk
 from psyco.spec.progress import Automaton
@@ -99,6 +101,15 @@ def unfold(
     if len(nodes.state):
         layers.append(makers.layer(nodes, np.zeros(0, np.int64), np.zeros((0,))))
     return Unfolding(start, table.chances, tuple(layers), automaton.atoms)
+
+
+def actions_of(policy: AnyPolicy | Act, domain: Domain) -> Act:
+    """What a policy does, by the same code that runs it in rollouts."""
+    if not isinstance(policy, AnyPolicy):
+        return policy
+    policy.check(domain)
+    act = partial(policy.network.act, domain.actions, jnp.asarray(policy.theta))
+    return lambda observations: np.asarray(jax.vmap(act)(jnp.asarray(observations)))
 
 
 # ---- the states of the domain ------------------------------------------------------------------------------------
