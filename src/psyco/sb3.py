@@ -101,7 +101,8 @@ class ConstrainedEnv(gymnasium.Wrapper):  # type: ignore[type-arg]
     def reset(self, **arguments: Any) -> Any:
         """Start an episode, and its record."""
         observation, info = self.env.reset(**arguments)
-        self._path: list[dict[str, Any]] = []
+        self._signals: dict[str, NDArray[Any]] = {}  # [n+1, ...] each, filled up to `_length`
+        self._length = 0
         self._raw, self._info = observation, info
         self._return, self._cost = 0.0, np.zeros(len(self.steering.p_req))
         return observation, info
@@ -109,7 +110,7 @@ class ConstrainedEnv(gymnasium.Wrapper):  # type: ignore[type-arg]
     def step(self, action: Any) -> Any:
         """One step; the reward is what the algorithm should learn from."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        if not self._path:  # the first state shows the first action
+        if not self._length:  # the first state shows the first action
             self._note(self._raw, self._info, action, 0.0, False, False)
         self._return += float(reward)
         self._note(observation, info, action, float(reward), terminated, truncated)
@@ -130,7 +131,7 @@ class ConstrainedEnv(gymnasium.Wrapper):  # type: ignore[type-arg]
             "action": self.domain.to_signal(action),
             "reward": reward,
             "return": self._return,
-            "step": len(self._path),
+            "step": self._length,
             "terminated": bool(terminated),
             "truncated": bool(truncated),
             **{
@@ -138,12 +139,17 @@ class ConstrainedEnv(gymnasium.Wrapper):  # type: ignore[type-arg]
                 for name, value in zip(others, signal_values(self.domain, others, raw, info), strict=True)
             },
         }
-        self._path.append({name: every[name] for name in self.monitor.signals})
+        for name in self.monitor.signals:
+            value = np.asarray(every[name])
+            if name not in self._signals:
+                self._signals[name] = np.zeros((self.domain.horizon + 1, *value.shape), value.dtype)
+            self._signals[name][self._length] = value
+        self._length += 1
 
     def _judge(self, *, ended: bool) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
         """Satisfied and cost `[K]` of the path so far; its last state is the episode's last only if that has ended."""
-        signals = {name: np.stack([state[name] for state in self._path]) for name in self.monitor.signals}
-        end = np.zeros(len(self._path), bool)
+        signals = {name: array[: self._length] for name, array in self._signals.items()}
+        end = np.zeros(self._length, bool)
         end[-1] = ended
         satisfied, cost = self.monitor(signals, end=end)
         return np.asarray(satisfied), np.asarray(cost, np.float64)

@@ -163,6 +163,12 @@ def test_population_follows_the_budget_unless_it_is_given() -> None:
     assert SafeES(**ONE, budget=10**9, population=4, checks=1).episodes_per_generation == 5
 
 
+def test_lambda_moves_faster_where_there_are_few_generations() -> None:
+    gains = {b: SafeES(**ONE, budget=b).gain for b in (1100, 2200, 60_000)}
+    assert gains == pytest.approx({1100: 0.2, 2200: 0.1, 60_000: 0.01})
+    assert SafeES(**ONE, budget=1100, gain=0.03).gain == 0.03
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -8,6 +8,7 @@ from typing import Any
 from psyco.domain.base import suggest
 from psyco.errors import RunError
 from psyco.learn.base import Learner
+from psyco.learn.evosax_es import EvosaxES
 from psyco.learn.safe_es import SafeES
 from psyco.learn.snes import SNES
 from psyco.spec.formula import Requirement
@@ -16,6 +17,7 @@ from psyco.spec.formula import Requirement
 LEARNERS: dict[str, type] = {
     "safe-es": SafeES,
     "snes": SNES,
+    "evosax": EvosaxES,
 }
 GIVEN = ("p_req", "c_req", "budget", "sign")
 

@@ -65,7 +65,7 @@ class SafeES:
         margin: aim above the requirement, by this part of what is left up to 1, so that it can be certified.
         curriculum: the demand rises from nothing to its full size over this part of learning; 0: full at once.
         control: how λ is found. "integral", or "soft": the paper's rule on the belief about the mean policy.
-        gain: how fast the integral moves per generation.
+        gain: how fast the integral moves per generation; 0: by 0.01, and faster where there are few generations.
         memory: how many generations the belief remembers.
         sign: 1 to maximise the return, -1 to minimise it.
     """
@@ -83,7 +83,7 @@ class SafeES:
     margin: float = 0.3
     curriculum: float = 0.5
     control: str = "integral"
-    gain: float = 0.01
+    gain: float = 0.0
     memory: float = 100.0
     sign: float = 1.0
 
@@ -99,6 +99,8 @@ class SafeES:
             )
         if self.checks < 1:
             raise RunError(f"checks must be at least 1, got {self.checks}: the belief needs episodes")
+        if self.gain == 0:  # λ must be able to cross its range several times
+            object.__setattr__(self, "gain", max(0.01, 10.0 / max(self.generations, 1)))
         for name in ("alpha", "sigma", "gain"):
             if not getattr(self, name) > 0:
                 raise RunError(f"{name} must be positive, got {getattr(self, name)}")
@@ -151,31 +153,43 @@ class SafeES:
         self, state: SafeESState, proposal: Proposal, episodes: Episodes
     ) -> tuple[SafeESState, Generation]:
         """Believe what the mean policy showed, weigh return against cost, move by what the offspring showed."""
-        offspring = Episodes(*(x[: self.population] for x in episodes))
-        shown = episodes.satisfied[self.population :]  # [checks, K]
+        belief, c_sat, each = self.steer(
+            state.belief, state.lam, state.generation, episodes.satisfied[self.population :]
+        )
         with single_precision():
-            goal = self._demand(state.generation)  # [K]
-            belief = _fade(state.belief, shown, keep=1.0 - 1.0 / self.memory)
+            lam, score = self.weigh(each, episodes)
+            ascent = score @ proposal.memo / (self.sigma * self.population)
+            step, optimizer = self._transform().update(-ascent, state.optimizer)
+            moved = SafeESState(state.theta + step, optimizer, belief, each, state.generation + 1)
+            share = jnp.mean(episodes.satisfied, axis=0, dtype=jnp.float32)
+            return moved, summarize(episodes, share, c_sat, lam)
+
+    def steer(
+        self, belief: Belief, lam: Array, generation: Array, shown: Array
+    ) -> tuple[Belief, Array, Array]:
+        """From what the mean policy showed, `[checks, K]`: the new belief, c_sat `[K]` and λ of each demand `[K]`."""
+        with single_precision():
+            goal = self._demand(generation)  # [K]
+            belief = _fade(belief, shown, keep=1.0 - 1.0 / self.memory)
         c_sat = beliefs.confidence(belief, jnp.asarray(self.p_req, jnp.float64))
         c_goal = beliefs.confidence(belief, goal.astype(jnp.float64)) if self.control == "soft" else c_sat
         with single_precision():
             share = jnp.mean(shown, axis=0, dtype=jnp.float32)
             if self.control == "soft":
                 c_req = jnp.asarray(self.c_req, jnp.float32)
-                each = soft(Evidence(c_goal, c_req, goal, share, share))
-            else:
-                each = jnp.clip(state.lam + self.gain * (share - goal), 0.0, 1.0)
-            lam = jnp.min(each, initial=1.0)  # the weakest demand decides
-            # The costs share what is left by how much each demand asks for it.
-            weight = (1.0 - each) / jnp.maximum(jnp.sum(1.0 - each), 1e-9)
-            gain = self._shaped(self.sign * offspring.ret)
-            costs = jax.vmap(self._shaped, in_axes=1)(offspring.cost) if self.p_req else jnp.zeros((0, 1))
-            score = lam * gain - (1.0 - lam) * (weight @ costs)
-            ascent = score @ proposal.memo / (self.sigma * self.population)
-            step, optimizer = self._transform().update(-ascent, state.optimizer)
-            moved = SafeESState(state.theta + step, optimizer, belief, each, state.generation + 1)
-            everyone = jnp.mean(episodes.satisfied, axis=0, dtype=jnp.float32)
-            return moved, summarize(episodes, everyone, c_sat, lam)
+                return belief, c_sat, soft(Evidence(c_goal, c_req, goal, share, share))
+            return belief, c_sat, jnp.clip(lam + self.gain * (share - goal), 0.0, 1.0)
+
+    def weigh(self, each: Array, episodes: Episodes) -> tuple[Array, Array]:
+        """λ and the score of each offspring `[population]`, from λ of each demand and the generation's episodes."""
+        lam = jnp.min(each, initial=1.0)  # the weakest demand decides
+        # The costs share what is left by how much each demand asks for it.
+        weight = (1.0 - each) / jnp.maximum(jnp.sum(1.0 - each), 1e-9)
+        gain = self._shaped(self.sign * episodes.ret[: self.population])
+        if not self.p_req:
+            return lam, gain
+        costs = jax.vmap(self._shaped, in_axes=1)(episodes.cost[: self.population])
+        return lam, lam * gain - (1.0 - lam) * (weight @ costs)
 
     def deployed(self, state: SafeESState) -> Array:
         """The mean of the search distribution."""
