@@ -13,15 +13,15 @@ PIP  := $(BIN)/python -m pip --disable-pip-version-check install $(shell [ -t 2 
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format bench browser clean
+.PHONY: help demo test lint format bench bench-learners browser clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
 
 demo: $(VENV)/installed  ## synthesize, verify and draw a policy for Particle Dance
-	$(BIN)/psyco synthesize particle-dance --require examples/particle_dance.props --episodes 60000 --seed 0 --out runs/demo
+	$(BIN)/psyco synthesize particle-dance --require examples/particle_dance.props --episodes 60000 --seed 0 --out runs/demo --overwrite
 	$(BIN)/psyco render runs/demo
-	@echo; echo "The pictures of agent and particle:"; ls runs/demo/*.png runs/demo/*.gif 2>/dev/null || true
+	$(BIN)/psyco report runs/demo
 
 test: lint browser  ## all checks and all tests, slow ones and every extra included
 	$(BIN)/python -m pytest $(PYTEST)
@@ -37,6 +37,9 @@ format: $(VENV)/installed-dev  ## let ruff format and mend what it can
 
 bench: $(VENV)/installed-dev  ## the benchmark tables
 	$(BIN)/python -m benchmarks
+
+bench-learners: $(VENV)/installed-dev  ## which learner ends with a certified policy, and how good it is; SEEDS=20
+	$(BIN)/python -m benchmarks.learners --seeds $(or $(SEEDS),20)
 
 # Browser tests drive Debian's Chromium. Elsewhere any chromium, google-chrome or $$CHROMIUM will do.
 browser:

@@ -10,18 +10,24 @@ import sys
 BENCHMARKS = {
     "speed": "training steps per second against a plain NumPy loop and evosax",
     "scaling": "time and memory against episodes, population and horizon",
+    "learners": "certified share and return of each learner, 20 seeds (half an hour; not part of the default)",
+    "ablation": "what each part of safe-es is worth, 10 seeds (hours; not part of the default)",
     "startup": "from the command line to the first generation, cold and cached",
+    "host": "host rollouts of Gymnasium environments against a bare loop, and two workers against one",
+    "checkpoint": "what a device run pays for its checkpoints",
 }
+LONG = ("learners", "ablation")
 
 
 def main() -> None:
-    names = sys.argv[1:] or list(BENCHMARKS)
+    names = sys.argv[1:] or [name for name in BENCHMARKS if name not in LONG]
     for name in names:
         if name not in BENCHMARKS:
             sys.exit(f"no benchmark {name!r}; there are: {', '.join(BENCHMARKS)}")
     for name in names:
         print(f"\n== {name}: {BENCHMARKS[name]}", flush=True)
-        importlib.import_module(f"benchmarks.{name}").main()
+        module = importlib.import_module(f"benchmarks.{name}")
+        module.main([]) if name in LONG else module.main()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ ORDER = [
     ["foreign", "export"],
     ["rollout"],
     ["learn", "verification"],  # they first meet in synthesis
-    ["synthesis"],
+    ["synthesis", "sb3"],
     ["run"],
     ["paper", "report"],
     ["__init__"],  # the public names: for users and the command line, never for the rooms above

@@ -44,7 +44,7 @@ def to_onnx(policy: Policy) -> bytes:
     hidden = node("Add", node("MatMul", x, constant("w1", w1), to="xw1"), constant("b1", b1), to="pre1")
     hidden = node("Relu", hidden, to="hidden")
     y = node("Add", node("MatMul", hidden, constant("w2", w2.T), to="hw2"), constant("b2", b2), to="pre2")
-    y = node("Tanh", y, to="y")
+    y = y if actions.ranked else node("Tanh", y, to="y")
     match actions:
         case Continuous(low, high):
             half = (np.array(high, np.float32) - np.array(low, np.float32)) * np.float32(0.5)

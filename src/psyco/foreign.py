@@ -100,7 +100,8 @@ class _Actor:
             return self.domain.to_env(np.asarray(chosen))
         shape = self.domain.action_space.shape
         for action in chosen:
-            if np.shape(action) != shape:
+            array = np.asarray(action)
+            if array.shape != shape or array.dtype.kind not in "biuf":
                 raise ValueError(
                     f"the policy {self.policy.source} gives the action {action!r}; "
                     f"the environment takes {shape or 'one number'}"
@@ -268,7 +269,9 @@ def _network(run: Callable[[NDArray[np.float32]], NDArray[Any]]) -> Decide:
         if y.size != len(flat) * size:
             raise ValueError(f"the policy gives {y.shape[1:]} numbers per observation; an action is {size}")
         y = y.reshape(len(flat) if actions.size is None else (len(flat), size))
-        return y if isinstance(actions, Continuous) else np.rint(y).astype(np.int64)  # type: ignore[return-value]
+        if isinstance(actions, Continuous):
+            return np.clip(y, actions.low, actions.high)
+        return np.rint(y).astype(np.int64)
 
     return decide
 

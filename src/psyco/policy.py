@@ -76,16 +76,21 @@ class Network:
 
     def __call__(self, theta: Array, x: Array) -> Array:
         """Outputs `[outputs]` in [-1, 1] for one parameter vector `[D]` and one observation `[inputs]`."""
+        return jnp.tanh(self.scores(theta, x))
+
+    def scores(self, theta: Array, x: Array) -> Array:
+        """The same before the last tanh."""
         parts = self.parts(theta)
         b1, b2 = parts[2:] if self.bias == "learned" else (1.0, 1.0)
         if self.scale:
             x = (x - jnp.asarray(self.shift, jnp.float32)) / jnp.asarray(self.scale, jnp.float32)
         hidden = jax.nn.relu(_combine(x, parts[0]) + b1)
-        return jnp.tanh(parts[1] @ hidden + b2)
+        return parts[1] @ hidden + b2
 
     def act(self, actions: Actions, theta: Array, x: Array) -> Array:
         """The action for one parameter vector `[D]` and one observation `[inputs]`."""
-        return actions.decode(self(theta, x))
+        # tanh keeps the order of scores, but in float32 large ones all become 1: choose before it.
+        return actions.decode(self.scores(theta, x) if actions.ranked else self(theta, x))
 
     def parts(self, theta: Any) -> list[Any]:
         """Parameters `[..., D]` as arrays of `shapes`, each with the leading axes of theta."""

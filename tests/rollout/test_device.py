@@ -20,7 +20,8 @@ REQUIREMENTS = {
     "particle-dance": 'P>=0.5 [ G (distance >= 0.1 | collisions <= 1) ]; P>=0.5 [ F<=20 distance <= 0.3 ];'
     'P>=0.5 [ (distance > 0.5) U (agent[0] > 0.5) ]; P<=0.5 [ F ("end" & return >= -60) ];'
     "P>=0.5 [ G (distance <= 0.5 => F<=5 distance > 0.5) ]; P>=0.5 [ G abs(action[1]) < 0.0999 ]",
-    "obstacle-run": 'P>=0.5 [ G (!caught | collisions <= 1) ]; P>=0.5 [ F "target" ]; P>=0.5 [ F ("end" & step <= 12) ];'
+    "obstacle-run": 'P>=0.5 [ G (!caught | collisions <= 1) ]; P>=0.5 [ F "target" ];'
+    'P>=0.5 [ F ("end" & step <= 12) ];'
     "P>=0.5 [ G[3,9] distance > 0 ]",
 }  # fmt: skip
 

@@ -32,8 +32,17 @@ def environment(cache: Path) -> dict[str, str]:
 
 
 def psyco(
-    *arguments: str | Path, env: dict[str, str], program: tuple[str, ...] = ("-m", "psyco")
-) -> subprocess.Popen:
+    *arguments: str | Path,
+    env: dict[str, str],
+    program: tuple[str, ...] = ("-m", "psyco"),
+    start_new_session: bool = False,
+) -> subprocess.Popen[str]:
     """Start the program; output is kept for messages."""
-    command = [sys.executable, *program, *map(str, arguments)]
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, *program, *map(str, arguments)],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=start_new_session,
+    )

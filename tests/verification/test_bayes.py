@@ -6,7 +6,8 @@ from scipy import stats
 
 import psyco
 from psyco.verification.base import ACCEPT, REJECT, Counts, Verdict, init, overall, run_tests, update
-from psyco.verification.bayes import Bayes, posterior_mass
+from psyco.verification.bayes import posterior_mass
+from psyco.verification.methods import make_test
 
 
 def constraint(text="P>=0.85 [ F true ] & C>=0.98"):
@@ -54,7 +55,7 @@ def test_batches_stop_where_single_episodes_would(batch, seed):
         "P<=0.3 [ F true ] & C>=0.9",
         "P in [0.4,0.6] [ F true ] & C>=0.95",
     ]
-    tests = [Bayes(constraint(text)) for text in texts[: 1 + seed % 3]]
+    tests = [make_test("bayes", constraint(text)) for text in texts[: 1 + seed % 3]]
     p = rng.choice([0.05, 0.3, 0.5, 0.85, 0.9, 0.97], size=len(tests))
     outcomes = rng.uniform(size=(1500, len(tests))) < p
     progress = run_tests(tests, (outcomes[i : i + batch] for i in range(0, 1500, batch)), max_episodes=1000)
@@ -92,19 +93,19 @@ def operating_characteristics(test, p, cap):
     ],
 )
 def test_the_papers_test_has_its_known_error_rates(p, known):
-    accept, reject, undecided, episodes = operating_characteristics(Bayes(constraint()), p, 1000)
+    accept, reject, undecided, episodes = operating_characteristics(make_test("bayes", constraint()), p, 1000)
     assert (accept, reject, undecided) == pytest.approx(known[:3], abs=6e-4)
     assert episodes == pytest.approx(known[3], abs=0.6)
 
 
 def test_bounds_are_the_central_credible_interval():
-    low, high = Bayes(constraint()).bounds(Counts(90, 10))
+    low, high = make_test("bayes", constraint()).bounds(Counts(90, 10))
     assert (low, high) == pytest.approx(stats.beta(91, 11).ppf([0.01, 0.99]), abs=1e-9)
 
 
 def test_a_prior_must_be_a_prior():
     with pytest.raises(psyco.RunError, match="Beta prior"):
-        Bayes(constraint(), prior=(0.0, 1.0))
+        make_test("bayes", constraint(), prior=(0.0, 1.0))
     assert float(posterior_mass(Counts(0, 0), 0.5, 1.0, (3.0, 1.0))) == pytest.approx(
         stats.beta(3, 1).sf(0.5)
     )

@@ -11,9 +11,11 @@ from typing import Annotated
 import typer
 
 from psyco.cli import (
+    check,
     compare,
     domains,
     exact,
+    export,
     plan,
     render,
     report,
@@ -34,7 +36,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.command("domains")(domains.domains)
+# In the order in which `psyco --help` lists them.
 app.command("synthesize")(synthesize.synthesize)
 app.command("resume")(resume.resume)
 app.command("verify")(verify.verify)
@@ -44,6 +46,9 @@ app.command("runs")(runs.runs)
 app.command("compare")(compare.compare)
 app.command("report")(report.report)
 app.command("render")(render.render)
+app.command("domains")(domains.domains)
+app.command("check")(check.check)
+app.command("export")(export.export)
 app.command("reproduce")(reproduce.reproduce)
 
 
@@ -102,7 +107,7 @@ def _use_compile_cache() -> None:
     """JAX's persistent cache in the user's cache folder, unless the user has set one up."""
     import jax
 
-    if jax.config.read("jax_compilation_cache_dir") is None:
+    if getattr(jax.config, "jax_compilation_cache_dir", None) is None:
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         jax.config.update("jax_compilation_cache_dir", str(Path(base) / "psyco" / "jax"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)

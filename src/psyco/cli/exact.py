@@ -12,17 +12,18 @@ from psyco.cli.common import Json, Parameters, console, read_policy
 from psyco.cli.verify import EXIT
 from psyco.domain.base import Domain
 from psyco.errors import RunError
-from psyco.policy import Policy
+from psyco.foreign import AnyPolicy
 from psyco.spec.formula import Requirement
 from psyco.verification.exact import ExactAnswer, Value
 from psyco.verification.exact import exact as answer_exactly
 from psyco.verification.export import export as write_files
 from psyco.verification.storm import storm_value
-from psyco.verification.unfold import unfold
+from psyco.verification.unfold import actions_of, unfold
 
 
 def exact(
     policy: Annotated[Path, typer.Argument(metavar="POLICY_OR_RUN", help="A policy file or a run folder.")],
+    domain: Annotated[str | None, typer.Option(help="Where it acts, if not where it was learned.")] = None,
     require: Annotated[
         str | None, typer.Option(help="The requirement, as text or file, if not the run's own.")
     ] = None,
@@ -45,7 +46,7 @@ def exact(
 
     Example: `psyco exact runs/obstacles --storm`
     """
-    found, where, requirement = read_policy(policy, None, parameters, require)
+    found, where, requirement = read_policy(policy, domain, parameters, require)
     answer = answer_exactly(found, where, requirement)
     second = storm_value(found, where, requirement) if storm else None
     files = _export(found, where, requirement, export) if export else []
@@ -95,11 +96,11 @@ def _content(requirement: Requirement, answer: ExactAnswer, second: Value | None
     }
 
 
-def _export(policy: Policy, domain: Domain, requirement: Requirement, folder: Path) -> list[Path]:
+def _export(policy: AnyPolicy, domain: Domain, requirement: Requirement, folder: Path) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"cannot write into {folder}: {error.strerror}") from None
     formulas = [constraint.formula for constraint in requirement.constraints]
-    chain = write_files(unfold(domain, formulas, policy), folder / "chain")
+    chain = write_files(unfold(domain, formulas, actions_of(policy, domain)), folder / "chain")
     return chain + write_files(unfold(domain, formulas), folder / "mdp")

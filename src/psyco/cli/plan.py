@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
+from rich import box
 from rich.table import Table
 
 from psyco.cli.common import Json, console, read_parameters, read_requirement
@@ -78,7 +79,8 @@ def _print(constraint: Constraint, max_episodes: int, found: dict[str, Character
     console.print(
         f"{constraint}, at most {max_episodes:,} episodes", highlight=False, markup=False, soft_wrap=True
     )
-    table = Table("true p", "method", "satisfied", "violated", "undecided", "episodes")
+    columns = ("true p", "method", "satisfied", "violated", "undecided", "episodes")
+    table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for chance in CHANCES:
         table.add_column(f"{100 * chance:g}%")
     for i, p in enumerate(next(iter(found.values())).p):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from psyco.cli.common import console, status
+from psyco.cli.common import Trust, console, status, trust_typed
 from psyco.run import durable
 from psyco.run.folder import read_run
 
@@ -20,11 +20,13 @@ def report(
     serve: Annotated[bool, typer.Option("--serve", help="Show the page live while the run goes on.")] = False,
     host: Annotated[str, typer.Option(help="With --serve: the address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="With --serve: 0 takes a free one.")] = 0,
+    trust: Trust = None,
 ) -> None:
     """Write one self-contained HTML page about a run, or serve it live.
 
     Example: `psyco report runs/dance`
     """
+    trust_typed(*trust or ())
     record = read_run(run)
     for problem in record.problems:
         status.print(f"note: {problem}", highlight=False, markup=False, soft_wrap=True)

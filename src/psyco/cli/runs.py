@@ -61,8 +61,7 @@ def summarize(record: Record) -> dict[str, Any]:
     certificate = record.certificate or {}
     findings = [f for f in certificate.get("findings") or [] if isinstance(f, dict)]
     confidences = [f["confidence"] for f in findings if isinstance(f.get("confidence"), int | float)]
-    returns = record.metrics["return"] if record.metrics.rows else []
-    latest = float(returns[-1]) if len(returns) and returns[-1] == returns[-1] else None
+    latest = float(record.metrics["return"][-1]) if record.metrics.rows else None
     return {
         "run": str(record.folder),
         "domain": record.config.domain if record.config else "?",

@@ -32,7 +32,7 @@ from psyco.run.config import EXECUTION, Config, load_config
 from psyco.run.folder import POLICY
 from psyco.run.session import CHECKPOINT_EVERY, Outcome, Session, default_folder, execute, start_run
 from psyco.run.tracking import TRACKERS
-from psyco.synthesis import SCALINGS, Settings
+from psyco.synthesis import SCALINGS, Settings, remark
 from psyco.verification.base import Verdict
 from psyco.verification.methods import METHODS
 
@@ -69,9 +69,21 @@ def synthesize(
     calibration: Annotated[
         str | None, typer.Option(help=f"How belief becomes λ: {', '.join(CALIBRATIONS)}.")
     ] = None,
+    curriculum: Annotated[
+        float | None, typer.Option(help="Raise the required probability from 0 over this part of learning.")
+    ] = None,
+    severity: Annotated[
+        bool, typer.Option(help="Learn from how far a formula is from holding, not from how often.")
+    ] = DEFAULT.severity,
+    until_satisfied: Annotated[
+        bool, typer.Option(help="End learning as soon as all constraints are satisfied with confidence.")
+    ] = DEFAULT.until_satisfied,
+    candidates: Annotated[
+        int, typer.Option(help="So many policies from late in learning compete for the certificate.")
+    ] = DEFAULT.candidates,
     hidden: Annotated[int, typer.Option(help="Hidden units of the policy network.")] = DEFAULT.hidden,
     bias: Annotated[
-        str, typer.Option(help="Biases of the network: one (the paper's equation) or learned.")
+        str, typer.Option(help="Biases of the network: one (the paper's equation), learned, or auto.")
     ] = DEFAULT.bias,
     verify_every: Annotated[
         int, typer.Option(help="Verify the current policy after so many training episodes; 0: never.")
@@ -204,6 +216,8 @@ def _report(session: Session, outcome: Outcome, seconds: float) -> None:
         str(certificate), highlight=False, markup=False, style=colour[certificate.verdict],
         soft_wrap=not console.is_terminal,
     )  # fmt: skip
+    if why := remark(certificate):
+        console.print(why, highlight=False, markup=False, soft_wrap=not console.is_terminal)
     console.print(
         f"kept in {session.folder}; see it with: psyco report {session.folder}",
         highlight=False,

@@ -24,6 +24,7 @@ from psyco.cli.common import (
     trust_typed,
 )
 from psyco.errors import RunError
+from psyco.foreign import is_foreign, open_policy
 from psyco.run.folder import find_policy
 from psyco.verification.base import Verdict
 from psyco.verification.certificate import Certificate
@@ -129,7 +130,8 @@ def verify(
             )
         found, where, requirement = read_policy(policy, domain, parameters, require, horizon)
         certificate = run_verification(
-            found, where, requirement, method=method, max_episodes=max_episodes or DEFAULT_MAX_EPISODES, seed=seed,
+            found, where, requirement, method=method, seed=seed,
+            max_episodes=DEFAULT_MAX_EPISODES if max_episodes is None else max_episodes,
             workers=workers, ray=ray, step_timeout=step_timeout,
             share=look_share(1) if retryable else None, after=_earlier(after), **options,
         )  # fmt: skip
@@ -167,7 +169,8 @@ def _replay(certificate: Path, policy: Path | None) -> None:
     if policy is None:
         raise RunError("--replay needs the policy too: psyco verify --replay CERTIFICATE POLICY")
     text = _text(certificate)
-    differences = repeat(text, find_policy(policy)[0], origin=str(certificate))
+    found = open_policy(str(policy)) if is_foreign(str(policy)) else find_policy(policy)[0]
+    differences = repeat(text, found, origin=str(certificate))
     if differences:
         raise RunError("\n  ".join([f"{certificate} does not match its repetition:", *differences]))
     claimed = Certificate.from_json(text)

@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import itertools
 import math
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +39,8 @@ class Continuous:
 
     low: tuple[float, ...]
     high: tuple[float, ...]
+
+    ranked: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if len(self.low) != len(self.high) or not all(
@@ -61,9 +64,13 @@ class Continuous:
 
     def decode(self, y: Any) -> Any:
         """Network outputs `[..., outputs]` in [-1, 1] -> action `[..., outputs]`."""
-        xp = _module(y)
-        low, high = xp.asarray(self.low, xp.float32), xp.asarray(self.high, xp.float32)
-        return low + (y + 1.0) * 0.5 * (high - low)
+        low, width = self._range
+        return low + (y + 1.0) * 0.5 * width
+
+    @functools.cached_property
+    def _range(self) -> tuple[Any, Any]:
+        low, high = np.asarray(self.low, np.float32), np.asarray(self.high, np.float32)
+        return low, high - low
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +78,7 @@ class Discrete:
     """Actions 0 to n-1; the policy takes the one with the largest output."""
 
     n: int
+    ranked: ClassVar[bool] = True  # the order or the sign of outputs decides, not their size
 
     @property
     def outputs(self) -> int:
@@ -93,6 +101,7 @@ class MultiDiscrete:
     """Several discrete actions at once, the i-th from 0 to n[i]-1: for each the largest of its own outputs."""
 
     n: tuple[int, ...]
+    ranked: ClassVar[bool] = True
 
     @property
     def outputs(self) -> int:
@@ -117,6 +126,7 @@ class MultiBinary:
     """n switches; one is on where its output is positive."""
 
     n: int
+    ranked: ClassVar[bool] = True
 
     @property
     def outputs(self) -> int:

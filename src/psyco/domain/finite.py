@@ -8,12 +8,12 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from psyco.domain.base import Discrete, Domain, State
+from psyco.domain.base import CompiledDomain, Discrete, Domain, State
 from psyco.errors import DomainError
 
 
 @runtime_checkable
-class FiniteDomain(Domain, Protocol):
+class FiniteDomain(CompiledDomain, Protocol):
     """A domain that also tells where its randomness comes from. States are pytrees of whole numbers."""
 
     @property

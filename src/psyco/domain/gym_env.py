@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import gymnasium
@@ -99,34 +100,54 @@ class GymDomain:
 
     def flatten(self, observation: Any) -> NDArray[np.float32]:
         """What the network sees `[observation_size]`; an observation that its own space cannot hold is refused."""
-        space = self.observation_space
-        if isinstance(space, spaces.Box):
-            array = np.asarray(observation)
-            if array.shape != space.shape:
-                raise ValueError(f"an observation of shape {array.shape}; its space says {space.shape}")
-            return array.astype(np.float32).ravel()
-        return np.asarray(spaces.flatten(space, observation), np.float32)
+        match self.observation_space:
+            case spaces.Box(shape=shape):
+                array = np.asarray(observation)
+                if array.shape != shape:
+                    raise ValueError(f"an observation of shape {array.shape}; its space says {shape}")
+                return array.astype(np.float32).ravel()
+            case spaces.Discrete(n=n, start=start):
+                if not 0 <= (index := int(observation) - int(start)) < int(n):
+                    raise ValueError(f"an observation outside of {self.observation_space}")
+                return self._one_hot[index]
+            case space:
+                return np.asarray(spaces.flatten(space, observation), np.float32)
+
+    @cached_property
+    def _one_hot(self) -> NDArray[np.float32]:
+        return np.eye(self.observation_size, dtype=np.float32)
 
     def to_env(self, actions: NDArray[Any]) -> Sequence[Any]:
-        """Decoded actions `[B, ...]` -> what `step` takes, one each."""
+        """Decoded actions `[B, ...]`, inside their range -> what `step` takes, one each."""
+        return self._to_env(actions)
+
+    @cached_property
+    def _to_env(self) -> Callable[[NDArray[Any]], Sequence[Any]]:
+        """Made once, since it is called at every step."""
         match self.action_space:
             case spaces.Discrete(start=start):
-                return (actions + int(start)).tolist() if start else actions.tolist()
-            case spaces.Box() as box:
-                # Scaling in float32 may leave the box by a rounding error.
-                inside = np.clip(actions.reshape(-1, *box.shape), box.low, box.high)
-                whole = np.issubdtype(box.dtype, np.integer)
-                return list((np.rint(inside) if whole else inside).astype(box.dtype, copy=False))
-            case spaces.MultiDiscrete() as multi:
-                return list(actions.reshape(-1, *multi.shape).astype(multi.dtype) + multi.start)
-            case spaces.MultiBinary() as switches:
-                return list(actions.reshape(-1, *switches.shape).astype(switches.dtype))
-        raise AssertionError(self.action_space)
+                first = int(start)
+                return lambda a: (a + first).tolist() if first else a.tolist()
+            case spaces.Box(shape=shape, low=low, high=high, dtype=dtype):
+                whole = np.issubdtype(dtype, np.integer)
+                # Scaling to [low, high] in float32 may go beyond by a rounding error.
+                exact = bool((low.astype(np.float32) + (high - low).astype(np.float32) <= high).all())
 
-    def to_signal(self, action: Any) -> NDArray[np.float64]:
-        """What `step` took -> the signal `action`: a number, or a vector."""
-        array = np.asarray(action, np.float64)
-        return array if self.actions.size is None else array.ravel()
+                def to_box(a: NDArray[Any]) -> Sequence[Any]:
+                    a = a.reshape(-1, *shape)
+                    a = a if exact else np.minimum(a, high)
+                    return list((np.rint(a) if whole else a).astype(dtype, copy=False))
+
+                return to_box
+            case spaces.MultiDiscrete(shape=shape, dtype=dtype, start=start):
+                return lambda a: list((a.reshape(-1, *shape) + start).astype(dtype))
+            case space:
+                return lambda a: list(a.reshape(-1, *(space.shape or ())).astype(space.dtype))
+
+    def to_signal(self, actions: Sequence[Any]) -> NDArray[np.float64]:
+        """What `step` took `[B]` -> the signal `action`: `[B]`, or `[B, size]`."""
+        array = np.asarray(actions, np.float64)
+        return array if self.actions.size is None else array.reshape(len(actions), self.actions.size)
 
 
 def gym_domain(

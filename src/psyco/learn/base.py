@@ -16,6 +16,9 @@ class Proposal(NamedTuple):
 
     theta: Array  # [B, D] parameters, one episode each
     memo: Any  # what the learner wants back in `update`
+    episode: Array | None = (
+        None  # [B] int32, which of the generation's episodes each row plays; None: its own
+    )
 
 
 class Generation(NamedTuple):
@@ -37,7 +40,9 @@ class Generation(NamedTuple):
 class Learner(Protocol):
     """Pure functions of a state; runs compiled or in a host loop alike.
 
-    `update` is called under `belief.double_precision()`; everything else under JAX's default types.
+    Rows of a proposal that name the same `episode` meet the same initial state and the same chance events, so that
+    they differ by their parameters alone (common random numbers). `update` is called under
+    `belief.double_precision()`; everything else under JAX's default types.
     """
 
     @property

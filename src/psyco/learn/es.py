@@ -42,7 +42,12 @@ def tell(state: ESState, noise: Array, score: Array, *, alpha: float, sigma: flo
 
 
 def normalize(x: Array) -> Array:
-    """Zero mean and unit standard deviation (Eq. normalize); values with no spread carry no signal: 0."""
-    # Equal values may differ from their own rounded mean, so spread is judged by the values themselves.
-    spread = x.max() > x.min()
-    return jnp.where(spread, (x - x.mean()) / jnp.where(spread, x.std(), 1.0), 0.0)
+    """Zero mean and unit standard deviation along the last axis (Eq. normalize).
+
+    Values with no spread carry no signal: they become 0.
+    """
+    # Relative to the first value, equal values are exactly 0; relative to their rounded mean they may not be.
+    x = x - x[..., :1]
+    x = x - x.mean(axis=-1, keepdims=True)
+    std = jnp.sqrt(jnp.mean(x * x, axis=-1, keepdims=True))
+    return jnp.where(std > 0, x / jnp.where(std > 0, std, 1.0), 0.0)

@@ -14,6 +14,7 @@ from psyco.learn import es
 from psyco.learn.base import Generation, Proposal
 from psyco.learn.belief import Belief, single_precision
 from psyco.learn.calibration import CALIBRATIONS, Evidence
+from psyco.learn.curriculum import risen
 from psyco.rollout.episodes import Episodes
 
 
@@ -35,6 +36,8 @@ class SNES:
         alpha: learning rate α.
         sigma: perturbation rate σ.
         calibration: the rule that turns belief into λ; the paper's is "soft".
+        curriculum: the required probability rises from 0 over this part of learning; the paper's is 0, full at once.
+        budget: training episodes of the whole run, which the curriculum follows.
         sign: 1 to maximise the return, -1 to minimise it.
     """
 
@@ -44,6 +47,8 @@ class SNES:
     alpha: float = 0.01
     sigma: float = 0.1
     calibration: str = "soft"
+    curriculum: float = 0.0
+    budget: int = 60_000
     sign: float = 1.0
 
     def __post_init__(self) -> None:
@@ -53,6 +58,8 @@ class SNES:
             raise RunError(f"alpha and sigma must be positive, got {self.alpha} and {self.sigma}")
         if self.calibration not in CALIBRATIONS:
             raise RunError(f"unknown calibration {self.calibration!r}; there are: {', '.join(CALIBRATIONS)}")
+        if not 0 <= self.curriculum < 1:
+            raise RunError(f"curriculum must be at least 0 and below 1, got {self.curriculum}")
 
     @property
     def episodes_per_generation(self) -> int:
@@ -72,19 +79,20 @@ class SNES:
         self, state: SNESState, proposal: Proposal, episodes: Episodes
     ) -> tuple[SNESState, Generation]:
         """Lines 11-18: count, believe, weigh, move."""
-        p_req, c_req = jnp.asarray(self.p_req, jnp.float32), jnp.asarray(self.c_req, jnp.float32)
+        c_req = jnp.asarray(self.c_req, jnp.float32)
+        demanded = self._demanded(state.es.generation)
+        p_req = demanded.astype(jnp.float32)
         belief = beliefs.observe(state.belief, episodes.satisfied)  # lines 11-12
-        c_sat = beliefs.confidence(belief, jnp.asarray(self.p_req, jnp.float64))  # line 13
-        weight = self._cost_weights(belief)
+        c_sat = beliefs.confidence(belief, demanded)  # line 13
+        weight = self._cost_weights(belief, demanded)
         with single_precision():
             share = jnp.mean(episodes.satisfied, axis=0, dtype=jnp.float32)
             total = jnp.maximum(belief.satisfied + belief.violated, 1).astype(jnp.float32)
             evidence = Evidence(c_sat, c_req, p_req, share, belief.satisfied / total)
             rules = CALIBRATIONS[self.calibration](evidence)
             lam = jnp.min(rules, initial=1.0)  # line 14; the weakest demand decides
-            gain = es.normalize(self.sign * episodes.ret)  # line 15
-            costs = jnp.stack([es.normalize(c) for c in episodes.cost.T]) if self.p_req else jnp.zeros((0, 1))
-            score = lam * gain - (1.0 - lam) * (weight @ costs)  # lines 17-18 in one
+            values = es.normalize(jnp.vstack([self.sign * episodes.ret, episodes.cost.T]))  # lines 15-16
+            score = jnp.concatenate([lam[None], (lam - 1.0) * weight]) @ values  # lines 17-18 in one
             moved = es.tell(state.es, proposal.memo, score, alpha=self.alpha, sigma=self.sigma)
             return SNESState(moved, belief), summarize(episodes, share, c_sat, lam)
 
@@ -92,36 +100,45 @@ class SNES:
         """The mean of the search distribution."""
         return state.es.theta
 
-    def _cost_weights(self, belief: Belief) -> Array:
+    def _demanded(self, generation: Array) -> Array:
+        """The required probabilities `[K]` float64, as far as the curriculum has come."""
+        p_req = jnp.asarray(self.p_req, jnp.float64)
+        if not self.curriculum:
+            return p_req
+        generations = -(-self.budget // self.population)
+        return p_req * risen(generation, generations, self.curriculum).astype(jnp.float64)
+
+    def _cost_weights(self, belief: Belief, p_req: Array) -> Array:
         """`[K]`, summing to 1: each cost weighs as far as its demand is expected to fall short.
 
         With one demand this is 1, as in the paper.
         """
         if len(self.p_req) < 2:
             return jnp.ones(len(self.p_req), jnp.float32)
-        gap = beliefs.shortfall(belief, jnp.asarray(self.p_req, jnp.float64)) + jnp.float32(1e-9)
+        gap = beliefs.shortfall(belief, p_req) + jnp.float32(1e-9)
         return gap / gap.sum()
 
 
 def summarize(episodes: Episodes, share: Array, c_sat: Array, lam: Array) -> Generation:
     """The metrics row of a generation."""
     good = jnp.all(episodes.satisfied, axis=1)
-    cost = episodes.cost.sum(axis=1)
+    split = jnp.stack([good, ~good]).astype(jnp.float32)  # [2, B] satisfying, violating
+    of_each = jnp.stack([jnp.ones_like(episodes.ret), episodes.ret, episodes.cost.sum(axis=1)])
+    (n, n_bad), (ret, ret_bad), (cost, cost_bad) = of_each @ split.T  # [3, 2] count, return, cost
     return Generation(
-        ret=episodes.ret.mean(),
+        ret=(ret + ret_bad) / len(good),
         length=jnp.mean(episodes.length, dtype=jnp.float32),
-        satisfied=jnp.mean(good, dtype=jnp.float32),
+        satisfied=n / len(good),
         lam=lam,
-        ret_satisfying=_mean_where(good, episodes.ret),
-        ret_violating=_mean_where(~good, episodes.ret),
-        cost_satisfying=_mean_where(good, cost),
-        cost_violating=_mean_where(~good, cost),
+        ret_satisfying=_ratio(ret, n),
+        ret_violating=_ratio(ret_bad, n_bad),
+        cost_satisfying=_ratio(cost, n),
+        cost_violating=_ratio(cost_bad, n_bad),
         cost=episodes.cost.mean(axis=0),
         share=share,
         c_sat=c_sat,
     )
 
 
-def _mean_where(mask: Array, x: Array) -> Array:
-    count = mask.sum()
-    return jnp.where(count > 0, jnp.sum(jnp.where(mask, x, 0.0)) / jnp.maximum(count, 1), jnp.nan)
+def _ratio(total: Array, count: Array) -> Array:
+    return jnp.where(count > 0, total / jnp.maximum(count, 1), jnp.nan)

@@ -70,4 +70,6 @@ def _update(
 
 def _plan(learner: Learner, key: Array, state: LearnerState, number: Array) -> tuple[Proposal, Array]:
     noise_key, sample_key = jax.random.split(stream_key(key, Stream.TRAIN, number))
-    return learner.propose(noise_key, state), episode_keys(sample_key, 0, learner.episodes_per_generation)
+    proposal = learner.propose(noise_key, state)
+    keys = episode_keys(sample_key, 0, learner.episodes_per_generation)
+    return proposal, keys if proposal.episode is None else keys[proposal.episode]

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from psyco.domain.base import parameters
 from psyco.learn.metrics import Metrics, concatenate
 from psyco.policy import Policy, policy_for
-from psyco.synthesis import Problem, learn
+from psyco.synthesis import Problem, deployed, learn
 
 PACKAGE = Path(__file__).parents[1]
 # The rooms that decide how a run goes; the others may change without making a kept run outdated.
@@ -141,7 +141,7 @@ def _compute(problem: Problem, report: Callable[[int], None], stop: threading.Ev
             raise Stopped
         segments.append(snapshot.metrics)
         report(snapshot.metrics.rows * problem.learner.episodes_per_generation)
-    policy = policy_for(problem.domain, problem.network, problem.learner.deployed(snapshot.state))
+    policy = deployed(problem, snapshot.state)
     return Run(concatenate(segments), policy, time.perf_counter() - began)
 
 

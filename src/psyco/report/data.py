@@ -10,23 +10,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psyco.domain.base import Domain, Scene
-from psyco.domain.catalogue import make
+from psyco.domain.catalogue import remake
+from psyco.domain.gym_env import GymDomain
 from psyco.errors import PsycoError
 from psyco.learn.metrics import Metrics
-from psyco.policy import Policy, load_policy, policy_for
+from psyco.policy import Policy, load_policy
 from psyco.rollout.device import record as record_episode
 from psyco.rollout.episodes import Stream, episode_keys, stream_key
 from psyco.run.checkpoint import checkpoint_files, load_checkpoint
 from psyco.run.folder import POLICY, Record
 from psyco.spec.formula import Constraint, Requirement
-from psyco.spec.monitor import check_path
+from psyco.spec.monitor import check_path, compile_monitor
 from psyco.spec.parse import parse
-from psyco.synthesis import beginning
+from psyco.synthesis import beginning, deployed
 from psyco.verification.base import Counts
 from psyco.verification.bayes import posterior_mass
 
 POINTS = 1000  # of a curve; a longer one is averaged in bins
-EPISODES, LOOKED_AT = 6, 100  # sample episodes shown, and looked at to find violating ones among them
+EPISODES = 6  # sample episodes shown
+LOOKED_AT, LOOKED_AT_SLOW = (
+    100,
+    20,
+)  # looked at to find violating ones among them; of Gymnasium environments fewer
+EVERYWHERE = ("action", "reward", "return", "terminated", "truncated")
+COMPONENTS = 4  # of a vector signal that is no position
 CURVES = (
     "return",
     "satisfied",
@@ -118,7 +125,7 @@ def current_policy(record: Record) -> Policy | None:
     for path in checkpoint_files(record.folder):
         problem = record.config.prepare()
         state = load_checkpoint(path).restore(beginning(problem)._replace(metrics=None)).state  # type: ignore[arg-type]
-        return policy_for(problem.domain, problem.network, problem.learner.deployed(state))
+        return deployed(problem, state)
     return None
 
 
@@ -132,50 +139,71 @@ def trajectories(record: Record) -> dict[str, Any] | None:
         requirement = requirement_of(record)
         if policy is None or requirement is None:
             return None
-        domain = make(policy.domain, **policy.parameters)
+        domain = remake(policy.domain, **policy.parameters)
         return _trajectories(domain, policy, requirement)
     except PsycoError:
         return None
 
 
 def _trajectories(domain: Domain, policy: Policy, requirement: Requirement) -> dict[str, Any]:
-    keys = episode_keys(stream_key(0, Stream.SHOW), 0, LOOKED_AT)
-    seen = [_episode(i, record_episode(domain, policy, key), requirement) for i, key in enumerate(keys)]
-    bad = [episode for episode in seen if not all(episode["satisfied"])]
-    good = [episode for episode in seen if all(episode["satisfied"])]
+    count = LOOKED_AT_SLOW if isinstance(domain, GymDomain) else LOOKED_AT
+    seen = [record_episode(domain, policy, key) for key in episode_keys(stream_key(0, Stream.SHOW), 0, count)]
+    kept = [_kept(requirement, signals) for signals in seen]
+    bad = [i for i in range(count) if not all(kept[i])]
+    good = [i for i in range(count) if all(kept[i])]
     few = min(len(bad), EPISODES // 3)
-    shown = good[: EPISODES - few] + bad[: EPISODES - min(len(good), EPISODES - few)]
+    shown = good[: EPISODES - few]
+    shown = sorted(shown + bad[: EPISODES - len(shown)])
     scene = getattr(domain, "scene", None)
+    scene = scene if isinstance(scene, Scene) else None
+    spoken_of = compile_monitor([c.formula for c in requirement.constraints]).signals
+    for i in shown:  # what the requirement is about comes first, what every environment has comes last
+        seen[i] = dict(
+            sorted(seen[i].items(), key=lambda s: (s[0] not in spoken_of, s[0] != "obs", s[0] in EVERYWHERE))
+        )
     return {
-        "scene": _scene(scene, shown) if isinstance(scene, Scene) else None,
-        "episodes": sorted(shown, key=lambda episode: episode["number"]),
-        "looked_at": len(seen),
+        "scene": scene and {**vars(scene), "bodies": list(scene.bodies)},
+        "episodes": [_episode(i, seen[i], kept[i], requirement, scene) for i in shown],
+        "looked_at": count,
         "violating": len(bad),
     }
 
 
-def _episode(number: int, signals: Mapping[str, NDArray[Any]], requirement: Requirement) -> dict[str, Any]:
-    wanted = [is_good(constraint) for constraint in requirement.constraints]
-    checks = [check_path(c.formula, signals) for c in requirement.constraints]
+def _kept(requirement: Requirement, signals: Mapping[str, NDArray[Any]]) -> list[bool]:
+    """For each constraint whether the episode did what it should."""
+    return [check_path(c.formula, signals).satisfied == is_good(c) for c in requirement.constraints]
+
+
+def _episode(
+    number: int,
+    signals: Mapping[str, NDArray[Any]],
+    kept: list[bool],
+    requirement: Requirement,
+    scene: Scene | None,
+) -> dict[str, Any]:
+    broken = [c for c, good in zip(requirement.constraints, kept, strict=True) if not good]
     return {
         "number": number,
         "return": _number(float(signals["return"][-1])),
         "steps": len(signals["step"]) - 1,
-        "satisfied": [check.satisfied == good for check, good in zip(checks, wanted, strict=True)],
-        "violations": sorted(
-            {
-                step
-                for constraint, check, good in zip(requirement.constraints, checks, wanted, strict=True)
-                if check.satisfied != good
-                for step in violating_steps(constraint, signals)
-            }
-        ),
-        "signals": {
-            name: np.round(np.asarray(values, float), 4).tolist()
-            for name, values in signals.items()
-            if name not in ("obs", "action", "step", "agent_velocity", "particle_velocity")
-        },
+        "satisfied": kept,
+        "violations": sorted({step for c in broken for step in violating_steps(c, signals)}),
+        "signals": _shown_signals(signals, scene),
     }
+
+
+def _shown_signals(signals: Mapping[str, NDArray[Any]], scene: Scene | None) -> dict[str, list[Any]]:
+    """Numbers, and of the vectors what can be seen: positions in a scene, or else the first few components."""
+    shown = {}
+    for name, values in signals.items():
+        values = np.asarray(values, float)
+        if name == "step" or not np.isfinite(values).all():
+            continue
+        if values.ndim == 1 or (scene is not None and name in scene.bodies):
+            shown[name] = np.round(values, 4).tolist()
+        elif scene is None and values.ndim == 2:
+            shown[name] = np.round(values[:, :COMPONENTS], 4).tolist()
+    return shown
 
 
 def is_good(constraint: Constraint) -> bool:
@@ -197,17 +225,6 @@ def violating_steps(constraint: Constraint, signals: Mapping[str, NDArray[Any]])
     ]
     rises = [step for step in range(1, last + 1) if costs[step] > costs[step - 1]]
     return ([0] if costs[0] > 0 and costs[-1] > costs[0] else []) + rises or [last]
-
-
-def _scene(scene: Scene, episodes: list[dict[str, Any]]) -> dict[str, Any] | None:
-    if any(body not in episode["signals"] for episode in episodes for body in scene.bodies):
-        return None
-    return {
-        "bodies": list(scene.bodies),
-        "low": list(scene.low),
-        "high": list(scene.high),
-        "contact": scene.contact,
-    }
 
 
 def _mean(values: NDArray[Any]) -> float:

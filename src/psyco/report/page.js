@@ -396,7 +396,7 @@ function paintSignals(root, episode, time, size, small) {
     const first = values[0];
     if (typeof first === "number") return [[name, values]];
     return Array.isArray(first) ? first.slice(0, 4).map((_, k) => [`${name}[${k}]`, values.map((v) => v[k])]) : [];
-  }).filter(([name]) => name !== "return").slice(0, small ? 3 : 7);
+  }).filter(([name, values]) => name !== "return" && values.some((v) => v !== values[0])).slice(0, small ? 2 : 7);
   const height = size / Math.max(1, rows.length), X = (i) => 4 + (i / Math.max(1, episode.steps)) * (size - 8);
   rows.forEach(([name, values], r) => {
     const low = Math.min(...values), high = Math.max(...values);

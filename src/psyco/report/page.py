@@ -30,10 +30,9 @@ STATES = {
 
 
 def run_page(record: Record, *, live: bool = False) -> str:
-    """The page of one run; `live`: it asks its server for news."""
-    return _page(
-        record.folder.resolve().name, sections(record), run_data(record, trajectories(record)), live=live
-    )
+    """The page of one run; `live`: it asks its server for news, and gets its episodes from there."""
+    data = run_data(record, None if live else trajectories(record))
+    return _page(record.folder.resolve().name, sections(record), data, live=live)
 
 
 def compare_page(records: list[Record]) -> str:
@@ -110,7 +109,10 @@ def _top(record: Record) -> str:
     domain = escape(record.config.domain) if record.config else "unknown domain"
     verdict, meaning = meaning_of(record)
     rows = "".join(f"<li>{escape(problem)}</li>" for problem in record.problems)
-    problems = f'<div class="problems" role="alert"><strong>Not everything is as the run wrote it:</strong><ul>{rows}</ul></div>'
+    problems = (
+        '<div class="problems" role="alert"><strong>Not everything is as the run wrote it:</strong>'
+        f"<ul>{rows}</ul></div>"
+    )
     total = record.config.settings.episodes if record.config else 0
     facts = [
         ("domain", domain),
@@ -128,7 +130,8 @@ def _top(record: Record) -> str:
     return f"""
 <p class="kicker">PSyCo run</p>
 <h1>{name}</h1>
-<div class="verdict {verdict.lower()}"><span class="badge">{escape(verdict)}</span><p>{escape(meaning)}</p></div>
+<div class="verdict {escape(verdict.lower())}">
+<span class="badge">{escape(verdict)}</span><p>{escape(meaning)}</p></div>
 {problems if record.problems else ""}
 <dl class="facts">{listed}</dl>
 <progress value="{record.progress:.4f}" max="1" class="{record.state}">{record.progress:.0%}</progress>
@@ -167,7 +170,7 @@ def _certificate(record: Record) -> str:
     findings = [f for f in certificate.get("findings") or [] if isinstance(f, dict)]
     rows = "".join(
         f"<tr><td><code>{escape(str(f.get('constraint', '')))}</code></td>"
-        f'<td><span class="badge small {escape(str(f.get("verdict", "")).lower())}">{escape(str(f.get("verdict", "")))}</span></td>'
+        f"<td>{_badge(str(f.get('verdict', '')))}</td>"
         f"<td>{_text(f.get('satisfied'))} / {_text(f.get('episodes'))}</td>"
         f"<td>{_text(f.get('lower'))} – {_text(f.get('upper'))}</td><td>{_text(f.get('confidence'))}</td></tr>"
         for f in findings
@@ -178,8 +181,8 @@ def _certificate(record: Record) -> str:
     )
     statements = dict.fromkeys(
         str(g["statement"])
-        for f in findings
-        if isinstance(g := f.get("guarantee"), dict) and "statement" in g
+        for part in (certificate, *findings)
+        if isinstance(g := part.get("guarantee"), dict) and "statement" in g
     )
     guarantee = "".join(f"<p>{escape(statement)}</p>" for statement in statements)
     plain = {
@@ -192,9 +195,26 @@ def _certificate(record: Record) -> str:
         for key, value in plain.items()
     )
     return (
-        f"{table if findings else ''}{guarantee}"
+        f"{table if findings else ''}{guarantee}{_looks(certificate)}"
         f'<details><summary>All of the certificate</summary><dl class="facts wide">{listed}</dl>'
         f"<pre><code>{escape(json.dumps(certificate, indent=2))}</code></pre></details>"
+    )
+
+
+def _looks(certificate: Mapping[str, Any]) -> str:
+    """Several policies or attempts share the permitted error: all of them are listed."""
+    looks = [look for look in certificate.get("looks") or [] if isinstance(look, dict)]
+    if len(looks) < 2:
+        return ""
+    rows = "".join(
+        f"<tr><td><code>{escape(str(look.get('policy', ''))[:16])}</code></td>"
+        f"<td>{_badge(str(look.get('verdict', '')))}</td><td>{_text(look.get('episodes'))}</td>"
+        f"<td>{_text(look.get('share'))}</td></tr>"
+        for look in looks
+    )
+    return (
+        '<div class="scroll"><table><thead><tr><th>policies tried, in this order</th><th>verdict</th>'
+        f"<th>episodes</th><th>share of the error</th></tr></thead><tbody>{rows}</tbody></table></div>"
     )
 
 
@@ -219,7 +239,7 @@ def _comparison(names: list[str], records: list[Record]) -> str:
         result = _plus_minus(record.certificate) if record.certificate else "–"
         rows += (
             f'<tr><td><span class="key s{i % 6}"></span>{escape(name)}</td>'
-            f'<td><span class="badge small {verdict.lower()}">{escape(verdict)}</span></td><td>{result}</td>'
+            f"<td>{_badge(verdict)}</td><td>{result}</td>"
             f"<td>{shares or '–'}</td><td>{confidences or '–'}</td><td>{record.episodes:,}</td></tr>"
         )
     different = config_differences(records)
@@ -249,6 +269,10 @@ def _limits(record: Record) -> dict[str, list[float]]:
         "p": sorted({demand.p_req for demand in demands}),
         "c": sorted({demand.confidence for demand in demands}),
     }
+
+
+def _badge(verdict: str) -> str:
+    return f'<span class="badge small {escape(verdict.lower())}">{escape(verdict)}</span>'
 
 
 def _facts(values: Mapping[str, Any]) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+import math
+import time
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Lock
@@ -15,10 +17,11 @@ from psyco.errors import RunError
 from psyco.report.data import trajectories
 from psyco.report.page import run_data, run_page, sections
 from psyco.run.checkpoint import checkpoint_files
-from psyco.run.folder import ABOUT, CERTIFICATE, METRICS, read_run
+from psyco.run.folder import ABOUT, CERTIFICATE, METRICS, Record, read_run
 from psyco.run.lock import is_locked
 
 logger = logging.getLogger(__name__)
+EPISODES_EVERY = 10.0  # seconds
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -30,7 +33,7 @@ class RunServer(ThreadingHTTPServer):
     def __init__(self, folder: Path, host: str = "127.0.0.1", port: int = 0) -> None:
         self.folder = folder
         self.loopback = host in LOOPBACK
-        self._episodes: tuple[object, Any] = (None, None)  # sampling takes a moment: kept per policy
+        self._sampled: tuple[object, float, Any] = (None, -math.inf, None)  # of which policy, when, episodes
         self._lock = Lock()
         try:
             super().__init__((host, port), _Handler)
@@ -64,13 +67,16 @@ class RunServer(ThreadingHTTPServer):
         """The page itself."""
         return run_page(read_run(self.folder), live=True)
 
-    def _current_episodes(self, record: Any) -> Any:
+    def _current_episodes(self, record: Record) -> Mapping[str, Any] | None:
+        """Sampling takes time from the run itself: only for a new policy, and not too often."""
         newest = next(checkpoint_files(self.folder), None)
         policy = self._stamp(CERTIFICATE), newest if record.certificate is None else None
         with self._lock:
-            if self._episodes[0] != policy:
-                self._episodes = policy, trajectories(record)
-            return self._episodes[1]
+            known, when, episodes = self._sampled
+            if policy != known and (record.state != "running" or time.monotonic() > when + EPISODES_EVERY):
+                episodes = trajectories(record)
+                self._sampled = policy, time.monotonic(), episodes
+            return episodes
 
     def _stamp(self, name: str) -> str:
         try:

@@ -6,13 +6,17 @@ of the batched network is a product of its own, and an environment is reset with
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import add, length_hint
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 from psyco.domain.gym_env import INFO, Env, GymDomain, signal_values
@@ -24,16 +28,7 @@ from psyco.spec.monitor import Monitor, compile_monitor
 
 SIDE_BY_SIDE = 64  # environments that one process steps at a time
 MEMORY = 2**28  # bytes that the recorded observations of such a batch may take
-
-
-class Actor(Protocol):
-    """B policies at work: `(flat observations [B, size], raw observations) -> actions` as `step` takes them."""
-
-    def __call__(self, flat: NDArray[np.float32], raw: Sequence[Any]) -> Sequence[Any]:
-        """One action per row."""
-
-    def take(self, rows: NDArray[np.intp]) -> Actor:
-        """The same for some of the policies."""
+IDLE = -1  # what a worker's progress shows while no environment is at work
 
 
 class Job(NamedTuple):
@@ -93,10 +88,12 @@ def episode_seeds(keys: Any) -> list[int]:
 
 def in_process() -> Backend:
     """Run everything here, one chunk after the other."""
-    runners: dict[int, Runner] = {}
+    runner: Runner | None = None
 
     def run(job: Job, chunks: list[Chunk]) -> list[Episodes]:
-        runner = runners.setdefault(id(job), Runner(job))
+        nonlocal runner
+        if runner is None or runner.job is not job:
+            runner = Runner(job)
         return [runner(chunk) for chunk in chunks]
 
     return run
@@ -105,6 +102,24 @@ def in_process() -> Backend:
 def _side_by_side(domain: GymDomain) -> int:
     path = 4 * (domain.horizon + 1) * domain.observation_size
     return max(1, min(SIDE_BY_SIDE, MEMORY // path))
+
+
+def record(
+    domain: GymDomain, network: Network | ForeignPolicy, theta: NDArray[np.float32], key: Any
+) -> dict[str, NDArray[Any]]:
+    """All signals along one episode, arrays of length n+1 where n is the episode's own length."""
+    runner = Runner(Job(domain, network, compile_monitor([])))
+    played = runner.play(Chunk(theta[None], episode_seeds(key[None])), None)
+    runner.close()
+    return {name: values[0, : int(played.length[0]) + 1] for name, values in played.signals.items()}
+
+
+class Played(NamedTuple):
+    """B episodes."""
+
+    signals: dict[str, NDArray[Any]]  # [B, n+1] or [B, n+1, size]
+    ret: NDArray[np.float64]  # [B]
+    length: NDArray[np.int32]  # [B]
 
 
 class Runner:
@@ -129,204 +144,151 @@ class Runner:
         After its end the last state of an episode repeats until the horizon, and nothing else does: an environment
         is never stepped beyond its end.
         """
-        domain, seeds, count = self.job.domain, chunk.seeds, len(chunk.seeds)
-        while len(self._envs) < count:
+        domain, seeds = self.job.domain, chunk.seeds
+        while len(self._envs) < len(seeds):
             self._envs.append(domain.make_env())
-        steps = [env.step for env in self._envs]
-        recorder = _Recorder(domain, count, wanted)
-        flatten, progress = _flattener(domain), self.progress
-        obs = np.empty((count, domain.observation_size), np.float32)
-        flat = obs.reshape(-1)
-        raw: list[Any] = [None] * count
-        infos: list[dict[str, Any]] = [{}] * count
-        rewards: list[Any] = [0.0] * count
-        total: list[Any] = [0.0] * count
-        ends = [(False, False)] * count
-        length = [0] * count
-        i = t = 0
+        observe = _observer(domain)
+        recorder = _Recorder(domain, len(seeds), wanted)
+        ret, length = np.zeros(len(seeds)), np.zeros(len(seeds), np.int32)
+        resets, steps = self._calls(seeds)
+        raw: Sequence[Any]
+        infos: Sequence[Any]
+        turn: Iterator[Any]
+        # From here on, one entry per episode that goes on; `rows` says which.
+        rows = np.arange(len(seeds))
+        total: list[Any] = [0.0] * len(seeds)
+        t, turn, outcomes = 0, iter(resets), []
         try:
-            for i, env in enumerate(self._envs[:count]):
-                if progress is not None:
-                    progress[0], progress[1], progress[2] = seeds[i], 0, i
-                raw[i], infos[i] = env.reset(seed=seeds[i])
-                obs[i] = flatten(raw[i])
+            outcomes = [reset() for reset in turn]
+            raw, infos = zip(*outcomes, strict=True)
+            obs = observe(raw)
             act = actor(self.job.network, domain, chunk.theta)
-            shown = None  # the rows that `act` sees; None: all
-            alive = [(i, i) for i in range(count)]  # (position among the shown, row)
-            while alive and t < domain.horizon:
-                # One product tells whether all observations are finite; it may overflow, so look again.
-                if not math.isfinite(flat.dot(flat)) and not np.isfinite(obs).all():
-                    i = int(np.argmin(np.isfinite(obs).all(axis=1)))
-                    raise ValueError(f"an observation that is not a finite number: {raw[i]}")
-                actions = act(obs, raw) if shown is None else act(obs[shown], [raw[k] for k in shown])
+            while len(rows):
+                actions = act(obs, raw)
                 if t == 0:
-                    recorder.first(obs, raw, infos, actions)
-                t += 1
-                ended = False
-                for j, i in alive:
-                    if progress is not None:
-                        progress[0], progress[1], progress[2] = seeds[i], t, i
-                    raw[i], reward, terminated, truncated, infos[i] = steps[i](actions[j])
-                    obs[i] = flatten(raw[i])
-                    if reward != reward:
-                        raise ValueError("a reward that is not a number (NaN)")
-                    rewards[i] = reward
-                    total[i] += reward
-                    if terminated or truncated or t == domain.horizon:
-                        ended, length[i] = True, t
-                        ends[i] = bool(terminated), not terminated
-                recorder.moment(t, alive, obs, raw, infos, actions, rewards, total, ends)
-                if ended:
-                    alive = [(j, i) for j, i in alive if not length[i]]
-                    if 2 * len(alive) <= (count if shown is None else len(shown)) and alive:
-                        rows = np.array([i for _, i in alive])
-                        act = act.take(np.array([j for j, _ in alive]))
-                        shown, alive = rows, [(j, i) for j, (_, i) in enumerate(alive)]
+                    # The action of a state is the one that led to it; the first state shows the first action.
+                    recorder.add(0, rows, obs, raw, infos, actions)
+                t, turn = t + 1, iter(steps)
+                outcomes = [step(action) for step, action in zip(turn, actions, strict=True)]
+                raw, reward, terminated, truncated, infos = zip(*outcomes, strict=True)
+                obs = observe(raw)
+                total = list(map(add, total, reward))
+                if not math.isfinite(sum(total)):
+                    raise _Wrong(_first_not_finite(total), "a reward that is not a finite number")
+                if t == domain.horizon:
+                    truncated = tuple(not ended for ended in terminated)
+                recorder.add(t, rows, obs, raw, infos, actions, reward, total, terminated, truncated)
+                if any(terminated) or any(truncated):
+                    ret[rows], length[rows] = total, t  # right for those that end here; the others come again
+                    going = [j for j in range(len(rows)) if not (terminated[j] or truncated[j])]
+                    rows, obs, act = rows[going], obs[going], act.take(np.array(going, int))
+                    raw, infos, total, steps = (
+                        [each[j] for j in going] for each in (raw, infos, total, steps)
+                    )
         except EpisodeError:
             raise
         except Exception as error:  # whatever a stranger's code does, the user wants to know where
-            raise EpisodeError(domain.name, seeds[i], t, _described(error)) from error
-        if progress is not None:
-            progress[0] = -1
-        if not np.isfinite(total).all():
-            i = int(np.argmin(np.isfinite(total)))
-            raise EpisodeError(domain.name, seeds[i], length[i], "the return is not a finite number")
+            at, problem = _diagnosis(error, turn, outcomes, len(rows), "step" if t else "reset")
+            raise EpisodeError(domain.name, seeds[rows[at]], t, problem) from error
+        if self.progress is not None:
+            self.progress[0] = IDLE
         signals = recorder.signals(t)
-        for name in recorder.others:
+        for name in sorted(recorder.others & signals.keys()):
             if (bad := _not_a_number(signals[name])) is not None:
-                i, t = bad
-                raise EpisodeError(domain.name, seeds[i], t, f"the signal {name} is not a number (NaN)")
-        return Played(signals, np.array(total, np.float64), np.array(length, np.int32))
+                raise EpisodeError(
+                    domain.name, seeds[bad[0]], bad[1], f"the signal {name} is not a number (NaN)"
+                )
+        return Played(signals, ret, length)
 
     def close(self) -> None:
         """Close the environments."""
         while self._envs:
             self._envs.pop().close()
 
-
-def record(
-    domain: GymDomain, network: Network | ForeignPolicy, theta: NDArray[np.float32], key: Any
-) -> dict[str, NDArray[Any]]:
-    """All signals along one episode, arrays of length n+1 where n is the episode's own length."""
-    runner = Runner(Job(domain, network, compile_monitor([])))
-    played = runner.play(Chunk(theta[None], episode_seeds(key[None])), None)
-    runner.close()
-    return {name: values[0, : int(played.length[0]) + 1] for name, values in played.signals.items()}
-
-
-class Played(NamedTuple):
-    """B episodes."""
-
-    signals: dict[str, NDArray[Any]]  # [B, n+1] or [B, n+1, size]
-    ret: NDArray[np.float64]  # [B]
-    length: NDArray[np.int32]  # [B]
+    def _calls(self, seeds: list[int]) -> tuple[list[Callable[[], Any]], list[Any]]:
+        """`reset` and `step` of each environment; somebody who watches sees them announced."""
+        envs = self._envs[: len(seeds)]
+        resets: list[Any] = [partial(env.reset, seed=seed) for env, seed in zip(envs, seeds, strict=True)]
+        steps: list[Any] = [env.step for env in envs]
+        if self.progress is not None:
+            for row, seed in enumerate(seeds):
+                resets[row] = _announced(resets[row], self.progress, seed, row, first=0)
+                steps[row] = _announced(steps[row], self.progress, seed, row, first=1)
+        return resets, steps
 
 
-def _described(error: Exception) -> str:
-    return str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
+def _announced(
+    call: Callable[..., Any], progress: Progress, seed: int, row: int, *, first: int
+) -> Callable[..., Any]:
+    number = itertools.count(first)
+
+    def announce(*action: Any) -> Any:
+        progress[0], progress[1], progress[2] = seed, next(number), row
+        return call(*action)
+
+    return announce
 
 
-def _flattener(domain: GymDomain) -> Callable[[Any], Any]:
-    """`domain.flatten`, and quicker where an observation is flat already: the array itself."""
-    shape = domain.observation_space.shape
-    slow = domain.flatten
-    if shape is None or len(shape) != 1:
-        return slow
-
-    def flat(observation: Any) -> Any:
-        return (
-            observation
-            if type(observation) is np.ndarray and observation.shape == shape
-            else slow(observation)
-        )
-
-    return flat
+# ---- observations ---------------------------------------------------------------------------------------------
 
 
-class _Recorder:
-    """Keeps the signals that somebody wants, as arrays over time; the rows of ended episodes stay as they are."""
+def _observer(domain: GymDomain) -> Callable[[Sequence[Any]], NDArray[np.float32]]:
+    """From the environments' observations to `[n, size]`, checked."""
+    size, space, flatten = domain.observation_size, domain.observation_space, domain.flatten
+    flat_already = isinstance(space, spaces.Box) and len(space.shape) == 1
 
-    def __init__(self, domain: GymDomain, count: int, wanted: frozenset[str] | None) -> None:
-        self.domain, self.count = domain, count
-        names = {name for name in domain.table if name != INFO} if wanted is None else wanted
-        self.arrays: dict[str, NDArray[Any]] = {}  # [n+1, B, ...]
-        kinds = {"obs": np.float32, "terminated": bool, "truncated": bool}
-        for name in names & {"obs", "action", "reward", "return", "terminated", "truncated", "step"}:
-            size = domain.table[name].size
-            shape = (domain.horizon + 1, count) if size is None else (domain.horizon + 1, count, size)
-            self.arrays[name] = np.zeros(shape, kinds.get(name, np.float64))
-        # `info` and the user's functions give Python values, of types that are known in the end only.
-        self.others = sorted(names - self.arrays.keys())
-        self.values: dict[str, list[list[Any]]] = {name: [[] for _ in range(count)] for name in self.others}
-        self.busy = bool(self.arrays or self.others)
+    def observe(raw: Sequence[Any]) -> NDArray[np.float32]:
+        if flat_already and set(map(len, raw)) == {size}:
+            x = np.concatenate(raw, dtype=np.float32, casting="unsafe")
+        else:
+            parts = []
+            for at, observation in enumerate(raw):
+                try:
+                    parts.append(flatten(observation))
+                except Exception as error:  # whatever a stranger's observation is
+                    raise _Wrong(at, f"{error} (it is {_brief(observation)})") from error
+            x = np.concatenate(parts)
+        # One product tells whether all is finite; it may overflow, so look again.
+        if not math.isfinite(x.dot(x)) and not np.isfinite(x).all():
+            at = int(np.argmin(np.isfinite(x))) // size
+            raise _Wrong(at, f"an observation that is not finite: {_brief(raw[at])}")
+        return x.reshape(len(raw), size)
 
-    def first(
-        self, obs: NDArray[Any], raw: Sequence[Any], infos: Sequence[Any], actions: Sequence[Any]
-    ) -> None:
-        """The initial states; they show the first action, all else there is still zero."""
-        everyone = [(i, i) for i in range(self.count)]
-        zero, no = [0.0] * self.count, [(False, False)] * self.count
-        self.moment(0, everyone, obs, raw, infos, actions, zero, zero, no)
+    return observe
 
-    def moment(
-        self,
-        t: int,
-        alive: list[tuple[int, int]],
-        obs: NDArray[Any],
-        raw: Sequence[Any],
-        infos: Sequence[Any],
-        actions: Sequence[Any],
-        rewards: Sequence[float],
-        total: Sequence[float],
-        ends: Sequence[tuple[bool, bool]],
-    ) -> None:
-        """The states after step t; only those of the living rows are new."""
-        if not self.busy:
-            return
-        for name, array in self.arrays.items():
-            if name == "obs":
-                array[t] = obs
-            elif name == "reward":
-                array[t] = rewards
-            elif name == "return":
-                array[t] = total
-            else:
-                array[t] = array[t - 1]  # at t = 0 the last row, which is zero like the first
-                for j, i in alive:
-                    array[t, i] = self._value(name, t, actions[j], ends[i])
-        if self.others:
-            for _, i in alive:
-                found = signal_values(self.domain, self.others, raw[i], infos[i])
-                for name, value in zip(self.others, found, strict=True):
-                    self.values[name][i].append(value)
 
-    def _value(self, name: str, t: int, action: Any, end: tuple[bool, bool]) -> Any:
-        match name:
-            case "step":
-                return t
-            case "action":
-                return self.domain.to_signal(action)
-            case _:
-                return end[name == "truncated"]
+# ---- what went wrong ------------------------------------------------------------------------------------------
 
-    def signals(self, last: int) -> dict[str, NDArray[Any]]:
-        """`[B, n+1, ...]` each, where the last state repeats from the end of an episode on."""
-        for array in self.arrays.values():
-            array[last + 1 :] = array[last]
-        done = {name: np.moveaxis(array, 0, 1) for name, array in self.arrays.items()}
-        for name, rows in self.values.items():
-            known = np.asarray(next((value for row in rows for value in row if value is not None), 0.0))
-            if known.dtype.kind not in "biuf" or known.ndim > 1:
-                raise DomainError(
-                    f"the signal {name} of {self.domain.name} is {known.tolist()!r}; "
-                    "a formula needs numbers or Booleans"
-                )
-            missing = np.zeros_like(known)  # a key that `info` does not have counts as 0, or false
-            stacked = [
-                np.stack([missing if value is None else np.asarray(value) for value in row]) for row in rows
-            ]
-            done[name] = np.stack([_pad(row, self.domain.horizon + 1) for row in stacked])
-        return done
+
+class _Wrong(ValueError):
+    """Something is wrong with the episode at this position."""
+
+    def __init__(self, at: int, problem: str) -> None:
+        super().__init__(problem)
+        self.at = at
+
+
+def _diagnosis(
+    error: Exception, turn: Iterator[Any], outcomes: list[Any], count: int, call: str
+) -> tuple[int, str]:
+    """At which position it went wrong, and how. `turn` has given out the calls that were begun."""
+    if isinstance(error, _Wrong):
+        return error.at, str(error)
+    values = 5 if call == "step" else 2
+    if not length_hint(turn) and len(outcomes) == count:
+        for at, outcome in enumerate(outcomes):
+            if not isinstance(outcome, tuple) or len(outcome) != values:
+                return at, f"{call} returned {_brief(outcome)}; Gymnasium wants a tuple of {values}"
+    return max(0, count - length_hint(turn) - 1), f"{type(error).__name__}: {error}"
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _first_not_finite(values: Sequence[Any]) -> int:
+    return next((at for at, value in enumerate(values) if not math.isfinite(value)), 0)
 
 
 def _not_a_number(values: NDArray[Any]) -> tuple[int, int] | None:
@@ -337,8 +299,99 @@ def _not_a_number(values: NDArray[Any]) -> tuple[int, int] | None:
     return row, time
 
 
-def _pad(row: NDArray[Any], length: int) -> NDArray[Any]:
-    return np.concatenate([row, np.repeat(row[-1:], length - len(row), axis=0)])
+# ---- signals --------------------------------------------------------------------------------------------------
+
+
+class _Recorder:
+    """Keeps the signals that somebody wants; the last state of an episode repeats to the horizon."""
+
+    def __init__(self, domain: GymDomain, count: int, wanted: frozenset[str] | None) -> None:
+        self.domain, self.count, self.everything = domain, count, wanted is None
+        names = {name for name in domain.table if name != INFO} if wanted is None else wanted
+        self.arrays: dict[str, NDArray[Any]] = {}  # [n+1, B, ...]
+        kinds = {"obs": np.float32, "terminated": bool, "truncated": bool}
+        for name in names & {"obs", "action", "reward", "return", "terminated", "truncated", "step"}:
+            size = domain.table[name].size
+            shape = (domain.horizon + 1, count) if size is None else (domain.horizon + 1, count, size)
+            self.arrays[name] = np.zeros(shape, kinds.get(name, np.float64))
+        # `info` and the user's functions give Python values, whose types are known in the end only.
+        self.others = names - self.arrays.keys()
+        self.values: dict[str, list[list[Any]]] = {name: [[] for _ in range(count)] for name in self.others}
+
+    def add(
+        self,
+        t: int,
+        rows: NDArray[np.intp],
+        obs: NDArray[np.float32],
+        raw: Sequence[Any],
+        infos: Sequence[Any],
+        actions: Sequence[Any],
+        reward: Any = 0.0,
+        total: Any = 0.0,
+        terminated: Any = False,
+        truncated: Any = False,
+    ) -> None:
+        """The states at time t of the episodes that go on; the others stay where they were."""
+        known = {"obs": obs, "step": t, "reward": reward, "return": total}
+        known |= {"terminated": terminated, "truncated": truncated}
+        for name, array in self.arrays.items():
+            now: Any = self.domain.to_signal(actions) if name == "action" else known[name]
+            if len(rows) == self.count:
+                array[t] = now
+            else:
+                array[t] = array[t - 1]
+                array[t, rows] = now
+        others = tuple(self.others)
+        if others:
+            for row, observation, info in zip(rows.tolist(), raw, infos, strict=True):
+                found = signal_values(self.domain, others, observation, info)
+                for name, value in zip(others, found, strict=True):
+                    self.values[name][row].append(value)
+
+    def signals(self, last: int) -> dict[str, NDArray[Any]]:
+        """`[B, n+1, ...]` each."""
+        for array in self.arrays.values():
+            array[last + 1 :] = array[last]
+        done = {name: np.moveaxis(array, 0, 1) for name, array in self.arrays.items()}
+        for name, rows in self.values.items():
+            stacked = self._stacked(rows)
+            if stacked is not None:
+                done[name] = stacked
+            elif not self.everything:  # else `info` may hold whatever it likes
+                value = next(value for row in rows for value in row if value is not None)
+                raise DomainError(
+                    f"the signal {name} of {self.domain.name} is {_brief(value)}; "
+                    "a formula needs numbers or Booleans, or vectors of the same length"
+                )
+        return done
+
+    def _stacked(self, rows: list[list[Any]]) -> NDArray[Any] | None:
+        """Values over time as one array `[B, n+1, ...]`; None if they make none."""
+        known = np.asarray(next((value for row in rows for value in row if value is not None), 0.0))
+        # A key that `info` does not have counts as 0, or false.
+        missing = np.zeros_like(known)
+        try:
+            filled = [np.array([missing if value is None else value for value in row]) for row in rows]
+            longest = self.domain.horizon + 1
+            stacked = np.stack(
+                [np.pad(r, [(0, longest - len(r))] + [(0, 0)] * (r.ndim - 1), "edge") for r in filled]
+            )
+        except (TypeError, ValueError):
+            return None
+        return stacked if stacked.dtype.kind in "biuf" and stacked.ndim <= 3 else None
+
+
+# ---- policies -------------------------------------------------------------------------------------------------
+
+
+class Actor(Protocol):
+    """B policies at work."""
+
+    def __call__(self, flat: NDArray[np.float32], raw: Sequence[Any]) -> Sequence[Any]:
+        """From observations, flat `[B, size]` and as they came, to actions as `step` takes them."""
+
+    def take(self, rows: NDArray[np.intp]) -> Actor:
+        """The same for some of the policies."""
 
 
 def actor(network: Network | ForeignPolicy, domain: GymDomain, theta: NDArray[np.float32]) -> Actor:
@@ -353,20 +406,19 @@ class _Networks:
         self.network, self.domain, self.theta = network, domain, theta
         w1, w2, *biases = network.parts(theta)
         self.w1, self.w2 = np.ascontiguousarray(w1), np.ascontiguousarray(w2.swapaxes(1, 2))
-        one = np.float32(1)
-        self.b1: Any
-        self.b2: Any
-        self.b1, self.b2 = (b[:, None] for b in biases) if biases else (one, one)
-        self.shift = np.array(network.shift, np.float32)
-        self.scale = np.array(network.scale, np.float32)
+        one = np.ones(1, np.float32)
+        self.b1: NDArray[np.float32] = biases[0][:, None] if biases else one
+        self.b2: NDArray[np.float32] = biases[1][:, None] if biases else one
+        self.shift, self.scale = np.array(network.shift, np.float32), np.array(network.scale, np.float32)
 
     def take(self, rows: NDArray[np.intp]) -> _Networks:
         return _Networks(self.network, self.domain, self.theta[rows])
 
     def __call__(self, flat: NDArray[np.float32], raw: Sequence[Any]) -> Sequence[Any]:
-        return self.domain.to_env(self.domain.actions.decode(self.outputs(flat)))
+        actions, y = self.domain.actions, self.scores(flat)
+        return self.domain.to_env(actions.decode(y if actions.ranked else np.tanh(y, out=y)))
 
-    def outputs(self, x: NDArray[np.float32]) -> Any:
+    def scores(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """`[B, outputs]`. A stacked matmul is one product per row, so a row does not see its neighbours."""
         if len(self.scale):
             x = (x - self.shift) / self.scale
@@ -375,4 +427,4 @@ class _Networks:
         np.maximum(hidden, 0, out=hidden)
         y = np.matmul(hidden, self.w2)
         y += self.b2
-        return np.tanh(y, out=y)[:, 0]
+        return y[:, 0]

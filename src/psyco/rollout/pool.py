@@ -23,10 +23,9 @@ import cloudpickle
 
 from psyco.errors import EpisodeError, PsycoError, RunError
 from psyco.rollout.episodes import Episodes
-from psyco.rollout.host import Chunk, Job, Runner
+from psyco.rollout.host import IDLE, Chunk, Job, Runner
 
 ATTEMPTS = 3  # a chunk that has ended so many workers will end the next one too
-IDLE = -1  # what a worker's progress shows while no environment is at work
 
 _spawn = get_context("spawn")  # a fork of a process with JAX's threads may hang
 

@@ -21,12 +21,20 @@ from psyco.spec.monitor import Monitor, compile_monitor
 
 
 def make_sampler(
-    domain: Domain, network: Network | ForeignPolicy, requirement: Requirement, *, devices: int = 1
+    domain: Domain,
+    network: Network | ForeignPolicy,
+    requirement: Requirement,
+    *,
+    devices: int = 1,
+    severity: bool = False,
 ) -> Sampler:
-    """Check that the requirement fits the domain, and compile it; Episodes have one column per demand."""
+    """Check that the requirement fits the domain, and compile it; Episodes have one column per demand.
+
+    With `severity` their cost is how far a formula is from holding; whether it holds is the same either way.
+    """
     check_signals(requirement, signal_table(domain), domain.name)
     check_bounds(requirement, domain.horizon, domain.name)
-    monitor = compile_monitor([demand.formula for demand in requirement.demands])
+    monitor = compile_monitor([demand.formula for demand in requirement.demands], severity=severity)
     if isinstance(domain, GymDomain):
         _warn_of_unseen(domain, monitor)
         backend, workers = _backend(domain.workers)

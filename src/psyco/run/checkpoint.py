@@ -62,7 +62,7 @@ class Checkpoint:
                     f"{name} is {have.dtype}{list(have.shape)}, not {want.dtype}{list(want.shape)}: "
                     "the state of another learner"
                 )
-        return structure.unflatten([self.tensors[name] for name in names])
+        return jax.tree.unflatten(structure, [self.tensors[name] for name in names])
 
 
 def save_checkpoint(run: Path, about: About, tree: Any) -> None:

@@ -67,7 +67,7 @@ class Config:
             self,
             parameters=parameters(problem.domain),
             settings=dataclasses.replace(self.settings, options=options),
-            execution=EXECUTION | self.execution,
+            execution=_without_none(EXECUTION | self.execution),
         )
 
     @property

@@ -220,7 +220,7 @@ def load_metrics(path: Path) -> Metrics:
         return Metrics({})
     names, body = rows[0], rows[1:]
     try:
-        columns = dict(zip(names, zip(*body, strict=True), strict=True)) if body else {n: () for n in names}
+        columns = dict(zip(names, zip(*body, strict=True), strict=True)) if body else dict.fromkeys(names, ())
         return Metrics(
             {
                 name: np.array(cells)

@@ -15,10 +15,11 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from psyco.errors import EpisodeError, RunError
 from psyco.learn.metrics import Metrics
@@ -179,7 +180,7 @@ def execute(
                 on_segment(problem, snapshot)
             assert snapshot is not None, "a run has at least one generation"
             keeper.save()
-            policy, certificate = certified(problem, snapshot.state)
+            policy, certificate = certified(problem, snapshot.state, issued=_issued(session))
         except EpisodeError as error:
             if snapshot is not None:
                 error.policy = deployed(problem, snapshot.state)
@@ -190,7 +191,7 @@ def execute(
         outcome = {name: durable.digest((folder / name).read_bytes()) for name in OUTCOME}
         dataclasses.replace(session.about, outcome=outcome).save(folder)
         tracking.finish(certificate)
-        logger.info("finished: %s, return %.4g", certificate.verdict.name, certificate.mean_return)
+        logger.info("finished: %s, return %s", certificate.verdict.name, certificate.mean_return)
     return Outcome(policy, certificate, snapshot)
 
 
@@ -208,6 +209,12 @@ class _Keeper:
         except OSError as error:
             raise durable.failed(path, error) from None
         self.size = size
+        config = session.config
+        self.same: dict[str, Any] = {  # what every checkpoint of this run says
+            "identity": config.identity,
+            "config": config.to_toml(),
+            "created": session.about.created,
+        }
         self.pending: checkpoints.About | None = None
         self.snapshot: Snapshot | None = None
         self.due = time.monotonic() + every
@@ -216,10 +223,13 @@ class _Keeper:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        # On the way out of an error this is a last attempt, which must not hide that error.
-        with suppress(RunError) if kind else suppress():
+        try:
             self.save()
-        self.file.close()
+        except RunError:
+            if kind is None:  # else it was a last attempt, which must not hide the error that brought us here
+                raise
+        finally:
+            self.file.close()
 
     def keep(self, snapshot: Snapshot) -> None:
         """Append the rows of a segment; save if it is time."""
@@ -233,17 +243,13 @@ class _Keeper:
             raise durable.failed(self.session.folder / METRICS, error) from None
         self.digest.update(data)
         self.size += len(data)
-        # Only whole segments: were the run longer, a shorter last one would not be there.
-        if snapshot.generation % self.session.problem.segment == 0:
-            config, about = self.session.config, self.session.about
+        if _is_whole(self.session.problem, snapshot):
             self.snapshot = snapshot
             self.pending = checkpoints.About(
                 generation=snapshot.generation,
-                identity=config.identity,
-                config=config.to_toml(),
-                created=about.created,
                 metrics_size=self.size,
                 metrics_digest=self.digest.hexdigest(),
+                **self.same,
             )
         if time.monotonic() >= self.due:
             self.save()
@@ -263,6 +269,16 @@ class _Keeper:
         now = time.monotonic()
         # Where the disk is slow, save less often, so that saving takes no more than its share of the time.
         self.due = now + max(self.every, (now - began) / CHECKPOINT_SHARE) if self.every else now
+
+
+def _is_whole(problem: Problem, snapshot: Snapshot) -> bool:
+    """Whether the run would pass through this state however long it is, and whatever befalls it.
+
+    Not so at the end of a shorter last segment, or where an environment failed on the way or during verification.
+    """
+    verified = problem.settings.verify_every and problem.requirement.constraints
+    complete = not verified or bool(snapshot.metrics["verdict"][-1])
+    return complete and snapshot.generation % problem.segment == 0
 
 
 def _check_free(folder: Path, overwrite: bool) -> None:
@@ -400,6 +416,11 @@ def _run_name(session: Session) -> RunName:
         identity,
         {"domain": config.domain, "requirement": config.requirement, **settings, **flat},
     )
+
+
+def _issued(session: Session) -> str:
+    """The certificate's time is the run's, so that it does not depend on interruptions."""
+    return datetime.fromtimestamp(session.about.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _now() -> int:

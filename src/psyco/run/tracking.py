@@ -147,7 +147,7 @@ class WandB:
 
     def close(self) -> None:
         """Wait until it is written."""
-        self.run.finish(quiet=True)
+        self.run.finish()
 
 
 TRACKERS: dict[str, Callable[[RunName], Tracker]] = {
@@ -171,7 +171,9 @@ def numbers(metrics: Metrics) -> Iterator[tuple[int, dict[str, float]]]:
 
 def outcome(certificate: Certificate) -> dict[str, float]:
     """The numbers of a certificate."""
-    values = {"certificate/return": certificate.mean_return, "certificate/episodes": certificate.episodes}
+    values: dict[str, float] = {"certificate/episodes": certificate.episodes}
+    if certificate.mean_return is not None:
+        values["certificate/return"] = certificate.mean_return
     for i, finding in enumerate(certificate.findings):
         values[f"certificate/confidence/{i}"] = finding.confidence
         values[f"certificate/share/{i}"] = finding.estimate

@@ -44,23 +44,17 @@ def swapped(counts: Counts) -> Counts:
 
 
 def lower_bound(counts: Counts, delta: float) -> float:
-    """The a with E(a) = 1/δ: true probabilities ever fall below this bound with probability at most δ."""
-    enough = -np.log(delta)
+    """The a with E(a) = 1/δ: the chance that the true probability ever lies below it is at most δ."""
     if counts.satisfied == 0 or delta >= 1.0:
         return 0.0
-    low, high = np.log(1e-300), np.log(counts.satisfied / (counts.satisfied + counts.violated))
 
     def excess(log_a: float) -> float:
-        return float(log_evidence(counts, np.exp(log_a))) - enough
+        return float(log_evidence(counts, np.exp(log_a))) + np.log(delta)
 
-    high = min(high, -1e-16)
-    if excess(low) <= 0.0:
-        return 0.0
-    return (
-        float(np.exp(optimize.brentq(excess, low, high, xtol=1e-15)))
-        if excess(high) < 0.0
-        else float(np.exp(high))
-    )
+    share = counts.satisfied / (counts.satisfied + counts.violated)
+    low, high = np.log(1e-300), np.log(min(share, np.nextafter(1.0, 0.0)))
+    # At the share itself the evidence is at most 1, at 0 it is infinite.
+    return float(np.exp(optimize.brentq(excess, low, high, xtol=1e-15)))
 
 
 @dataclass(frozen=True)

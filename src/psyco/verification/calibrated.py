@@ -28,41 +28,47 @@ def calibrated_doubt(p_req: float, delta: float, cap: int) -> float:
         return 1.0
     # The doubt is P(Bin(n+1, p) > s), so P(S_n >= s) <= doubt / p, and δ p / cap is safe by the union over n.
     low, high = np.log(delta * p_req / cap), 0.0
+    fewest, most = np.zeros(cap + 1, np.int64), np.arange(cap + 1, 0, -1)
     while high - low > 1e-6:
         middle = (low + high) / 2.0
-        if crossing_probability(needed_successes(p_req, np.exp(middle), cap), p_req, cap) <= delta:
-            low = middle
+        needed = needed_successes(p_req, np.exp(middle), fewest, most)
+        if crossing_probability(needed, p_req) <= delta:
+            low, most = middle, needed
         else:
-            high = middle
+            high, fewest = middle, needed
     return float(np.exp(low))
 
 
-def needed_successes(p_req: float, doubt: float, cap: int) -> NDArray[np.int64]:
-    """`[V]`: how many successes make the doubt small enough at 0, 1, ... violations, as far as the cap lets them."""
-    violations = np.arange(cap + 1)
-    # The doubt falls with successes: bisect, for all numbers of violations at once.
-    low, high = (
-        np.zeros(cap + 1, np.int64),
-        cap + 1 - violations,
-    )  # the answer lies in [low, high]; high: never
-    while (low < high).any():
+def needed_successes(
+    p_req: float, doubt: float, fewest: NDArray[np.int64], most: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """`[cap+1]`: how many successes make the doubt small enough at 0, 1, ... violations.
+
+    Between `fewest` and `most`, by bisection for all violations at once; with cap+1 episodes or more it is too late.
+    """
+    violations = np.arange(len(most))
+    low, high = fewest, most
+    while (open_ := low < high).any():
         middle = (low + high) // 2
-        enough = special.betainc(middle + 1.0, violations + 1.0, p_req) <= doubt
-        low, high = np.where(enough, low, np.minimum(middle + 1, high)), np.where(enough, middle, high)
-    possible = low + violations <= cap
-    return low[: int(np.argmin(possible)) if not possible.all() else cap + 1]
+        enough = np.zeros(len(most), bool)
+        enough[open_] = special.betainc(middle[open_] + 1.0, violations[open_] + 1.0, p_req) <= doubt
+        low, high = np.where(open_ & ~enough, middle + 1, low), np.where(enough, middle, high)
+    return low
 
 
-def crossing_probability(needed: NDArray[np.int64], p: float, cap: int) -> float:
-    """The chance that outcomes of probability p ever reach the boundary `needed`, exactly.
+def crossing_probability(needed: NDArray[np.int64], p: float) -> float:
+    """The chance that outcomes of probability p ever reach the boundary `needed` `[cap+1]`, exactly.
 
     Column by column: `arrive[s]` is the chance of getting to v violations with s successes without having crossed. At a
     fixed v successes come one by one, `alive[s] = arrive[s] + p alive[s-1]`, a recursive filter.
     """
+    cap = len(needed) - 1
     crossed = 0.0
     arrive = np.zeros(cap + 1)
     arrive[0] = 1.0
-    for target in needed:
+    for violations, target in enumerate(needed):
+        if target + violations > cap:
+            break
         if target == 0:
             return 1.0
         alive = signal.lfilter([1.0], [1.0, -p], arrive[:target])

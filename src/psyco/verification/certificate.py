@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -162,6 +163,11 @@ class Certificate:
         return f"policy sha256:{self.policy[:16]} on {self.domain}, seed {self.seed}, block {self.block}"
 
 
+def certificate_schema() -> dict[str, Any]:
+    """The JSON schema (draft 2020-12) of `Certificate.to_json`."""
+    return json.loads(files(__package__).joinpath("certificate.schema.json").read_text(encoding="utf-8"))
+
+
 def certify(
     requirement: Requirement,
     subject: Subject,
@@ -245,6 +251,10 @@ def guarantee_of_all(findings: Sequence[Finding], looks: Sequence[Look], share: 
         statement += (
             f" There were {len(looks)} looks, each at fresh episodes of its own. They share the permitted error, "
             f"{jointly}"
+        )
+    elif share < 1.0:
+        statement += (
+            f" This look used {percent(share)} of the permitted error; the rest was kept for further looks."
         )
     return Guarantee(own.kind, statement, accept, reject)
 

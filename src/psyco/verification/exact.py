@@ -11,11 +11,11 @@ from scipy import optimize
 
 from psyco.domain.base import Domain
 from psyco.errors import RunError
-from psyco.policy import Policy
+from psyco.foreign import AnyPolicy
 from psyco.spec.formula import Constraint, Requirement
 from psyco.spec.parse import parse
 from psyco.verification.base import Guarantee, Verdict
-from psyco.verification.unfold import Act, Unfolding, unfold
+from psyco.verification.unfold import Act, Unfolding, actions_of, unfold
 
 TOLERANCE = 1e-9  # of the optimum, and of what counts as meeting a bound exactly
 
@@ -53,15 +53,13 @@ class ExactAnswer:
         )
 
 
-def exact(policy: Policy | Act, domain: Domain, requirement: Requirement | str) -> ExactAnswer:
+def exact(policy: AnyPolicy | Act, domain: Domain, requirement: Requirement | str) -> ExactAnswer:
     """The exact probabilities and expected return of a policy on a finite domain, and the optimum.
 
     The optimum is over all controllers, also ones that see the counters, remember and randomise: nobody can do better.
     """
     requirement = parse(requirement) if isinstance(requirement, str) else requirement
-    if isinstance(policy, Policy):
-        policy.check(domain)
-    chain = unfold(domain, [c.formula for c in requirement.constraints], policy)
+    chain = unfold(domain, [c.formula for c in requirement.constraints], actions_of(policy, domain))
     value = evaluate(chain)
     holds = all(map(_meets, requirement.constraints, value.probabilities))
     verdict = Verdict.SATISFIED if holds else Verdict.VIOLATED

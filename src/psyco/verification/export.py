@@ -104,12 +104,19 @@ def export(graph: Unfolding, path: Path) -> list[Path]:
 
 def drn(model: Explicit) -> Iterator[str]:
     """Storm's own format."""
+    # It has no list of labels: one that holds nowhere is unknown, unless a state beyond reach carries it.
+    unused = [name for name, states in model.labels.items() if not len(states)]
+    if unused:
+        beyond = len(model.choices)
+        labels = {
+            name: np.array([beyond]) if name in unused else states for name, states in model.labels.items()
+        }
+        model = model._replace(choices=[*model.choices, [Choice(0.0, [(beyond, 1.0)])]], labels=labels)
     yield f"@type: {'DTMC' if model.deterministic else 'MDP'}"
     yield from ("@parameters", "", "@reward_models", "return", "@nr_states", str(len(model.choices)))
     yield from ("@nr_choices", str(sum(map(len, model.choices))), "@model")
-    labels = _labels_by_state(model)
-    for state, choices in enumerate(model.choices):
-        yield " ".join([f"state {state} [0]", *labels[state]])
+    for state, (choices, names) in enumerate(zip(model.choices, _labels_by_state(model), strict=True)):
+        yield " ".join([f"state {state} [0]", *names])
         for number, choice in enumerate(choices):
             yield f"\taction {number} [{choice.reward!r}]"
             yield from (f"\t\t{target} : {p!r}" for target, p in choice.successors)

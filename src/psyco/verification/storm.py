@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from psyco.domain.base import Domain
 from psyco.errors import RequirementError, RunError
-from psyco.policy import Policy
+from psyco.foreign import AnyPolicy
 from psyco.spec.formula import (
     And,
     Bound,
@@ -31,15 +31,17 @@ from psyco.spec.parse import parse
 from psyco.spec.progress import connectives
 from psyco.verification.exact import Value
 from psyco.verification.export import Explicit, drn, explicit
-from psyco.verification.unfold import Act, unfold
+from psyco.verification.unfold import Act, actions_of, unfold
 
 LONGEST = 100_000  # characters of a property that Storm is asked about
 
 
-def storm_value(policy: Policy | Act, domain: Domain, requirement: Requirement | str) -> Value:
+def storm_value(policy: AnyPolicy | Act, domain: Domain, requirement: Requirement | str) -> Value:
     """The exact probabilities and expected return of a policy by Storm (`psyco[storm]`)."""
     requirement = parse(requirement) if isinstance(requirement, str) else requirement
-    graph = unfold(domain, [c.formula for c in requirement.constraints], policy, follow=False)
+    graph = unfold(
+        domain, [c.formula for c in requirement.constraints], actions_of(policy, domain), follow=False
+    )
     model = explicit(graph, start=False)
     loaded = load(model)
     probabilities = []

@@ -10,16 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from numpy.typing import NDArray
 
 from psyco.domain.base import Discrete, Domain, signal_table
 from psyco.domain.finite import FiniteDomain, finite
 from psyco.errors import DomainError
+from psyco.foreign import AnyPolicy
 from psyco.spec.check import check_bounds, check_signals
 from psyco.spec.formula import Compare, Formula, Node, Number, Signal, parts, walk
 from psyco.spec.progress import Automaton
@@ -100,6 +103,15 @@ def unfold(
     return Unfolding(start, table.chances, tuple(layers), automaton.atoms)
 
 
+def actions_of(policy: AnyPolicy | Act, domain: Domain) -> Act:
+    """What a policy does, by the same code that runs it in rollouts."""
+    if not isinstance(policy, AnyPolicy):
+        return policy
+    policy.check(domain)
+    act = partial(policy.network.act, domain.actions, jnp.asarray(policy.theta))
+    return lambda observations: np.asarray(jax.vmap(act)(jnp.asarray(observations)))
+
+
 # ---- the states of the domain ------------------------------------------------------------------------------------
 
 
@@ -141,13 +153,6 @@ def _explore(domain: FiniteDomain, formulas: Sequence[Formula], act: Act | None)
             at += size
         return jax.tree.unflatten(structure, parts)
 
-    @jax.jit
-    def moves(states: Any, actions: Any) -> Any:
-        over_chances = jax.vmap(domain.move, (None, None, 0))
-        over_actions = jax.vmap(over_chances, (None, 0, None))
-        return jax.vmap(over_actions, (0, 0, None))(states, actions, jnp.arange(len(chances)))
-
-    observe = jax.jit(jax.vmap(domain.observe))
     known: dict[bytes, int] = {}
     table: list[NDArray[np.int64]] = []
 
@@ -181,9 +186,11 @@ def _explore(domain: FiniteDomain, formulas: Sequence[Formula], act: Act | None)
         )  # few shapes to compile
         states = states_of(padded)
         actions = (
-            every[None].repeat(len(padded), 0) if act is None else np.asarray(act(observe(states)))[:, None]
+            every[None].repeat(len(padded), 0)
+            if act is None
+            else np.asarray(act(np.asarray(_observe(domain, states))))[:, None]
         )
-        following, reward, over = jax.device_get(moves(states, jnp.asarray(actions)))
+        following, reward, over = jax.device_get(_moves(domain, states, jnp.asarray(actions)))
         size = len(padded) * actions.shape[1] * len(chances)
         flat = jax.tree.map(lambda leaf: leaf.reshape(size, *leaf.shape[3:]), following)  # noqa: B023
         shape = (len(padded), actions.shape[1], len(chances))
@@ -202,9 +209,28 @@ def _explore(domain: FiniteDomain, formulas: Sequence[Formula], act: Act | None)
         )
     successor, reward, over, actions, forgotten = (np.concatenate(part) for part in zip(*parts, strict=True))
     states = states_of(np.stack(table))
-    signals = {name: np.asarray(value) for name, value in jax.vmap(domain.signals)(states).items()}
-    signals["obs"] = np.asarray(observe(states))
+    signals = {name: np.asarray(value) for name, value in _signals(domain, states).items()}
+    signals["obs"] = np.asarray(_observe(domain, states))
     return _Table(start, start_state, chances, successor, reward, over, actions, forgotten, signals)
+
+
+@jax.jit(static_argnums=0)
+def _moves(domain: FiniteDomain, states: Any, actions: Array) -> Any:
+    """Every step from states `[S]` with actions `[S, A]`: next states, rewards and ends, `[S, A, C]` each."""
+    chances = jnp.arange(len(domain.chances()))
+    over_chances = jax.vmap(domain.move, (None, None, 0))
+    over_actions = jax.vmap(over_chances, (None, 0, None))
+    return jax.vmap(over_actions, (0, 0, None))(states, actions, chances)
+
+
+@jax.jit(static_argnums=0)
+def _observe(domain: FiniteDomain, states: Any) -> Array:
+    return jax.vmap(domain.observe)(states)
+
+
+@jax.jit(static_argnums=0)
+def _signals(domain: FiniteDomain, states: Any) -> dict[str, Array]:
+    return jax.vmap(lambda state: dict(domain.signals(state)))(states)
 
 
 def _needed(counter: str, formulas: Sequence[Formula], horizon: int) -> int:

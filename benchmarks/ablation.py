@@ -1,0 +1,52 @@
+"""What each part of safe-es is worth: every part changed alone, the rest as it is. `python -m benchmarks ablation`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from typing import Any
+
+from benchmarks.learners import CARTPOLE, FEW, HEADER, PENDULUM, Row, line, run
+
+# What is changed -> the options that change it.
+CHANGES: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "no curriculum": {"curriculum": 0.0},
+    "the paper's soft rule instead of integral control": {"control": "soft"},
+    "fast integral control (gain 0.1)": {"gain": 0.1},
+    "population instead of pair shaping": {"shaping": "population"},
+    "no mirrored pairs, no common random numbers": {"mirrored": False, "shaping": "population"},
+    "momentum instead of Adam": {"optimizer": "sgd"},
+    "no margin": {"margin": 0.0},
+    "observations scaled (none on Gymnasium)": {"scaling": "sampled"},
+    "biases fixed at one": {"bias": "one"},
+    "severity instead of counts": {"severity": True},
+    "no selection": {"candidates": 1},
+}
+DOMAINS = {
+    "dance": Row("particle-dance", "safe-es", 60_000),
+    "run": Row("obstacle-run", "safe-es", 20_000),
+    "cartpole": Row("CartPole-v1", "safe-es", 2_000, CARTPOLE, FEW, 200),
+    "pendulum": Row("Pendulum-v1", "safe-es", 2_000, PENDULUM, FEW, 200),
+}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("domains", nargs="*", help=f"of {', '.join(DOMAINS)}; default: all")
+    parser.add_argument("--seeds", type=int, default=10)
+    chosen = parser.parse_args(arguments)
+    print(HEADER.replace("| learner |", "| change |"), flush=True)
+    for name in chosen.domains or DOMAINS:
+        if name not in DOMAINS:
+            parser.error(f"unknown domain {name}; there are: {', '.join(DOMAINS)}")
+        row = DOMAINS[name]
+        for change, options in CHANGES.items():
+            if "scaling" in options and row.requirement:  # Gymnasium domains have it already
+                options = {"scaling": "none"}
+            changed = dataclasses.replace(row, settings={**row.settings, **options})
+            print(line(changed, run(changed, range(chosen.seeds)), name=change), flush=True)
+
+
+if __name__ == "__main__":
+    main()

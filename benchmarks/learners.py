@@ -1,0 +1,205 @@
+"""Which learner ends with a certified policy, how good it is, and how fast it learns: `make bench-learners`.
+
+Every row is one learner on one domain over many seeds. All episodes that have a say in which policy is returned count
+as training episodes: those of the offspring, those of the mean policy, and those of the selection among candidates.
+The certificate (`anytime`) and the figures below it come from fresh episodes that nothing else has seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from scipy import stats
+
+import psyco
+from psyco.rollout.episodes import Stream, stream_key
+from psyco.rollout.sampler import make_sampler
+from psyco.spec.parse import parse
+from psyco.synthesis import Settings
+from psyco.verification.verify import constraint_outcomes, sample
+
+FRESH = 4000  # episodes that estimate return and satisfaction of each returned policy
+CARTPOLE = "P>=0.95 [ G (abs(obs[0]) <= 1) ] & C>=0.98"
+PENDULUM = "P>=0.9 [ G (abs(action[0]) <= 1.2) ] & C>=0.98"  # swinging up would rather use 2
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    domain: str
+    learner: str
+    episodes: int  # all that the learner sees, the selection's among them
+    requirement: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+    fresh: int = FRESH
+
+    @property
+    def training(self) -> int:
+        """What the selection leaves for learning."""
+        own = Settings(
+            **{k: v for k, v in self.settings.items() if k in ("candidates", "selection_episodes")}
+        )
+        return self.episodes - (own.candidates * own.selection_episodes if own.candidates > 1 else 0)
+
+
+class Outcome(NamedTuple):
+    """How one seed ended."""
+
+    certified: bool
+    mean_return: float
+    satisfied: float
+    seconds: float  # of learning and certification, compilation apart
+    steps: float  # environment steps of learning per second
+    curve: list[float]  # mean return of training episodes over consecutive hundredths of learning
+
+
+FEW = {"candidates": 4, "selection_episodes": 100}  # episodes of Gymnasium environments are dear
+LAST = {"candidates": 1}  # no selection: the policy that learning ends with, as in the paper
+TABLE = {
+    "dance": [
+        Row("particle-dance", "snes", 60_000, settings=LAST),
+        Row("particle-dance", "snes", 60_000),
+        Row("particle-dance", "safe-es", 60_000),
+    ],
+    "dance-long": [Row("particle-dance", "safe-es", 600_000)],
+    "run": [
+        Row("obstacle-run", "snes", 20_000, settings=LAST),
+        Row("obstacle-run", "snes", 20_000),
+        Row("obstacle-run", "safe-es", 20_000),
+    ],
+    "gym": [
+        Row(domain, learner, 2_000, requirement, FEW, 200)
+        for domain, requirement in (("CartPole-v1", CARTPOLE), ("Pendulum-v1", PENDULUM))
+        for learner in ("snes", "safe-es")
+    ],
+}
+
+
+def run(row: Row, seeds: range) -> list[Outcome]:
+    """Synthesize once per seed."""
+    domain = psyco.make(row.domain)
+    requirement = parse(row.requirement or domain.requirement)  # type: ignore[attr-defined]
+    outcomes = []
+    for seed in (seeds[0], *seeds):  # the first compiles, and is not counted
+        began = time.perf_counter()
+        result = psyco.synthesize(
+            domain,
+            requirement,
+            learner=row.learner,
+            episodes=row.training,
+            seed=seed,
+            verify_every=0,
+            **row.settings,
+        )
+        seconds = time.perf_counter() - began
+        policy = result.policy
+        sampler = make_sampler(domain, policy.network, requirement)
+        fresh = list(sample(sampler, jnp.asarray(policy.theta), stream_key(seed, Stream.SHOW), row.fresh))
+        satisfied = np.concatenate([constraint_outcomes(requirement, np.asarray(e.satisfied)) for e in fresh])
+        steps = float((result.metrics["length"] * np.diff(result.metrics["episodes"], prepend=0)).sum())
+        outcomes.append(
+            Outcome(
+                result.certificate.verdict is psyco.Verdict.SATISFIED,
+                float(np.concatenate([e.ret for e in fresh]).mean()),
+                float(satisfied.all(axis=1).mean()),
+                seconds,
+                steps / seconds,
+                [float(part.mean()) for part in np.array_split(result.metrics["return"], 100)],
+            )
+        )
+    return outcomes[1:]
+
+
+def line(row: Row, outcomes: list[Outcome], name: str = "") -> str:
+    """One line of the table, each figure with its 95% interval over seeds."""
+    good = [o for o in outcomes if o.certified]
+    share = stats.binomtest(len(good), len(outcomes)).proportion_ci()
+    how = "last policy" if row.settings.get("candidates") == 1 else "best candidate"
+    returns = [o.mean_return for o in good]
+    cells = [
+        row.domain,
+        name or f"{row.learner}, {how}",
+        f"{row.episodes:,}",
+        f"{len(good)}/{len(outcomes)} ({share.low:.0%} to {share.high:.0%})",
+        interval(returns),
+        interval([o.mean_return for o in outcomes]),
+        f"{np.mean([o.satisfied for o in outcomes]):.3f} (lowest {min(o.satisfied for o in outcomes):.3f})",
+        f"{np.median([o.seconds for o in outcomes]):.1f}",
+        f"{np.median([o.steps for o in outcomes]) / 1e6:.2f}",
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def interval(values: list[float]) -> str:
+    """The mean and its 95% t interval."""
+    if not values:
+        return "–"
+    if len(values) == 1:
+        return f"{values[0]:.2f}"
+    half = stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values))
+    return f"{np.mean(values):.2f} ± {half:.2f}"
+
+
+def plot(kept: list[tuple[Row, list[Outcome]]], path: Path) -> None:
+    """Return against episodes, one line per seed; a filled circle at its end is a certified policy, a cross is none."""
+    import matplotlib.pyplot as plt
+
+    domains = list(dict.fromkeys(row.domain for row, _ in kept))
+    figure, axes = plt.subplots(
+        1, len(domains), figsize=(5.5 * len(domains), 4), squeeze=False, layout="constrained"
+    )
+    colours = {"snes": "#D55E00", "safe-es": "#0072B2"}
+    for axis, domain in zip(axes[0], domains, strict=True):
+        for row, outcomes in kept:
+            if row.domain != domain or row.settings.get("candidates") == 1:
+                continue
+            for i, outcome in enumerate(outcomes):
+                episodes = np.linspace(row.training / 100, row.training, 100)
+                colour, label = colours[row.learner], f"{row.learner}, {row.episodes:,} episodes"
+                axis.plot(episodes, outcome.curve, color=colour, alpha=0.35, lw=0.8, label="" if i else label)
+                marker = {"marker": "o"} if outcome.certified else {"marker": "x"}
+                axis.plot(row.episodes, outcome.mean_return, color=colour, ms=5, **marker)
+        axis.set(title=domain, xlabel="training episodes", ylabel="return")
+        axis.legend(loc="lower right", fontsize=8)
+    figure.savefig(path)
+
+
+HEADER = (
+    "| domain | learner | episodes | certified | return of certified | return of all | satisfied | s | Msteps/s |\n"
+    "|---|---|---|---|---|---|---|---|---|"
+)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"one of {', '.join(TABLE)}; default: all")
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--json", type=Path, help="also write every outcome to this file")
+    parser.add_argument("--plot", type=Path, help="draw return against episodes into this file (svg, png)")
+    chosen = parser.parse_args(arguments)
+    parts = chosen.parts or list(TABLE)
+    if unknown := set(parts) - set(TABLE):
+        parser.error(f"unknown part {', '.join(unknown)}; there are: {', '.join(TABLE)}")
+    print(HEADER, flush=True)
+    kept: list[tuple[Row, list[Outcome]]] = []
+    for row in (row for part in parts for row in TABLE[part]):
+        outcomes = run(row, range(chosen.seeds))
+        print(line(row, outcomes), flush=True)
+        kept.append((row, outcomes))
+    if chosen.plot:
+        plot(kept, chosen.plot)
+    if chosen.json:
+        content = [{"row": vars(row), "outcomes": [o._asdict() for o in outcomes]} for row, outcomes in kept]
+        chosen.json.write_text(json.dumps(content, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,11 @@
+"""An actor-critic of Stable-Baselines3 under a requirement: `pip install "psyco[sb3]"`, about two minutes."""
+
+from stable_baselines3 import PPO
+
+import psyco
+from psyco.sb3 import Bridge
+
+bridge = Bridge(psyco.make("CartPole-v1"), "P>=0.9 [ G (abs(obs[0]) <= 1) ] & C>=0.95", every=2000)
+model = PPO("MlpPolicy", bridge.env(), n_steps=1024, learning_rate=1e-3, seed=0, device="cpu")
+model.learn(40_000, callback=bridge.callback())
+print(bridge.certify(model, "cartpole-ppo.zip", max_episodes=2000))

@@ -1,0 +1,208 @@
+"""Safe evolution strategy: the belief is about the policy that will be deployed, and λ steers it to the requirement.
+
+What it does otherwise than Alg. SNES, each for a reason that the ablation in `docs/learners.md` shows:
+
+- each generation plays a few episodes of the mean of the search distribution. They alone feed the belief and λ, for
+  offspring are perturbed and violate more often than the policy that is handed over;
+- the belief forgets, so that it follows a policy that moves;
+- λ is the integral of how far the satisfied share exceeds its target, so it settles where the target is met;
+- the demand rises over the first part of learning. A policy that first learns to be safe learns to stay away, and
+  does not find back; one that first learns its task then learns to do it safely;
+- offspring come in mirrored pairs that play the same episode, and Adam with a decaying rate follows their differences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from psyco.errors import RunError
+from psyco.learn import belief as beliefs
+from psyco.learn import es
+from psyco.learn.base import Generation, Proposal
+from psyco.learn.belief import Belief, single_precision
+from psyco.learn.calibration import Evidence, soft
+from psyco.learn.curriculum import risen
+from psyco.learn.snes import summarize
+from psyco.rollout.episodes import Episodes
+
+OPTIMIZERS = ("adam", "sgd")
+SHAPINGS = ("pair", "population")
+CONTROLS = ("integral", "soft")
+
+
+class SafeESState(NamedTuple):
+    """The mean of the search distribution, and what is believed about it."""
+
+    theta: Array  # [D]
+    optimizer: Any  # of optax
+    belief: Belief  # counts that fade, float32
+    lam: Array  # [K] weight of return as each demand would have it
+    generation: Array  # [] int32
+
+
+@dataclass(frozen=True)
+class SafeES:
+    """The learner to use unless there is a reason for another.
+
+    Args:
+        p_req: required probability of each demand.
+        c_req: required confidence of each demand.
+        budget: training episodes of the whole run; rate and demand follow schedules over them.
+        population: offspring per generation, in mirrored pairs; 0: what gives about 2700 generations, from 20 to 200.
+        checks: episodes of the mean policy in each generation, which feed belief and λ; 0: a tenth of the population.
+        alpha: learning rate at the beginning; it falls to 0 along a cosine.
+        sigma: perturbation rate σ.
+        optimizer: "adam", or "sgd" with momentum.
+        shaping: what is normalized. "pair": the differences within pairs, which the episode's luck does not enter;
+            "population": return and cost of all offspring, as in the paper.
+        mirrored: whether offspring come in pairs that play the same episode; without, each is on its own.
+        margin: aim above the requirement, by this part of what is left up to 1, so that it can be certified.
+        curriculum: the demand rises from nothing to its full size over this part of learning; 0: full at once.
+        control: how λ is found. "integral", or "soft": the paper's rule on the belief about the mean policy.
+        gain: how fast the integral moves per generation.
+        memory: how many generations the belief remembers.
+        sign: 1 to maximise the return, -1 to minimise it.
+    """
+
+    p_req: tuple[float, ...]
+    c_req: tuple[float, ...]
+    budget: int = 60_000
+    population: int = 0
+    checks: int = 0
+    alpha: float = 0.03
+    sigma: float = 0.1
+    optimizer: str = "adam"
+    shaping: str = "pair"
+    mirrored: bool = True
+    margin: float = 0.3
+    curriculum: float = 0.5
+    control: str = "integral"
+    gain: float = 0.01
+    memory: float = 100.0
+    sign: float = 1.0
+
+    def __post_init__(self) -> None:
+        # Resolved at once, so that a run's configuration shows the numbers and a longer run keeps them.
+        if self.population == 0:
+            object.__setattr__(self, "population", 2 * min(max(self.budget // 6000, 10), 100))
+        if self.checks == 0:
+            object.__setattr__(self, "checks", max(2, self.population // 10))
+        if self.population < 2 or (self.mirrored and self.population % 2):
+            raise RunError(
+                f"population must be at least 2, and even where offspring come in pairs, got {self.population}"
+            )
+        if self.checks < 1:
+            raise RunError(f"checks must be at least 1, got {self.checks}: the belief needs episodes")
+        for name in ("alpha", "sigma", "gain"):
+            if not getattr(self, name) > 0:
+                raise RunError(f"{name} must be positive, got {getattr(self, name)}")
+        if not self.memory >= 1:
+            raise RunError(f"memory must be at least 1 generation, got {self.memory}")
+        for name in ("margin", "curriculum"):
+            if not 0 <= getattr(self, name) < 1:
+                raise RunError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}")
+        for name, known in (("optimizer", OPTIMIZERS), ("shaping", SHAPINGS), ("control", CONTROLS)):
+            if getattr(self, name) not in known:
+                raise RunError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+        if self.shaping == "pair" and not self.mirrored:
+            raise RunError(
+                "without mirrored pairs there are no differences to shape: use shaping='population'"
+            )
+
+    @property
+    def episodes_per_generation(self) -> int:
+        """Offspring and checks."""
+        return self.population + self.checks
+
+    @property
+    def generations(self) -> int:
+        """How many the budget allows."""
+        return -(-self.budget // self.episodes_per_generation)
+
+    def init(self, theta: Array) -> SafeESState:
+        """All weight on return, nothing believed yet."""
+        nothing = jnp.zeros(len(self.p_req), jnp.float32)
+        theta = jnp.asarray(theta, jnp.float32)
+        return SafeESState(
+            theta, self._transform().init(theta), Belief(nothing, nothing), nothing + 1.0, jnp.int32(0)
+        )
+
+    def propose(self, key: Array, state: SafeESState) -> Proposal:
+        """Offspring, then the mean policy itself."""
+        pairs = self.population // 2
+        if self.mirrored:
+            half = jax.random.normal(key, (pairs, state.theta.size), jnp.float32)
+            noise = jnp.concatenate([half, -half])
+            own = jnp.tile(jnp.arange(pairs, dtype=jnp.int32), 2)
+        else:
+            noise = jax.random.normal(key, (self.population, state.theta.size), jnp.float32)
+            own = jnp.arange(self.population, dtype=jnp.int32)
+        mean = jnp.broadcast_to(state.theta, (self.checks, state.theta.size))
+        episode = jnp.concatenate([own, self.population + jnp.arange(self.checks, dtype=jnp.int32)])
+        return Proposal(jnp.concatenate([state.theta + self.sigma * noise, mean]), noise, episode)
+
+    def update(
+        self, state: SafeESState, proposal: Proposal, episodes: Episodes
+    ) -> tuple[SafeESState, Generation]:
+        """Believe what the mean policy showed, weigh return against cost, move by what the offspring showed."""
+        offspring = Episodes(*(x[: self.population] for x in episodes))
+        shown = episodes.satisfied[self.population :]  # [checks, K]
+        with single_precision():
+            goal = self._demand(state.generation)  # [K]
+            belief = _fade(state.belief, shown, keep=1.0 - 1.0 / self.memory)
+        c_sat = beliefs.confidence(belief, jnp.asarray(self.p_req, jnp.float64))
+        c_goal = beliefs.confidence(belief, goal.astype(jnp.float64)) if self.control == "soft" else c_sat
+        with single_precision():
+            share = jnp.mean(shown, axis=0, dtype=jnp.float32)
+            if self.control == "soft":
+                c_req = jnp.asarray(self.c_req, jnp.float32)
+                each = soft(Evidence(c_goal, c_req, goal, share, share))
+            else:
+                each = jnp.clip(state.lam + self.gain * (share - goal), 0.0, 1.0)
+            lam = jnp.min(each, initial=1.0)  # the weakest demand decides
+            # The costs share what is left by how much each demand asks for it.
+            weight = (1.0 - each) / jnp.maximum(jnp.sum(1.0 - each), 1e-9)
+            gain = self._shaped(self.sign * offspring.ret)
+            costs = jax.vmap(self._shaped, in_axes=1)(offspring.cost) if self.p_req else jnp.zeros((0, 1))
+            score = lam * gain - (1.0 - lam) * (weight @ costs)
+            ascent = score @ proposal.memo / (self.sigma * self.population)
+            step, optimizer = self._transform().update(-ascent, state.optimizer)
+            moved = SafeESState(state.theta + step, optimizer, belief, each, state.generation + 1)
+            everyone = jnp.mean(episodes.satisfied, axis=0, dtype=jnp.float32)
+            return moved, summarize(episodes, everyone, c_sat, lam)
+
+    def deployed(self, state: SafeESState) -> Array:
+        """The mean of the search distribution."""
+        return state.theta
+
+    def _shaped(self, x: Array) -> Array:
+        """What each offspring's value `[population]` says about its direction."""
+        if self.shaping == "population":
+            return es.normalize(x)
+        pairs = self.population // 2
+        difference = x[:pairs] - x[pairs:]
+        size = jnp.sqrt(jnp.mean(difference**2))
+        half = jnp.where(size > 0, difference / jnp.where(size > 0, size, 1.0), 0.0)
+        return jnp.concatenate([half, -half])
+
+    def _transform(self) -> optax.GradientTransformation:
+        rate = optax.cosine_decay_schedule(self.alpha, self.generations)
+        return optax.adam(rate) if self.optimizer == "adam" else optax.sgd(rate, momentum=0.9)
+
+    def _demand(self, generation: Array) -> Array:
+        """The share `[K]` to reach now: what is required and the margin, once the curriculum is over."""
+        p_req = jnp.asarray(self.p_req, jnp.float32)
+        goal = p_req + self.margin * (1.0 - p_req)
+        return goal * risen(generation, self.generations, self.curriculum)
+
+
+def _fade(belief: Belief, satisfied: Array, *, keep: float) -> Belief:
+    """Old counts fade by `keep`, new ones `[B, K]` are added."""
+    hits = jnp.sum(satisfied, axis=0, dtype=jnp.float32)
+    return Belief(keep * belief.satisfied + hits, keep * belief.violated + len(satisfied) - hits)

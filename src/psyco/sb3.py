@@ -1,0 +1,249 @@
+"""The bridge to Stable-Baselines3: its algorithms learn under a requirement, and end in the same certificate.
+
+    bridge = Bridge(psyco.make("CartPole-v1"), "P>=0.95 [ G (abs(obs[0]) <= 1) ] & C>=0.98")
+    model = PPO("MlpPolicy", bridge.env())
+    model.learn(100_000, callback=bridge.callback())
+    print(bridge.certify(model, "cartpole.zip"))
+
+The environment pays `λ reward - (1 - λ) cost`, where cost is what each step adds to the cost of the requirement's
+formulas. Now and then the callback plays deterministic episodes, what would be deployed, and moves λ by them: down
+while the requirement is missed, up while it is more than met. Nothing of Stable-Baselines3 is changed, so PPO, A2C,
+SAC, TD3 and DQN all work. Algorithms with a replay buffer keep some rewards of an earlier λ in it; let λ move slowly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from psyco.domain.base import Domain, signal_table
+from psyco.domain.gym_env import GymDomain, signal_values
+from psyco.errors import RunError
+from psyco.foreign import open_policy
+from psyco.rollout.episodes import Stream, episode_keys, stream_key
+from psyco.rollout.host import episode_seeds
+from psyco.spec.check import check_bounds, check_signals
+from psyco.spec.formula import Requirement
+from psyco.spec.monitor import Monitor, compile_monitor
+from psyco.spec.parse import parse
+from psyco.verification.certificate import Certificate
+from psyco.verification.verify import check_decidable, check_seed, verify
+
+RECORDED = ("obs", "action", "reward", "return", "step", "terminated", "truncated")
+
+
+@dataclass
+class Steering:
+    """What is believed about the deployed policy, and the weight of return that follows from it.
+
+    Args:
+        p_req: required probability of each demand.
+        margin: aim above the requirement, by this part of what is left up to 1.
+        gain: how far λ moves per check and unit of satisfied share.
+        memory: how many checks the belief remembers.
+        curriculum: the demand rises from nothing to its full size over this part of learning.
+    """
+
+    p_req: tuple[float, ...]
+    margin: float = 0.3
+    gain: float = 0.1
+    memory: float = 10.0
+    curriculum: float = 0.3
+    each: NDArray[np.float64] = field(init=False)  # [K] weight of return as each demand would have it
+    satisfied: NDArray[np.float64] = field(init=False)  # [K] counts that fade
+    violated: NDArray[np.float64] = field(init=False)  # [K]
+
+    def __post_init__(self) -> None:
+        demands = len(self.p_req)
+        self.each, self.satisfied, self.violated = np.ones(demands), np.zeros(demands), np.zeros(demands)
+
+    @property
+    def lam(self) -> float:
+        """λ: 1 is all return, 0 all safety; the weakest demand decides."""
+        return float(self.each.min(initial=1.0))
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """How the demands share what is left, `[K]`."""
+        return (1.0 - self.each) / max(float(np.sum(1.0 - self.each)), 1e-9)
+
+    @property
+    def c_sat(self) -> NDArray[np.float64]:
+        """Posterior mass above each required probability, `[K]`."""
+        return np.asarray(stats.beta.sf(self.p_req, self.satisfied + 1.0, self.violated + 1.0))
+
+    def observe(self, satisfied: NDArray[np.bool_], progress: float) -> None:
+        """Learn from episodes `[B, K]` of the deployed policy, at this part of learning."""
+        keep = 1.0 - 1.0 / self.memory
+        hits = satisfied.sum(axis=0)
+        self.satisfied = keep * self.satisfied + hits
+        self.violated = keep * self.violated + len(satisfied) - hits
+        p_req = np.asarray(self.p_req)
+        goal = (p_req + self.margin * (1.0 - p_req)) * min(1.0, progress / max(self.curriculum, 1e-9))
+        self.each = np.clip(self.each + self.gain * (satisfied.mean(axis=0) - goal), 0.0, 1.0)
+
+
+class ConstrainedEnv(gymnasium.Wrapper):  # type: ignore[type-arg]
+    """An environment that pays λ reward - (1 - λ) cost; `info["psyco"]` has the verdict when an episode ends."""
+
+    def __init__(
+        self, env: Any, domain: GymDomain, monitor: Monitor, steering: Steering, cost_scale: float
+    ) -> None:
+        super().__init__(env)
+        self.domain, self.monitor, self.steering, self.cost_scale = domain, monitor, steering, cost_scale
+
+    def reset(self, **arguments: Any) -> Any:
+        """Start an episode, and its record."""
+        observation, info = self.env.reset(**arguments)
+        self._path: list[dict[str, Any]] = []
+        self._raw, self._info = observation, info
+        self._return, self._cost = 0.0, np.zeros(len(self.steering.p_req))
+        return observation, info
+
+    def step(self, action: Any) -> Any:
+        """One step; the reward is what the algorithm should learn from."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        if not self._path:  # the first state shows the first action
+            self._note(self._raw, self._info, action, 0.0, False, False)
+        self._return += float(reward)
+        self._note(observation, info, action, float(reward), terminated, truncated)
+        satisfied, cost = self._judge(ended=terminated or truncated)
+        added, self._cost = cost - self._cost, cost
+        lam = self.steering.lam
+        paid = lam * float(reward) - (1.0 - lam) * self.cost_scale * float(self.steering.weights @ added)
+        if terminated or truncated:
+            info = {**info, "psyco": {"satisfied": satisfied, "cost": cost, "return": self._return}}
+        return observation, paid, terminated, truncated, info
+
+    def _note(
+        self, raw: Any, info: dict[str, Any], action: Any, reward: float, terminated: bool, truncated: bool
+    ) -> None:
+        others = [name for name in self.monitor.signals if name not in RECORDED]
+        every = {
+            "obs": self.domain.flatten(raw),
+            "action": self.domain.to_signal(action),
+            "reward": reward,
+            "return": self._return,
+            "step": len(self._path),
+            "terminated": bool(terminated),
+            "truncated": bool(truncated),
+            **{
+                name: 0.0 if value is None else value
+                for name, value in zip(others, signal_values(self.domain, others, raw, info), strict=True)
+            },
+        }
+        self._path.append({name: every[name] for name in self.monitor.signals})
+
+    def _judge(self, *, ended: bool) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+        """Satisfied and cost `[K]` of the path so far; its last state is the episode's last only if that has ended."""
+        signals = {name: np.stack([state[name] for state in self._path]) for name in self.monitor.signals}
+        end = np.zeros(len(self._path), bool)
+        end[-1] = ended
+        satisfied, cost = self.monitor(signals, end=end)
+        return np.asarray(satisfied), np.asarray(cost, np.float64)
+
+
+@dataclass
+class Bridge:
+    """A requirement for algorithms of Stable-Baselines3.
+
+    Args:
+        domain: a Gymnasium domain, from `psyco.make`.
+        requirement: what must hold, as text or parsed.
+        cost_scale: what one unit of cost counts against one of reward at λ = 1/2.
+        checks: deterministic episodes in each check.
+        every: training steps between two checks.
+        seed: of the checks' episodes.
+        steering: options of `Steering`.
+    """
+
+    domain: Domain
+    requirement: Requirement | str
+    cost_scale: float = 1.0
+    checks: int = 5
+    every: int = 1000
+    seed: int = 0
+    steering: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.domain, GymDomain):
+            raise RunError(
+                f"{self.domain.name} is no Gymnasium environment, so Stable-Baselines3 cannot learn in it; "
+                "psyco synthesize can"
+            )
+        if self.checks < 1 or self.every < 1:
+            raise RunError(f"checks and every must be at least 1, got {self.checks} and {self.every}")
+        check_seed(self.seed)
+        self.requirement = parse(self.requirement) if isinstance(self.requirement, str) else self.requirement
+        check_decidable(self.requirement)
+        check_signals(self.requirement, signal_table(self.domain), self.domain.name)
+        check_bounds(self.requirement, self.domain.horizon, self.domain.name)
+        demands = self.requirement.demands
+        self._monitor = compile_monitor([demand.formula for demand in demands])
+        self.state = Steering(tuple(demand.p_req for demand in demands), **self.steering)
+        self._played = 0
+
+    def env(self) -> ConstrainedEnv:
+        """A new environment for the algorithm to learn in; all environments of a bridge follow the same λ."""
+        assert isinstance(self.domain, GymDomain)
+        return ConstrainedEnv(self.domain.make_env(), self.domain, self._monitor, self.state, self.cost_scale)
+
+    def callback(self) -> Any:
+        """What `model.learn` takes: it checks the policy, moves λ, and logs `psyco/*`."""
+        try:
+            from stable_baselines3.common.callbacks import BaseCallback
+        except ImportError:
+            raise RunError('the bridge needs Stable-Baselines3: pip install "psyco[sb3]"') from None
+        bridge = self
+
+        class Steer(BaseCallback):
+            def _on_training_start(self) -> None:
+                self.next_check = self.num_timesteps + bridge.every
+
+            def _on_step(self) -> bool:
+                if self.num_timesteps >= self.next_check:
+                    self.next_check += bridge.every
+                    progress = self.num_timesteps / max(1, self.model._total_timesteps)
+                    for name, value in bridge.check(self.model, progress).items():
+                        self.logger.record(f"psyco/{name}", value)
+                return True
+
+        return Steer()
+
+    def check(self, model: Any, progress: float = 1.0) -> dict[str, float]:
+        """Play deterministic episodes of the model, believe what they show, and move λ; returns what was seen."""
+        env = self.env()
+        keys = episode_keys(stream_key(self.seed, Stream.CHECK, self._played), 0, self.checks)
+        self._played += 1
+        satisfied, returns = [], []
+        for seed in episode_seeds(keys):
+            observation, _ = env.reset(seed=seed)
+            ended, info = False, {}
+            while not ended:
+                action = model.predict(observation, deterministic=True)[0]
+                observation, _, terminated, truncated, info = env.step(action)
+                ended = terminated or truncated
+            satisfied.append(info["psyco"]["satisfied"])
+            returns.append(info["psyco"]["return"])
+        env.close()
+        outcomes = np.array(satisfied).reshape(self.checks, -1)
+        self.state.observe(outcomes, progress)
+        return {
+            "return": float(np.mean(returns)),
+            "satisfied": float(outcomes.all(axis=1).mean()),
+            "lambda": self.state.lam,
+            "c_sat": float(self.state.c_sat.min(initial=1.0)),
+        }
+
+    def certify(self, model: Any, path: str | Path, **settings: Any) -> Certificate:
+        """Save the model and verify that file on fresh episodes; `settings` are those of `psyco.verify`."""
+        path = Path(path).with_suffix(".zip")
+        model.save(path)
+        policy = open_policy(f"sb3:{type(model).__name__.lower()}:{path}")
+        return verify(policy, self.domain, self.requirement, seed=self.seed, **settings)

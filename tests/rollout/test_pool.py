@@ -1,0 +1,126 @@
+"""Worker processes: the same bytes with any number of them, whatever happens to them."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import psyco
+from psyco.domain.gym_env import gym_domain
+from psyco.policy import network_for
+from psyco.rollout.host import HostSampler, Job, in_process
+from psyco.rollout.pool import Pool, in_processes
+from psyco.spec.monitor import compile_monitor
+from psyco.spec.parse import parse_formula
+from tests.environments import Walk, slow_walk
+
+REQUIREMENT = "P>=0.5 [ G (abs(obs[0]) <= 2.5) ] & C>=0.9"
+SETTINGS = {"episodes": 120, "verify_every": 60, "verify_episodes": 40, "max_episodes": 60}
+
+
+def synthesized(environment: Callable[..., object] = Walk, **options: object) -> bytes:
+    domain = psyco.make(environment, horizon=25)
+    return psyco.synthesize(domain, REQUIREMENT, **SETTINGS, **options).policy.to_bytes()  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def alone() -> bytes:
+    """What one process makes of it."""
+    return synthesized()
+
+
+def test_the_number_of_workers_does_not_show(alone: bytes) -> None:
+    assert synthesized(workers=2) == alone
+    assert synthesized(workers=3) == alone
+
+
+def test_a_function_from_a_script_reaches_the_workers() -> None:
+    """Lambdas and local classes have no name that a worker could import."""
+
+    class Local(Walk):
+        pass
+
+    def run(workers: int) -> object:
+        domain = psyco.make(lambda: Local(), horizon=25, signals={"twice": lambda obs, info: 2 * obs[0]})
+        certificate = psyco.verify(
+            lambda obs: int(obs[0] < 0),
+            domain,
+            "P>=0.5 [ G (twice <= 5) ]",
+            max_episodes=80,
+            workers=workers,
+            issued="now",
+        )
+        return certificate.findings
+
+    assert run(1) == run(2)
+
+
+def test_killing_a_worker_in_the_middle_of_a_run_changes_no_byte() -> None:
+    undisturbed = synthesized(slow_walk, workers=2)
+    pool = in_processes(2, None)
+    killed = []
+
+    def kill() -> None:
+        for _ in range(3):
+            time.sleep(0.4)
+            if pids := pool.pids:
+                os.kill(pids[0], signal.SIGKILL)
+                killed.append(pids[0])
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    disturbed = synthesized(slow_walk, workers=2)
+    killer.join()
+    assert len(set(killed)) >= 2  # the first and one of those that replaced it
+    assert disturbed == undisturbed
+
+
+def sampler(fault: str, pool: Pool, **options: object) -> tuple[HostSampler, HostSampler, np.ndarray]:
+    network = network_for(gym_domain(Walk, horizon=10))
+    monitor = compile_monitor([parse_formula("G (obs[0] <= 2)")])
+    faulty = HostSampler(
+        Job(gym_domain(Walk, fault=fault, at=2, horizon=10, **options), network, monitor), pool, 2
+    )
+    sound = HostSampler(Job(gym_domain(Walk, horizon=10), network, monitor), in_process())
+    return faulty, sound, np.random.default_rng(0).normal(size=(6, network.size)).astype(np.float32)
+
+
+def test_an_environment_that_crashes_once_costs_time_only(tmp_path) -> None:
+    faulty, sound, theta = sampler("crash once", in_processes(2, None), marker=str(tmp_path / "crashed"))
+    episodes = faulty.run(theta, [1, 3, 5, 7, 8, 9])
+    assert (tmp_path / "crashed").exists()
+    for ours, theirs in zip(episodes, sound.run(theta, [1, 3, 5, 7, 8, 9]), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_an_environment_that_always_crashes_is_an_error() -> None:
+    faulty, sound, theta = sampler("crash", in_processes(2, None))
+    with pytest.raises(
+        psyco.RunError, match=r"ended its worker process 3 times \(exit status 7\).*seeds 7, 8, 9"
+    ):
+        faulty.run(theta, [1, 3, 5, 7, 8, 9])
+    # The pool works again afterwards.
+    again = HostSampler(sound.job, in_processes(2, None), 2).run(theta, [1, 3, 5, 7, 8, 9])
+    np.testing.assert_array_equal(again.ret, sound.run(theta, [1, 3, 5, 7, 8, 9]).ret)
+
+
+def test_a_hanging_environment_is_named_with_episode_and_step() -> None:
+    faulty, _, theta = sampler("hang", in_processes(1, 1.5))
+    with pytest.raises(psyco.EpisodeError, match=r"step timeout of 1\.5 s") as caught:
+        faulty.run(theta, [1, 3, 5, 7, 8, 9])
+    assert (caught.value.seed, caught.value.step) == (8, 2)
+
+
+def test_an_error_in_a_worker_is_the_error_it_would_be_here() -> None:
+    faulty, _, theta = sampler("raise", in_processes(2, None))
+    with pytest.raises(psyco.EpisodeError, match="fell over") as caught:
+        faulty.run(theta, [1, 3, 5, 7, 8, 9])
+    assert (caught.value.environment, caught.value.seed, caught.value.step) == (
+        "tests.environments:Walk",
+        8,
+        2,
+    )

@@ -1,0 +1,52 @@
+"""The automaton of a formula, read state by state, decides what the definition decides on the whole path."""
+
+import numpy as np
+from hypothesis import given, settings
+
+from psyco.spec import parse_formula
+from psyco.spec.progress import Automaton, state_formulas
+from tests.spec import by_definition
+from tests.spec.strategies import formulas, paths
+
+
+def read(formula, path):
+    """Feed a path to the automaton, the last state as the one that repeats forever."""
+    length = len(path["x"])
+    automaton = Automaton([formula])
+    end = np.arange(length) == length - 1
+    letters = [tuple(row) for row in automaton.letters(path | {"step": np.arange(length)}, end).tolist()]
+    progress = automaton.start
+    for letter in letters[:-1]:
+        progress = automaton.step(progress, letter)
+    return automaton.verdicts(progress, letters[-1])[0]
+
+
+@settings(max_examples=400)
+@given(formulas(), paths())
+def test_progress_equals_the_definition(formula, path):
+    assert read(formula, path) == by_definition.satisfied(formula, path)
+
+
+def test_what_is_left_is_recognised_as_the_same():
+    automaton = Automaton([parse_formula("G (a => F<=3 b)")])
+    seen = {automaton.start}
+    for _ in range(40):
+        seen |= {
+            automaton.step(p, letter)
+            for p in seen
+            for letter in ((True, False), (False, False), (False, True))
+        }
+    assert len(seen) < 20  # the start, true while nothing is due, false, and deadlines
+
+
+def test_a_broken_safety_property_is_decided_and_stays_so():
+    automaton = Automaton([parse_formula("G a")])
+    broken = automaton.step(automaton.start, (False,))
+    assert automaton.decided(broken) and not automaton.decided(automaton.step(automaton.start, (True,)))
+    assert automaton.step(broken, (True,)) == broken
+    assert automaton.verdicts(broken, (True,)) == (False,)
+
+
+def test_atoms_are_the_largest_state_formulas_each_once():
+    formula = parse_formula("G (a & b => F (a & b)) | X !(b | x > 1)")
+    assert [str(atom) for atom in state_formulas([formula])] == ["a & b", "!(b | x > 1)"]

@@ -1,0 +1,31 @@
+"""Each Gymnasium example ends in a SATISFIED certificate."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["cartpole", "frozen_lake", "pendulum", "hazard", "two_constraints", "sb3_policy"]
+)
+def test_the_example_ends_in_a_satisfied_certificate(name: str) -> None:
+    if name == "sb3_policy":
+        pytest.importorskip("stable_baselines3")
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / f"{name}.py"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("SATISFIED"), done.stdout
+    if name == "cartpole":
+        shown = next(line for line in done.stdout.splitlines() if line.strip().startswith("return"))
+        assert float(shown.split()[1]) >= 400

@@ -1,0 +1,105 @@
+"""The bridge to Stable-Baselines3: what it pays, how λ moves, and that its algorithms run with it."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import psyco
+from psyco.errors import RequirementError, RunError
+from psyco.sb3 import Bridge, Steering
+
+REQUIRE = "P>=0.5 [ G (abs(obs[0]) <= 0.15) ] & C>=0.9"
+
+
+class Left:
+    """A stand-in for a model: always pushes to the left."""
+
+    def predict(self, observation, deterministic):
+        assert deterministic
+        return 0, None
+
+
+@pytest.fixture(scope="module")
+def cartpole():
+    return psyco.make("CartPole-v1", horizon=20)
+
+
+def play(env, seed=0):
+    env.reset(seed=seed)
+    paid, done = [], False
+    while not done:
+        _, reward, terminated, truncated, info = env.step(0)
+        paid.append(reward)
+        done = terminated or truncated
+    return paid, info["psyco"]
+
+
+@pytest.mark.parametrize("require", [REQUIRE, "P>=0.5 [ F<=3 (obs[0] < -0.01) ] & C>=0.9"])
+def test_what_an_episode_pays_is_its_return_and_its_cost_weighed_by_lambda(cartpole, require: str) -> None:
+    bridge = Bridge(cartpole, require, cost_scale=3.0)
+    env = bridge.env()
+    paid, verdict = play(env)
+    assert sum(paid) == pytest.approx(verdict["return"])  # λ is 1 at first
+    for lam in (0.0, 0.25):
+        bridge.state.each[:] = lam
+        paid, verdict = play(env)
+        assert sum(paid) == pytest.approx(lam * verdict["return"] - (1 - lam) * 3.0 * verdict["cost"][0])
+        assert (verdict["cost"][0] == 0) == verdict["satisfied"][0]
+
+
+def test_an_episode_is_judged_as_everywhere_else(cartpole) -> None:
+    bridge = Bridge(cartpole, REQUIRE)
+    env, outcomes = bridge.env(), []
+    for seed in range(10):
+        observations, done = [env.reset(seed=seed)[0]], False
+        while not done:
+            observation, _, terminated, truncated, info = env.step(seed % 2)
+            observations.append(observation)
+            done = terminated or truncated
+        expected = psyco.check_path("G (abs(obs[0]) <= 0.15)", {"obs": np.array(observations)})
+        assert bool(info["psyco"]["satisfied"][0]) == expected.satisfied
+        assert info["psyco"]["cost"][0] == expected.cost
+        outcomes.append(expected.satisfied)
+    assert len(set(outcomes)) == 2
+
+
+def test_lambda_and_belief_follow_the_checks() -> None:
+    steering = Steering((0.8,), margin=0.5, gain=0.1, memory=4.0, curriculum=0.5)
+    steering.observe(np.array([[True], [False]]), progress=0.0)
+    assert steering.lam == 1.0  # nothing is demanded yet
+    steering.observe(np.array([[False], [False]]), progress=0.25)
+    assert steering.lam == pytest.approx(1.0 - 0.1 * 0.45)
+    steering.observe(np.array([[True], [False]]), progress=1.0)
+    assert steering.lam == pytest.approx(1.0 - 0.1 * 0.45 - 0.1 * 0.4)
+    s, v = 0.75 * (0.75 * 1 + 0) + 1, 0.75 * (0.75 * 1 + 2) + 1
+    assert steering.c_sat[0] == pytest.approx(stats.beta.sf(0.8, s + 1, v + 1))
+
+
+def test_checks_are_deterministic_and_never_the_same_twice(cartpole) -> None:
+    one, other = Bridge(cartpole, REQUIRE, seed=3), Bridge(cartpole, REQUIRE, seed=3)
+    seen = [one.check(Left()) for _ in range(3)]
+    assert seen == [other.check(Left()) for _ in range(3)]
+    assert len({check["return"] for check in seen}) > 1
+
+
+def test_what_does_not_fit_is_refused(cartpole) -> None:
+    with pytest.raises(RunError, match="no Gymnasium environment"):
+        Bridge(psyco.make("obstacle-run"), REQUIRE)
+    with pytest.raises(RequirementError, match="speed"):
+        Bridge(cartpole, "P>=0.5 [ G speed < 1 ]")
+    with pytest.raises(RunError, match="checks"):
+        Bridge(cartpole, REQUIRE, checks=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["PPO", "DQN"])
+def test_an_algorithm_learns_with_it_and_gets_a_certificate(cartpole, algorithm: str, tmp_path) -> None:
+    sb3 = pytest.importorskip("stable_baselines3")
+    bridge = Bridge(cartpole, "P>=0.01 [ G (abs(obs[0]) <= 0.5) ] & C>=0.9", checks=2, every=100)
+    options = {"PPO": {"n_steps": 64}, "DQN": {"learning_starts": 50}}[algorithm]
+    model = getattr(sb3, algorithm)("MlpPolicy", bridge.env(), seed=0, device="cpu", **options)
+    model.learn(256, callback=bridge.callback())
+    assert bridge._played == 2
+    certificate = bridge.certify(model, tmp_path / "model", max_episodes=200)
+    assert certificate.verdict is psyco.Verdict.SATISFIED
+    assert certificate.policy == psyco.foreign.open_policy(f"sb3:{tmp_path / 'model.zip'}").digest
