@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from psyco.paper.claims import Claim, Comparison, Estimate, Outcome, mean_of, posterior_of, to_csv
+from psyco.paper.claims import (
+    Claim,
+    Comparison,
+    Estimate,
+    Outcome,
+    mean_of,
+    posterior_of,
+    to_csv,
+    to_markdown,
+)
 
 
 @pytest.mark.parametrize(
@@ -86,3 +95,14 @@ def test_the_table_has_every_number_of_every_comparison():
         "inf",
     )
     assert row["outcome"] == row["comparison outcome"] == "holds"
+
+
+def test_the_quotable_table_has_one_row_per_claim():
+    comparisons = (
+        Comparison("x", Estimate(1.5, 1, 2), above=0),
+        Comparison("y", Estimate(-1, -2, 3), above=0),
+    )
+    claim = Claim("name", "4.1, Fig. 3", "A claim.", "why", comparisons, "seen")
+    assert to_markdown([claim]).splitlines()[2:] == [
+        "| cannot be decided | A claim. | x: 1.50 [1.00, 2.00]; y: -1.00 [-2.00, 3.00] | 4.1, Fig. 3 |"
+    ]

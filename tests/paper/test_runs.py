@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from psyco.paper.experiments import FOUR, NONE, OBSTACLE_RUN, ONE
-from psyco.paper.runs import digest, gather
+from psyco.paper.runs import _load, digest, gather
 
 TINY = OBSTACLE_RUN.resized(episodes=200)
 PROBLEMS = [TINY.problem(ONE, seed) for seed in range(3)]
@@ -129,3 +129,15 @@ def test_progress_ends_at_the_whole(tmp_path):
 def _flipped(data):
     middle = len(data) // 2
     return data[:middle] + bytes([data[middle] ^ 255]) + data[middle + 1 :]
+
+
+def test_no_damage_to_a_file_gets_past_us(runs, folder, tmp_path):
+    """A byte flipped anywhere: the run is read as it was, or not at all."""
+    path = min(folder.glob("*.npz"))
+    data = path.read_bytes()
+    problem = next(p for p in PROBLEMS if digest(p)[:16] in path.name)
+    for place in range(0, len(data), max(1, len(data) // 150)):
+        (tmp_path / path.name).write_bytes(data[:place] + bytes([data[place] ^ 255]) + data[place + 1 :])
+        run = _load(tmp_path, problem)
+        if run is not None:
+            same(run, runs[digest(problem)])

@@ -134,6 +134,16 @@ def to_csv(claims: list[Claim]) -> str:
     return out.getvalue()
 
 
+def to_markdown(claims: list[Claim]) -> str:
+    """A table to be quoted."""
+    rows = [
+        f"| {claim.outcome.value} | {claim.text} | "
+        f"{'; '.join(f'{c.what}: {c.measured}' for c in claim.comparisons)} | {claim.where} |"
+        for claim in claims
+    ]
+    return "\n".join(["| outcome | claim | measured | section |", "|---|---|---|---|", *rows]) + "\n"
+
+
 def _number(x: float, digits: int) -> str:
     if math.isinf(x):
         return "-∞" if x < 0 else "∞"

@@ -79,6 +79,7 @@ class Experiment:
             hidden=32,
             bias="one",
             scaling="none",
+            candidates=1,  # the policy that learning ends with, and no other
             verify_every=self.verify_every,
             verify_episodes=self.verify_episodes,
             method="bayes",

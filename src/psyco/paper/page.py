@@ -45,8 +45,9 @@ def make_page(
     counts = summary([claim for part in parts for claim in part.claims])
     return template.substitute(
         title="PSyCo: the paper's evaluation, reproduced",
-        lead="All experiments of <i>Policy Synthesis under probabilistic Constraints</i> (sections 2.4 and 4), run "
-        "again with an independent implementation: its claims first, then every figure, then all parameters.",
+        lead="All experiments of L. Belzner and M. Wirsing, <i>Synthesizing Safe Policies under Probabilistic "
+        "Constraints with Reinforcement Learning and Bayesian Model Checking</i> (sections 2.4 and 4), run again with "
+        "an independent implementation: the paper's claims first, then every figure, then all parameters.",
         banner=f'<p class="banner" role="note">{escape(banner)}</p>' if banner else "",
         tally="".join(
             f'<li class="{CLASSES[outcome]}"><b>{count}</b>{outcome.value}</li>'

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from psyco.errors import RunError
-from psyco.paper.claims import to_csv
+from psyco.paper.claims import to_csv, to_markdown
 from psyco.paper.curves import Results
 from psyco.paper.experiments import BELIEF, EXPERIMENTS, Experiment, check_names
 from psyco.paper.figures import draw_all, draw_belief, save
@@ -19,7 +19,7 @@ from psyco.paper.runs import Progress, cores, digest, gather
 from psyco.paper.statements import belief_claims, claims_of
 from psyco.version import __version__
 
-PAGE, CLAIMS, FIGURES, RUNS = "reproduction.html", "claims.csv", "figures", "runs"
+PAGE, CLAIMS, QUOTE, FIGURES, RUNS = "reproduction.html", "claims.csv", "claims.md", "figures", "runs"
 QUICK_REPETITIONS, QUICK_SHARE = 3, 5  # of a quick look: repetitions, and one in so many episodes
 
 
@@ -81,6 +81,7 @@ def reproduce(
                 save(drawing, out / FIGURES)
         claims = [claim for part in parts for claim in part.claims]
         (out / CLAIMS).write_text(to_csv(claims), encoding="utf-8")
+        (out / QUOTE).write_text(to_markdown(claims), encoding="utf-8")
         page = make_page(
             parts, experiments, figures=out / FIGURES, banner=_banner(experiments, quick=quick),
             made={

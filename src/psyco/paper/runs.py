@@ -9,6 +9,7 @@ import os
 import threading
 import time
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from functools import cache
@@ -181,5 +182,6 @@ def _load(folder: Path, problem: Problem) -> Run | None:
         return Run(
             metrics, policy_for(problem.domain, problem.network, parts["theta"]), float(parts["seconds"])
         )
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+    # What zip files complain with, depending on where the damage is.
+    except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error):
         return None
