@@ -213,7 +213,12 @@ def track(names: tuple[str, ...], run: RunName) -> Iterator[Tracking]:
     tracking = Tracking({})
     try:
         for name in names:
-            tracking.trackers[name] = TRACKERS[name](run)
+            try:
+                tracking.trackers[name] = TRACKERS[name](run)
+            except RunError:  # a missing extra, said before anything is learned
+                raise
+            except Exception as error:
+                logger.warning("tracking with %s could not start: %s", name, error)
         yield tracking
     finally:
         tracking.close()
