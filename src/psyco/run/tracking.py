@@ -131,7 +131,7 @@ class WandB:
             dir=str(run.folder),
             mode=os.environ.get("WANDB_MODE", "offline"),
             config=run.settings,
-            settings=wandb.Settings(silent=True, x_disable_stats=True),
+            settings=wandb.Settings(silent=True, x_disable_stats=True, x_service_wait=120),
         )
         # By our own step: a resumed run logs again what came after its checkpoint.
         self.run.define_metric("*", step_metric="episodes")
