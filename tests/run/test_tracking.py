@@ -148,6 +148,18 @@ def test_a_tracker_that_fails_costs_a_warning_and_not_the_run(
     assert "tracking with flaky failed and ends here: the server has gone" in caplog.text
 
 
+def test_a_tracker_that_cannot_start_costs_a_warning_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(run: tracking.RunName) -> Any:
+        raise TimeoutError("nobody answers")
+
+    monkeypatch.setitem(tracking.TRACKERS, "absent", refuse)
+    with tracking.track(("absent",), tracking.RunName(tmp_path, "id", {})) as started:
+        assert not started.trackers
+    assert "tracking with absent could not start: nobody answers" in caplog.text
+
+
 @pytest.mark.parametrize("extra", ["tensorboard", "mlflow", "wandb"])
 def test_a_missing_extra_is_named_with_the_command_that_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extra: str

@@ -131,7 +131,7 @@ class WandB:
             dir=str(run.folder),
             mode=os.environ.get("WANDB_MODE", "offline"),
             config=run.settings,
-            settings=wandb.Settings(silent=True, x_disable_stats=True),
+            settings=wandb.Settings(silent=True, x_disable_stats=True, x_service_wait=120),
         )
         # By our own step: a resumed run logs again what came after its checkpoint.
         self.run.define_metric("*", step_metric="episodes")
@@ -213,7 +213,12 @@ def track(names: tuple[str, ...], run: RunName) -> Iterator[Tracking]:
     tracking = Tracking({})
     try:
         for name in names:
-            tracking.trackers[name] = TRACKERS[name](run)
+            try:
+                tracking.trackers[name] = TRACKERS[name](run)
+            except RunError:  # a missing extra, said before anything is learned
+                raise
+            except Exception as error:
+                logger.warning("tracking with %s could not start: %s", name, error)
         yield tracking
     finally:
         tracking.close()
