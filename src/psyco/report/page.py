@@ -184,7 +184,9 @@ def _certificate(record: Record) -> str:
         for part in (certificate, *findings)
         if isinstance(g := part.get("guarantee"), dict) and "statement" in g
     )
-    guarantee = "".join(f"<p>{escape(statement)}</p>" for statement in statements)
+    # The whole says what its parts say, and sometimes more.
+    longest = [s for s in statements if not any(t != s and t.startswith(s) for t in statements)]
+    guarantee = "".join(f"<p>{escape(statement)}</p>" for statement in longest)
     plain = {
         key: value
         for key, value in certificate.items()
