@@ -5,30 +5,42 @@ One environment, one policy, one step at a time; weights are unpacked once per e
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from scipy.special import betainc
 
 
-def episode(
-    theta: np.ndarray, rng: np.random.Generator, *, horizon: int = 50, n_max: int = 1
-) -> tuple[float, int]:
+class ParticleDance:
+    """The paper's assignments, one line each."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.rng = rng
+
+    def reset(self) -> np.ndarray:
+        self.agent, self.particle = self.rng.uniform(-1.0, 1.0, (2, 2))
+        self.agent_velocity, self.particle_velocity = np.zeros(2), np.zeros(2)
+        return self.observe()
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float]:
+        """The next observation and the distance."""
+        push = self.rng.uniform(-0.1, 0.1, 2)
+        self.particle_velocity = np.clip(self.particle_velocity + push, -0.1, 0.1)
+        self.particle = np.clip(self.particle + self.particle_velocity, -2.0, 2.0)
+        self.agent_velocity = np.clip(self.agent_velocity + action, -0.1, 0.1)
+        self.agent = np.clip(self.agent + self.agent_velocity, -2.0, 2.0)
+        return self.observe(), float(np.linalg.norm(self.agent - self.particle))
+
+    def observe(self) -> np.ndarray:
+        return np.concatenate([self.agent, self.particle, self.agent_velocity, self.particle_velocity])
+
+
+def episode(theta: np.ndarray, env: ParticleDance, *, horizon: int = 50, n_max: int = 1) -> tuple[float, int]:
     """Return and cost of one episode."""
     w1, w2 = theta[:256].reshape(8, 32), theta[256:].reshape(32, 2)
-    state = np.zeros(8)  # agent, particle, and their velocities
-    state[:4] = rng.uniform(-1.0, 1.0, 4)
-    velocities, positions = state[4:], state[:4]
-    pushes = rng.uniform(-0.1, 0.1, (horizon, 2))
+    observation = env.reset()
     ret, collisions, cost = 0.0, 0, 0
-    for push in pushes:
-        action = np.tanh(np.maximum(state @ w1 + 1.0, 0.0) @ w2 + 1.0) * 0.1
-        velocities[:2] += action
-        velocities[2:] += push
-        np.clip(velocities, -0.1, 0.1, out=velocities)
-        positions += velocities
-        np.clip(positions, -2.0, 2.0, out=positions)
-        distance = math.hypot(positions[0] - positions[2], positions[1] - positions[3])
+    for _ in range(horizon):
+        hidden = np.maximum(observation @ w1 + 1.0, 0.0)
+        observation, distance = env.step(0.1 * np.tanh(hidden @ w2 + 1.0))
         ret -= distance
         if distance < 0.1:
             collisions += 1
@@ -41,11 +53,12 @@ def train(
 ) -> np.ndarray:
     """Alg. SNES for p_req = .85, c_req = .98; returns the parameters."""
     rng = np.random.default_rng(seed)
+    env = ParticleDance(rng)
     theta = rng.uniform(-0.3, 0.3, 320)
     satisfied = violated = 0
     for _ in range(generations):
         noise = rng.normal(size=(population, 320))
-        results = np.array([episode(theta + sigma * row, rng) for row in noise])
+        results = np.array([episode(theta + sigma * row, env) for row in noise])
         hits = int(np.count_nonzero(results[:, 1] == 0))
         satisfied, violated = satisfied + hits, violated + population - hits
         lam = max(0.0, betainc(violated + 1, satisfied + 1, 0.15) - 0.98) / 0.02
