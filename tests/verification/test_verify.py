@@ -66,6 +66,8 @@ def test_without_constraints_the_return_is_still_measured(walker):
     [
         ("P>=1 [ G step <= 50 ]", "leave it some room"),
         ("P<=0 [ F step > 50 ]", "leave it some room"),
+        ("P>0 [ G step <= 50 ]", "leave it some room"),
+        ("P<1 [ G step <= 50 ]", "leave it some room"),
         ("P>=0.9 [ G step <= 50 ] & C>=1", "certainty"),
         ("P>=0.9 [ G stp <= 50 ]", "did you mean"),
         ("P>=0.9 [ F<=51 caught ]", "horizon"),
@@ -97,3 +99,14 @@ def test_demands_are_mapped_back_to_constraints():
     columns = [truth[:, d.constraint] ^ d.negated for d in requirement.demands]
     assert len(columns) == 4
     assert (constraint_outcomes(requirement, np.stack(columns, axis=1)) == truth).all()
+
+
+def test_looks_of_different_methods_do_not_share_one_error(walker):
+    first = psyco.verify(*walker, "P>=0.5 [ F caught ]", method="bayes", max_episodes=1, share=0.5)
+    with pytest.raises(psyco.RunError, match="one method"):
+        psyco.verify(*walker, "P>=0.5 [ F caught ]", method="anytime", after=first)
+
+
+def test_a_numpy_seed_is_a_seed(walker):
+    certificate = psyco.verify(*walker, "P>=0.5 [ G step <= 50 ]", seed=np.int64(3))
+    assert json.loads(certificate.to_json())["seed"] == 3

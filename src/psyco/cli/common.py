@@ -19,6 +19,7 @@ from psyco.foreign import AnyPolicy, is_foreign, open_policy
 from psyco.run.folder import find_policy
 from psyco.spec.formula import Requirement
 from psyco.spec.parse import parse
+from psyco.verification.methods import method_options
 
 console = Console()  # results
 status = Console(stderr=True)  # progress and remarks
@@ -91,8 +92,21 @@ def read_parameters(settings: list[str] | None, horizon: int | None = None) -> d
                 values[name] = ast.literal_eval(text)
             except (ValueError, SyntaxError):
                 values[name] = text
-    trust_typed(*values.get("wrappers", ()), *dict(values.get("signals", {})).values())
+    wrappers, signals = values.get("wrappers", ()), values.get("signals", {})
+    if not isinstance(wrappers, tuple | list) or not isinstance(signals, dict):
+        raise RunError("--set wrappers takes a list of names, --set signals a dictionary of them")
+    trust_typed(*wrappers, *signals.values())
     return values
+
+
+def read_options(settings: list[str] | None, method: str) -> dict[str, Any]:
+    """`NAME=VALUE` options of a verification method."""
+    options = read_parameters(settings)
+    known = method_options(method)
+    for name in options.keys() - known.keys():
+        has = f"it has: {', '.join(known)}" if known else "it has none"
+        raise RunError(f"{method} has no option {name!r}; {has}")
+    return options
 
 
 def read_policy(

@@ -11,7 +11,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from psyco.cli.common import Json, console, read_parameters, read_requirement
+from psyco.cli.common import Json, console, read_options, read_requirement
 from psyco.errors import RunError
 from psyco.spec.formula import Constraint
 from psyco.verification.calibrated import LARGEST_CAP
@@ -52,9 +52,9 @@ def plan(
     check_decidable(requirement)
     if not requirement.constraints:
         raise RunError("there is nothing to plan: the requirement has no constraint")
-    options = read_parameters(option)
-    if options and method is None:
+    if option and method is None:
         raise RunError("options belong to one method; say which with --method")
+    options = read_options(option, method) if method else {}
     methods = [method] if method else list(METHODS)
     tests = {name: make_tests(name, requirement, max_episodes=max_episodes, **options) for name in methods}
     content = []

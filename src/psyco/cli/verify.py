@@ -18,13 +18,14 @@ from psyco.cli.common import (
     Trust,
     Workers,
     console,
-    read_parameters,
+    read_options,
     read_policy,
     read_requirement,
     trust_typed,
 )
 from psyco.errors import RunError
 from psyco.foreign import is_foreign, open_policy
+from psyco.run import durable
 from psyco.run.folder import find_policy
 from psyco.verification.base import Verdict
 from psyco.verification.certificate import Certificate
@@ -111,7 +112,7 @@ def verify(
         psyco verify --replay runs/dance/certificate.json runs/dance
     """
     trust_typed(*trust or ())
-    options = read_parameters(option)
+    options = read_options(option, method)
     if sum(source is not None for source in (outcomes, traces, replay)) > 1:
         raise RunError("choose one of --outcomes, --traces and --replay")
     if replay is not None:
@@ -135,12 +136,12 @@ def verify(
             workers=workers, ray=ray, step_timeout=step_timeout,
             share=look_share(1) if retryable else None, after=_earlier(after), **options,
         )  # fmt: skip
-    if out is not None:
-        out.write_text(certificate.to_json(), encoding="utf-8")
     if as_json:
         print(certificate.to_json(), end="")
     else:
         console.print(str(certificate), highlight=False, markup=False, soft_wrap=True)
+    if out is not None:
+        durable.write(out, certificate.to_json().encode())
     raise typer.Exit(EXIT[certificate.verdict])
 
 

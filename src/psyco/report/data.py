@@ -82,7 +82,7 @@ def posteriors(record: Record) -> list[dict[str, Any]]:
         return []
     findings = (record.certificate or {}).get("findings") or []
     if len(findings) == len(requirement.constraints):
-        counts = [(int(f.get("satisfied", 0)), int(f.get("violated", 0))) for f in findings]
+        counts = [(max(0, int(f.get("satisfied", 0))), max(0, int(f.get("violated", 0)))) for f in findings]
         source = "certificate"
     elif len(requirement.constraints) == 1 and (done := checks(record.metrics)):
         episodes = round(done[-1]["verified_episodes"] or 0)

@@ -236,7 +236,7 @@ def _comparison(names: list[str], records: list[Record]) -> str:
     for i, (name, record) in enumerate(zip(names, records, strict=True)):
         verdict, _ = meaning_of(record)
         findings = (record.certificate or {}).get("findings") or []
-        shares = ", ".join(f"{f.get('satisfied', 0)}/{f.get('episodes', 0)}" for f in findings)
+        shares = ", ".join(f"{_text(f.get('satisfied'))}/{_text(f.get('episodes'))}" for f in findings)
         confidences = ", ".join(_text(f.get("confidence")) for f in findings)
         result = _plus_minus(record.certificate) if record.certificate else "–"
         rows += (

@@ -152,7 +152,9 @@ def _read(content: dict[str, Any]) -> Config:
     _check_types("execution", execution, EXECUTION)
     _check_keys("tracking.", tracking, ["to"])
     trackers = tracking.get("to", [])
-    for tracker in trackers if isinstance(trackers, list) else [trackers]:
+    if not isinstance(trackers, list):
+        raise RunError(f'tracking.to = {trackers!r} is not allowed: it must be a list, as in ["tensorboard"]')
+    for tracker in trackers:
         _check_choice("tracking.to", tracker, TRACKERS)
     options = {key: _frozen(value) for key, value in learner.items()}
     settings = {key: _frozen(value) for key, value in settings.items()}

@@ -190,6 +190,8 @@ def read_run(folder: Path) -> Record:
     finished = about is not None and bool(about.outcome) and not running
     if finished:
         problems += damaged_outcome(folder, about)
+    if about is not None and not about.outcome:
+        certificate = None  # of a shorter run, or not sealed yet: `psyco resume` makes it again
     state: State = "running" if running else "damaged" if problems else "finished" if finished else "stopped"
     return Record(folder, config, about, metrics, certificate, state, tuple(dict.fromkeys(problems)))
 
@@ -221,6 +223,10 @@ def load_metrics(path: Path) -> Metrics:
     if not rows:
         return Metrics({})
     names, body = rows[0], rows[1:]
+    if missing := {"episodes", "return", "satisfied", "c_sat", "lambda", "verdict"} - set(names):
+        raise RunError(f"{path} is damaged: it has no column {min(missing)!r}")
+    if "" in (row[names.index("episodes")] for row in body if len(row) == len(names)):
+        raise RunError(f"{path} is damaged: a row has no number of episodes")
     try:
         columns = dict(zip(names, zip(*body, strict=True), strict=True)) if body else dict.fromkeys(names, ())
         return Metrics(
@@ -243,6 +249,9 @@ def load_certificate(path: Path) -> dict[str, Any]:
         raise RunError(f"{path} is damaged: {error}") from None
     if not isinstance(content, dict) or "verdict" not in content:
         raise RunError(f"{path} is damaged: it is not a certificate")
+    findings = content.get("findings") or []
+    if not isinstance(findings, list) or not all(isinstance(finding, dict) for finding in findings):
+        raise RunError(f"{path} is damaged: its findings are not those of a certificate")
     return content
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +22,7 @@ def lock(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise RunError(f"cannot write in {folder}: {error.strerror}") from None
     try:
-        if not _seize(descriptor):
+        if not _seize_soon(descriptor):
             holder = os.read(descriptor, 64).decode(errors="replace").strip()
             raise RunError(
                 f"{folder} is in use by another process{f' ({holder})' * bool(holder)}; "
@@ -48,6 +49,15 @@ def is_locked(folder: Path) -> bool:
         return not _seize(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _seize_soon(descriptor: int) -> bool:
+    """Take the lock; whoever only looks whether it is taken holds it for an instant."""
+    for _ in range(5):
+        if _seize(descriptor):
+            return True
+        time.sleep(0.05)
+    return False
 
 
 def _seize(descriptor: int) -> bool:

@@ -15,7 +15,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -138,6 +138,10 @@ def resume_run(folder: Path, *, episodes: str | None = None) -> Iterator[Session
             )
             longer = _total(episodes, config, config.settings.episodes if about.outcome else done, folder)
             if longer != config.settings.episodes:
+                if about.outcome:
+                    logger.warning(
+                        "this run was certified before; its new certificate does not count that look"
+                    )
                 about = dataclasses.replace(about, outcome={})
                 config = dataclasses.replace(
                     config, settings=dataclasses.replace(config.settings, episodes=longer)
@@ -431,6 +435,11 @@ def _now() -> int:
 class _LogFile(logging.FileHandler):
     def handleError(self, record: logging.LogRecord) -> None:
         """A log that can't be written (a full disk, say) is no reason to stop a run."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Nor is one that can't even be opened."""
+        with suppress(OSError):
+            super().emit(record)
 
 
 @contextmanager

@@ -66,7 +66,7 @@ class Bayes:
         """A statement of belief, not an error rate."""
         return Guarantee(
             "posterior",
-            f"Starting from a Beta({self.prior[0]:g}, {self.prior[1]:g}) prior, the observed episodes put the belief "
-            f"in the verdict at {1 - self.task.false_accept:g} or more. Because the belief is looked at after every "
-            "episode, wrong verdicts can be more frequent than that number suggests.",
+            f"Starting from a Beta({self.prior[0]:g}, {self.prior[1]:g}) prior, SATISFIED or VIOLATED is said as soon "
+            f"as the observed episodes put the belief in it at {1 - self.task.false_accept:g} or more. Because the "
+            "belief is looked at after every episode, wrong verdicts can be more frequent than that number suggests.",
         )

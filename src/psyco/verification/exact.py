@@ -47,7 +47,7 @@ class ExactAnswer:
 
     @property
     def gap(self) -> float | None:
-        """How far the expected return is from the optimum; negative where the policy breaks the requirement for it."""
+        """How far the expected return is from the optimum."""
         return (
             None if self.optimum is None else abs(self.optimum.expected_return - self.value.expected_return)
         )
@@ -122,7 +122,7 @@ def _mix(
         (k, way, bound)
         for k, c in enumerate(constraints)
         for way, bound in ((-1.0, -c.lower), (1.0, c.upper))  # way * P_k <= bound
-        if abs(bound) > 0.0 and not (way > 0 and c.upper >= 1.0)
+        if (c.lower > 0.0 if way < 0 else c.upper < 1.0)
     ]
     rows = np.array([way * probabilities[:, k] for k, way, _ in sides]).reshape(len(sides), len(columns))
     slack = -np.eye(len(sides))

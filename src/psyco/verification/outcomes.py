@@ -90,6 +90,8 @@ def read_outcomes(data: bytes, requirement: Requirement, *, origin: str) -> Outc
                 "or a header with the constraints' names"
             )
     else:
+        if any(isinstance(_cell(cell), float) for cell in first):
+            raise RunError(f"line {line} of {origin}: an outcome is 0 or 1, true or false; got {first!r}")
         columns, body = _columns(first, requirement, origin), rows[1:]
         if not body:
             raise RunError(
@@ -122,13 +124,17 @@ def read_traces(data: bytes, requirement: Requirement, *, origin: str) -> Outcom
         raise RunError(f"{origin} has no {EPISODE!r} column; it has: {', '.join(names)}")
     episodes: dict[Any, list[int]] = {}
     for i, row in enumerate(rows):
-        episodes.setdefault(row[names.index(EPISODE)], []).append(i)
+        key = row[names.index(EPISODE)]
+        if not isinstance(key, str | int | float) or key != key:
+            raise RunError(f"{origin}: {key!r} in row {i + 1} is no name of an episode")
+        episodes.setdefault(key, []).append(i)
     signals = _signals(names, rows, origin)
     info = {name: _info(array) for name, array in signals.items()}
     derived = {"step": SignalInfo()} | ({"return": SignalInfo()} if "reward" in signals else {})
     check_signals(requirement, derived | info, origin)
     monitor = compile_monitor([constraint.formula for constraint in requirement.constraints])
-    for name in monitor.signals & signals.keys():
+    summed = {"reward"} if "return" in monitor.signals - signals.keys() else set()
+    for name in (monitor.signals | summed) & signals.keys():
         if not np.isfinite(np.asarray(signals[name], float)).all():
             bad = int(np.argwhere(~np.isfinite(np.asarray(signals[name], float)))[0][0])
             raise RunError(f"{origin}: {name} is no number in row {bad + 1} of its states")
@@ -197,9 +203,12 @@ def _csv_rows(data: bytes, origin: str) -> list[tuple[int, list[str]]]:
     """Rows that are not empty, with their line numbers."""
     reader = csv.reader(io.StringIO(_text(data, origin)))
     try:
-        return [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
+        rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
     except csv.Error as error:
         raise RunError(f"line {reader.line_num} of {origin} is not CSV: {error}") from None
+    if not rows:
+        raise RunError(f"{origin} holds no values")
+    return rows
 
 
 def _columns(header: list[str], requirement: Requirement, origin: str) -> list[int]:

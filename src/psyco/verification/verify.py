@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -87,17 +88,23 @@ def verify(
     """
     requirement = parse(requirement) if isinstance(requirement, str) else requirement
     check_decidable(requirement)
+    seed = check_seed(seed)
     policy = as_policy(policy)
     policy.check(domain)
     domain = on_workers(domain, workers=workers, ray=ray, step_timeout=step_timeout)
     earlier = () if after is None else after.looks
+    if after is not None and (after.method, after.options) != (method, json.loads(json.dumps(options))):
+        raise RunError(
+            f"the earlier look used the method {after.method} with options {after.options}; looks that share one "
+            "error need one method with the same options"
+        )
     share = _check_share(requirement, share, after)
     sampler = make_sampler(domain, policy.network, requirement, devices=devices)
     done = verify_parameters(
         sampler,
         jnp.asarray(policy.theta),
         requirement,
-        stream_key(check_seed(seed), Stream.CERTIFY, len(earlier)),
+        stream_key(seed, Stream.CERTIFY, len(earlier)),
         method=method,
         max_episodes=max_episodes,
         share=share,
@@ -242,6 +249,13 @@ def check_decidable(requirement: Requirement) -> None:
             raise RequirementError(
                 f"no finite number of episodes can show that the probability is exactly {constraint.lower:g}, "
                 f"as {constraint} asks; leave it some room, for example P>=0.999 or P<=0.001"
+            )
+        if (constraint.comparison == ">" and constraint.lower <= 0.0) or (
+            constraint.comparison == "<" and constraint.upper >= 1.0
+        ):
+            raise RequirementError(
+                f"no finite number of episodes can show what {constraint} asks; "
+                "leave it some room, for example P>=0.001 or P<=0.999"
             )
 
 
