@@ -64,8 +64,9 @@ def test_the_algorithm_of_an_sb3_file_is_found(algorithm: str, tmp_path: Path) -
     env = gymnasium.make(environment)
     observation, _ = env.reset(seed=1)
     expected = model.predict(observation, deterministic=True)[0]
-    np.testing.assert_allclose(open_policy(f"sb3:{path}")(observation), expected, rtol=1e-4)
     domain = psyco.make(environment, horizon=15)
+    chosen = open_policy(f"sb3:{path}")._decide(observation[None], [observation], domain.actions)[0]
+    np.testing.assert_allclose(chosen, expected, rtol=1e-4)
     certificate = psyco.verify(f"sb3:{path}", domain, "P>=0.5 [ G (step <= 15) ]", max_episodes=10)
     assert certificate.verdict is psyco.Verdict.SATISFIED or certificate.episodes == 10
 
@@ -79,6 +80,24 @@ def test_a_foreign_policy_acts_in_a_compiled_domain_too() -> None:
     certificate = psyco.verify(home, domain, "P>=0.9 [ F target ] & C>=0.9", max_episodes=60)
     assert certificate.verdict is psyco.Verdict.SATISFIED
     assert certificate.mean_return >= -8
+
+
+@pytest.mark.parametrize("action", [7, -1, 0.5, None, [0, 1], float("nan")])
+def test_a_choice_that_a_compiled_domain_does_not_have_is_refused(action: object) -> None:
+    with pytest.raises(psyco.RunError, match="the policy failed: ValueError: the policy python:"):
+        psyco.verify(lambda obs: action, psyco.make("obstacle-run"), "P>=0.9 [ F target ]", max_episodes=2)
+
+
+def test_numbers_are_held_to_the_action_range_of_a_compiled_domain() -> None:
+    domain = psyco.make("particle-dance")
+    high = domain.actions.high
+    returns = [
+        psyco.verify(
+            lambda obs, a=a: np.array(a), domain, "P>=0.9 [ G step <= 99 ]", max_episodes=5
+        ).mean_return
+        for a in (high, [100.0] * len(high))
+    ]
+    assert returns[0] == returns[1]
 
 
 @pytest.mark.parametrize(
@@ -131,8 +150,9 @@ def test_a_broken_file_is_said(name: str, tmp_path: Path, monkeypatch: pytest.Mo
         pytest.importorskip(module)
     monkeypatch.chdir(tmp_path)
     Path(name.removeprefix("sb3:")).write_bytes(b"nonsense")
-    with pytest.raises(psyco.RunError, match="broken"):
+    with pytest.raises(psyco.RunError, match="broken") as caught:
         verified(name)
+    assert not isinstance(caught.value, psyco.EpisodeError)  # it is said before any episode
 
 
 def test_what_cannot_be_called_is_no_policy() -> None:

@@ -69,6 +69,14 @@ def damage(data: bytes, how: str) -> bytes:
         return b"not a policy at all, but a longer text"
     if how == "nan":
         return data[:-4] + np.float32(np.nan).tobytes()
+    if how == "dtype":
+        header["theta"]["dtype"] = "I32"
+    if how == "hidden":
+        about["network"]["hidden"] = 32.0
+    if how == "range":
+        about["actions"] |= {"low": [1.0, 1.0], "high": [0.0, 0.0]}
+    if how == "deep":
+        about["actions"]["low"] = {"a": "b"}
     if how == "shape":
         about["network"]["hidden"] = 31
     if how == "format":
@@ -81,11 +89,13 @@ def damage(data: bytes, how: str) -> bytes:
     return len(text).to_bytes(8, "little") + text + data[8 + size :]
 
 
-@pytest.mark.parametrize("how", ["short", "empty", "text", "nan", "shape", "format", "actions"])
+@pytest.mark.parametrize(
+    "how", ["short", "empty", "text", "nan", "shape", "format", "actions", "dtype", "hidden", "range", "deep"]
+)
 def test_a_damaged_file_is_refused(tmp_path, how):
     policy, _ = a_policy()
     (tmp_path / "p").write_bytes(damage(policy.to_bytes(), how))
-    with pytest.raises(psyco.RunError, match=r"damaged|format"):
+    with pytest.raises(psyco.RunError, match=r"damaged|format|whole number"):
         psyco.load_policy(tmp_path / "p")
 
 

@@ -1,5 +1,7 @@
 """The bridge to Stable-Baselines3: what it pays, how λ moves, and that its algorithms run with it."""
 
+import cloudpickle
+import gymnasium
 import numpy as np
 import pytest
 from scipy import stats
@@ -7,6 +9,7 @@ from scipy import stats
 import psyco
 from psyco.errors import RequirementError, RunError
 from psyco.sb3 import Bridge, Steering
+from tests.environments import Walk
 
 REQUIRE = "P>=0.5 [ G (abs(obs[0]) <= 0.15) ] & C>=0.9"
 
@@ -63,6 +66,53 @@ def test_an_episode_is_judged_as_everywhere_else(cartpole) -> None:
     assert len(set(outcomes)) == 2
 
 
+class Late(gymnasium.Wrapper):
+    """`info` has a whole number first, then a fraction."""
+
+    def reset(self, **arguments):
+        observation, info = self.env.reset(**arguments)
+        return observation, {**info, "level": 0}
+
+    def step(self, action):
+        *rest, info = self.env.step(action)
+        return *rest, {**info, "level": 0.5}
+
+
+def test_what_is_to_be_minimised_is_paid_with_the_other_sign(cartpole) -> None:
+    paid, verdict = play(Bridge(cartpole, f"Rmin=? [ C ]; {REQUIRE}").env())
+    assert sum(paid) == pytest.approx(-verdict["return"])
+
+
+def test_signals_keep_their_fractions() -> None:
+    domain = psyco.make("CartPole-v1", horizon=5, wrappers=[Late])
+    _, verdict = play(Bridge(domain, "P>=0.5 [ X G (info.level >= 0.5) ]").env())
+    assert verdict["satisfied"].all()
+
+
+def test_vector_actions_are_recorded() -> None:
+    env = Bridge(psyco.make("Pendulum-v1", horizon=5), "P>=0.5 [ G (action[0] <= 1) ]").env()
+    env.reset(seed=0)
+    for _ in range(5):
+        *_, info = env.step(np.array([1.5], np.float32))
+    assert not info["psyco"]["satisfied"].any()
+
+
+def test_an_environment_of_ones_own_ends_at_the_horizon() -> None:
+    env = Bridge(psyco.make(Walk, horizon=2), "P>=0.5 [ G (abs(obs[0]) <= 9) ]").env()
+    env.reset(seed=1)
+    assert not env.step(0)[3]
+    assert env.step(1)[3]
+
+
+def test_the_weight_cannot_leave_its_process(cartpole) -> None:
+    with pytest.raises(RunError, match="DummyVecEnv"):
+        cloudpickle.dumps(Bridge(cartpole, REQUIRE).env)
+
+
+def test_a_seed_may_come_from_numpy(cartpole) -> None:
+    assert type(Bridge(cartpole, REQUIRE, seed=np.int64(3)).seed) is int
+
+
 def test_lambda_and_belief_follow_the_checks() -> None:
     steering = Steering((0.8,), margin=0.5, gain=0.1, memory=4.0, curriculum=0.5)
     steering.observe(np.array([[True], [False]]), progress=0.0)
@@ -100,6 +150,6 @@ def test_an_algorithm_learns_with_it_and_gets_a_certificate(cartpole, algorithm:
     model = getattr(sb3, algorithm)("MlpPolicy", bridge.env(), seed=0, device="cpu", **options)
     model.learn(256, callback=bridge.callback())
     assert bridge._played == 2
-    certificate = bridge.certify(model, tmp_path / "model", max_episodes=200)
+    certificate = bridge.certify(model, tmp_path / "model.v1", max_episodes=200)
     assert certificate.verdict is psyco.Verdict.SATISFIED
-    assert certificate.policy == psyco.foreign.open_policy(f"sb3:{tmp_path / 'model.zip'}").digest
+    assert certificate.policy == psyco.foreign.open_policy(f"sb3:{tmp_path / 'model.v1.zip'}").digest

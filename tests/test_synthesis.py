@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import psyco
+from psyco.synthesis import learn, make_settings, prepare
 
 DANCE = "P>=0.85 [ G (distance >= 0.1 | collisions <= 1) ] & C>=0.98"
 
@@ -69,6 +70,17 @@ def test_several_constraints_have_columns_of_their_own():
     assert (run.metrics["c_sat"] == lowest).all()
     assert np.isnan(run.metrics["verified_confidence"]).all()
     assert len(run.certificate.findings) == 2
+
+
+def test_a_run_without_constraints_goes_on_after_its_last_segment():
+    settings = make_settings(episodes=44, verify_every=22, until_satisfied=True, population=20, checks=2)
+    problem = prepare(psyco.make("obstacle-run"), "Rmax=? [ C ]", settings)
+    first, second = learn(problem)
+    assert [each.generation for each in learn(problem, first)] == [second.generation]
+
+
+def test_a_seed_may_come_from_numpy():
+    assert type(make_settings(seed=np.int64(3)).seed) is int
 
 
 @pytest.mark.parametrize(

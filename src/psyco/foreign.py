@@ -21,7 +21,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from psyco.domain.base import Actions, Continuous, Discrete, Domain
+from psyco.domain.base import Actions, Continuous, Domain, MultiBinary
 from psyco.domain.gym_env import GymDomain, name_of, resolve
 from psyco.errors import DomainError, RunError
 from psyco.policy import Policy, load_policy
@@ -35,7 +35,7 @@ Decide: TypeAlias = Callable[[NDArray[np.float32], Sequence[Any], Actions], Sequ
 
 @dataclass(frozen=True, eq=False)
 class ForeignPolicy:
-    """A policy of others, `policy(observation) -> action`, in the place of one of ours wherever it is verified."""
+    """A policy of others, in the place of one of ours wherever it is verified."""
 
     source: str  # where it comes from, as the user wrote it
     digest: str  # SHA-256 of its file; of a Python function, which has none, of its name
@@ -55,11 +55,8 @@ class ForeignPolicy:
         return self
 
     def check(self, domain: Domain) -> None:
-        """What it needs is only known when it acts."""
-
-    def __call__(self, observation: Any) -> Any:
-        """The action for one observation of a Gymnasium environment's own."""
-        return self._decide(np.asarray(observation, np.float32).reshape(1, -1), [observation], Discrete(0))[0]
+        """What it needs is only known when it acts; but that it can be loaded."""
+        _ = self._decide
 
     def act(self, actions: Actions, theta: Array, x: Array) -> Array:
         """Inside compiled code: the action for one observation `[inputs]`, asked of the host."""
@@ -69,9 +66,27 @@ class ForeignPolicy:
         def ask(x: Any) -> Any:
             flat = np.asarray(x, np.float32).reshape(-1, x.shape[-1])
             chosen = np.asarray(self._decide(flat, list(flat), actions))
-            return chosen.astype(kind).reshape(*x.shape[:-1], *shape.shape)
+            return self._inside(chosen, actions, len(flat)).astype(kind).reshape(*x.shape[:-1], *shape.shape)
 
         return jax.pure_callback(ask, shape, x, vmap_method="expand_dims")
+
+    def _inside(self, chosen: NDArray[Any], actions: Actions, count: int) -> NDArray[Any]:
+        """Actions `[count, size]`: numbers are clipped to their range, choices must be there."""
+        size = 1 if actions.size is None else actions.size
+        if chosen.dtype.kind not in "biuf" or chosen.size != count * size or not np.isfinite(chosen).all():
+            raise ValueError(
+                f"the policy {self.source} gives {chosen[:1].tolist()}; an action is {size} finite numbers"
+            )
+        rows = chosen.reshape(count, size)
+        if isinstance(actions, Continuous):
+            return np.clip(rows, actions.low, actions.high)
+        wrong = (rows < 0) | (rows >= (2 if isinstance(actions, MultiBinary) else actions.n))
+        wrong |= rows != np.rint(rows)
+        if wrong.any():
+            raise ValueError(
+                f"the policy {self.source} gives the action {rows[wrong][0]}, which is not in {actions}"
+            )
+        return rows
 
     def actor(self, domain: GymDomain) -> _Actor:
         """In a host loop."""

@@ -41,8 +41,11 @@ class Network:
     def __post_init__(self) -> None:
         if self.bias not in ("one", "learned"):
             raise RunError(f"bias must be 'one' (as in the paper) or 'learned', got {self.bias!r}")
-        if self.hidden < 1:
-            raise RunError(f"hidden must be at least 1, got {self.hidden}")
+        for name in ("inputs", "outputs", "hidden"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+                raise RunError(f"{name} must be a whole number of at least 1, got {value!r}")
+            object.__setattr__(self, name, int(value))
         if {len(self.shift), len(self.scale)} not in ({0}, {self.inputs}):
             raise RunError(
                 f"shift and scale need one number per input ({self.inputs}) or none, "
@@ -175,14 +178,18 @@ def load_policy(path: str | Path) -> Policy:
         network = Network(**_tuples(about["network"]))
         theta = tensors["theta"]
         domain, values = str(about["domain"]), dict(about["parameters"])
+        if theta.dtype != np.float32:
+            raise RunError(f"{path} is damaged: its parameters are {theta.dtype}, not float32")
+        if theta.shape != (network.size,) or network.outputs != actions.outputs:
+            raise RunError(f"{path} is damaged: {theta.size} parameters for a network of {network.size}")
+        if not np.isfinite(theta).all():
+            raise RunError(f"{path} is damaged: it holds parameters that are not finite numbers")
     except FileNotFoundError:
         raise RunError(f"there is no policy file {path}") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except RunError:
+        raise
+    except Exception as error:  # a damaged file may go wrong anywhere
         raise RunError(f"{path} is not a PSyCo policy file, or it is damaged ({error})") from None
-    if theta.shape != (network.size,) or network.outputs != actions.outputs:
-        raise RunError(f"{path} is damaged: {theta.size} parameters for a network of {network.size}")
-    if not np.isfinite(theta).all():
-        raise RunError(f"{path} is damaged: it holds parameters that are not finite numbers")
     return Policy(theta, network, actions, domain, values)
 
 

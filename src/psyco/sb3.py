@@ -6,9 +6,10 @@
     print(bridge.certify(model, "cartpole.zip"))
 
 The environment pays `λ reward - (1 - λ) cost`, where cost is what each step adds to the cost of the requirement's
-formulas. Now and then the callback plays deterministic episodes, what would be deployed, and moves λ by them: down
-while the requirement is missed, up while it is more than met. Nothing of Stable-Baselines3 is changed, so PPO, A2C,
-SAC, TD3 and DQN all work. Algorithms with a replay buffer keep some rewards of an earlier λ in it; let λ move slowly.
+formulas; under `Rmin=? [ C ]` the reward changes its sign. Now and then the callback plays deterministic episodes,
+what would be deployed, and moves λ by them: down while the requirement is missed, up while it is more than met.
+Nothing of Stable-Baselines3 is changed, so PPO, A2C, SAC, TD3 and DQN all work. Algorithms with a replay buffer keep
+some rewards of an earlier λ in it; let λ move slowly. λ lives in one process: use DummyVecEnv, not SubprocVecEnv.
 """
 
 from __future__ import annotations
@@ -63,6 +64,9 @@ class Steering:
         demands = len(self.p_req)
         self.each, self.satisfied, self.violated = np.ones(demands), np.zeros(demands), np.zeros(demands)
 
+    def __getstate__(self) -> None:
+        raise RunError("λ lives in this process: use DummyVecEnv, not SubprocVecEnv, with a bridge")
+
     @property
     def lam(self) -> float:
         """λ: 1 is all return, 0 all safety; the weakest demand decides."""
@@ -93,10 +97,17 @@ class ConstrainedEnv(gymnasium.Wrapper):  # type: ignore[type-arg]
     """An environment that pays λ reward - (1 - λ) cost; `info["psyco"]` has the verdict when an episode ends."""
 
     def __init__(
-        self, env: Any, domain: GymDomain, monitor: Monitor, steering: Steering, cost_scale: float
+        self,
+        env: Any,
+        domain: GymDomain,
+        monitor: Monitor,
+        steering: Steering,
+        cost_scale: float,
+        sign: float = 1.0,  # -1 where the return is to be small
     ) -> None:
         super().__init__(env)
-        self.domain, self.monitor, self.steering, self.cost_scale = domain, monitor, steering, cost_scale
+        self.domain, self.monitor, self.steering = domain, monitor, steering
+        self.cost_scale, self.sign = cost_scale, sign
 
     def reset(self, **arguments: Any) -> Any:
         """Start an episode, and its record."""
@@ -117,7 +128,9 @@ class ConstrainedEnv(gymnasium.Wrapper):  # type: ignore[type-arg]
         satisfied, cost = self._judge(ended=terminated or truncated)
         added, self._cost = cost - self._cost, cost
         lam = self.steering.lam
-        paid = lam * float(reward) - (1.0 - lam) * self.cost_scale * float(self.steering.weights @ added)
+        paid = lam * self.sign * float(reward) - (1.0 - lam) * self.cost_scale * float(
+            self.steering.weights @ added
+        )
         if terminated or truncated:
             info = {**info, "psyco": {"satisfied": satisfied, "cost": cost, "return": self._return}}
         return observation, paid, terminated, truncated, info
@@ -128,14 +141,14 @@ class ConstrainedEnv(gymnasium.Wrapper):  # type: ignore[type-arg]
         others = [name for name in self.monitor.signals if name not in RECORDED]
         every = {
             "obs": self.domain.flatten(raw),
-            "action": self.domain.to_signal(action),
+            "action": self.domain.to_signal([action])[0],
             "reward": reward,
             "return": self._return,
             "step": self._length,
             "terminated": bool(terminated),
             "truncated": bool(truncated),
             **{
-                name: 0.0 if value is None else value
+                name: False if value is None else value  # as in verification: 0, or false
                 for name, value in zip(others, signal_values(self.domain, others, raw, info), strict=True)
             },
         }
@@ -143,6 +156,8 @@ class ConstrainedEnv(gymnasium.Wrapper):  # type: ignore[type-arg]
             value = np.asarray(every[name])
             if name not in self._signals:
                 self._signals[name] = np.zeros((self.domain.horizon + 1, *value.shape), value.dtype)
+            kind = np.result_type(self._signals[name], value)  # a signal may begin as 0 and go on as 0.5
+            self._signals[name] = self._signals[name].astype(kind, copy=False)
             self._signals[name][self._length] = value
         self._length += 1
 
@@ -185,7 +200,7 @@ class Bridge:
             )
         if self.checks < 1 or self.every < 1:
             raise RunError(f"checks and every must be at least 1, got {self.checks} and {self.every}")
-        check_seed(self.seed)
+        self.seed = check_seed(self.seed)
         self.requirement = parse(self.requirement) if isinstance(self.requirement, str) else self.requirement
         check_decidable(self.requirement)
         check_signals(self.requirement, signal_table(self.domain), self.domain.name)
@@ -198,7 +213,10 @@ class Bridge:
     def env(self) -> ConstrainedEnv:
         """A new environment for the algorithm to learn in; all environments of a bridge follow the same λ."""
         assert isinstance(self.domain, GymDomain)
-        return ConstrainedEnv(self.domain.make_env(), self.domain, self._monitor, self.state, self.cost_scale)
+        assert isinstance(self.requirement, Requirement)
+        sign = 1.0 if self.requirement.goal.maximize else -1.0
+        env = self.domain.make_env()
+        return ConstrainedEnv(env, self.domain, self._monitor, self.state, self.cost_scale, sign)
 
     def callback(self) -> Any:
         """What `model.learn` takes: it checks the policy, moves λ, and logs `psyco/*`."""
@@ -249,7 +267,9 @@ class Bridge:
 
     def certify(self, model: Any, path: str | Path, **settings: Any) -> Certificate:
         """Save the model and verify that file on fresh episodes; `settings` are those of `psyco.verify`."""
-        path = Path(path).with_suffix(".zip")
+        path = Path(path)
+        if path.suffix != ".zip":
+            path = path.with_name(f"{path.name}.zip")
         model.save(path)
-        policy = open_policy(f"sb3:{type(model).__name__.lower()}:{path}")
+        policy = open_policy(f"sb3:{path}")
         return verify(policy, self.domain, self.requirement, seed=self.seed, **settings)

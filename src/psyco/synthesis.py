@@ -85,7 +85,7 @@ class Settings:
     max_episodes: int = DEFAULT_MAX_EPISODES
 
     def __post_init__(self) -> None:
-        check_seed(self.seed)
+        object.__setattr__(self, "seed", check_seed(self.seed))
         if self.scaling not in SCALINGS:
             raise RunError(f"scaling must be one of {', '.join(SCALINGS)}, got {self.scaling!r}")
         for name, least in {
@@ -238,7 +238,8 @@ def learn(problem: Problem, start: Snapshot | None = None) -> Iterator[Snapshot]
     generation, state = start.generation, start.state
     key = jax.random.key(settings.seed)
     # A run that goes on after its last verification ends where it would have ended.
-    enough = settings.until_satisfied and generation > 0 and _check(problem, state, generation)[1]
+    checked = settings.until_satisfied and generation > 0 and bool(problem.requirement.constraints)
+    enough = checked and _check(problem, state, generation)[1]
     while generation < problem.generations and not enough:
         count = min(problem.segment, problem.generations - generation)
         try:

@@ -49,6 +49,18 @@ def test_every_network_output_becomes_an_action_of_the_space(kind: str, actions:
         assert Mixed(actions=kind).action_space.contains(action)
 
 
+def test_both_ends_of_a_box_in_double_precision_are_kept() -> None:
+    class Precise(Walk):
+        action_space = gymnasium.spaces.Box(np.array([0.7, -0.7]), np.array([0.9, -0.1]), dtype=np.float64)
+
+        def step(self, action: object) -> object:
+            return super().step(True)
+
+    domain = psyco.make(Precise, horizon=5)
+    for action in domain.to_env(domain.actions.decode(np.array([[-1, -1], [1, 1]], np.float32))):
+        assert Precise.action_space.contains(action)
+
+
 @pytest.mark.parametrize("kind", list(ACTIONS))
 def test_numpy_and_jax_decode_alike(kind: str) -> None:
     import jax.numpy as jnp

@@ -44,6 +44,8 @@ def test_gymnax_parameters_are_checked_and_used() -> None:
     assert psyco.make(domain.name, **domain.parameters) == domain
     with pytest.raises(psyco.DomainError, match="did you mean 'max_torque'"):
         psyco.make("gymnax:Pendulum-v1", max_torqe=1.0)
+    with pytest.raises(psyco.DomainError, match="give horizon"):
+        psyco.make("gymnax:Pendulum-v1", max_steps_in_episode=10)
     with pytest.raises(psyco.DomainError, match="did you mean 'CartPole-v1'"):
         psyco.make("gymnax:CartPol-v1")
 

@@ -45,5 +45,8 @@ def test_each_strategy_climbs_while_return_counts_and_follows_cost_once_it_must(
 def test_unknown_strategies_and_bad_options_are_named() -> None:
     with pytest.raises(RunError, match="did you mean 'CMA_ES'"):
         make_learner("evosax", parse("P>=0.9 [ F goal ]"), strategy="CMAES")
+    assert make_learner("evosax", parse("P>=0.9 [ F goal ]"), strategy="CMA_ES", population=7).population == 7
+    with pytest.raises(RunError, match="even where offspring"):
+        make_learner("evosax", parse("P>=0.9 [ F goal ]"), strategy="PGPE", population=7)
     with pytest.raises(RunError, match="gain must be positive"):
         make_learner("evosax", parse("P>=0.9 [ F goal ]"), gain=-1.0)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
+import jax
 import numpy as np
 import pytest
 
@@ -14,6 +15,8 @@ from psyco.domain.gym_env import gym_domain
 from psyco.policy import network_for
 from psyco.rollout.host import HostSampler, Job, in_process
 from psyco.rollout.pool import Pool, in_processes
+from psyco.rollout.sampler import on_workers
+from psyco.rollout.scaling import scaled
 from psyco.spec.monitor import compile_monitor
 from psyco.spec.parse import parse_formula
 from tests.environments import Walk, slow_walk
@@ -113,6 +116,12 @@ def test_a_hanging_environment_is_named_with_episode_and_step() -> None:
     with pytest.raises(psyco.EpisodeError, match=r"step timeout of 1\.5 s") as caught:
         faulty.run(theta, [1, 3, 5, 7, 8, 9])
     assert (caught.value.seed, caught.value.step) == (8, 2)
+
+
+def test_scaling_too_ends_what_hangs() -> None:
+    domain = on_workers(psyco.make(Walk, fault="hang", at=2, horizon=10), step_timeout=1.5)
+    with pytest.raises(psyco.EpisodeError, match=r"step timeout of 1\.5 s"):
+        scaled(network_for(domain), domain, jax.random.key(0))
 
 
 def test_an_error_in_a_worker_is_the_error_it_would_be_here() -> None:

@@ -94,9 +94,11 @@ class GymDomain:
             extra["action_bound"] = self.action_bound
         return {name: _plain(value) for name, value in self.arguments.items()} | extra
 
-    def make_env(self) -> Env:
-        """A new environment, wrapped, and cut off at the horizon."""
-        return _make_env(self.source, self.arguments, self.horizon, self.wrappers, self.name)
+    def make_env(self, *, limit: bool = True) -> Env:
+        """A new environment, wrapped, and cut off at the horizon unless the caller does that (`limit=False`)."""
+        env = _make_env(self.source, self.arguments, self.horizon, self.wrappers, self.name)
+        made_by_id = isinstance(self.source, str)  # then it has its limit already
+        return gymnasium.wrappers.TimeLimit(env, self.horizon) if limit and not made_by_id else env
 
     def flatten(self, observation: Any) -> NDArray[np.float32]:
         """What the network sees `[observation_size]`; an observation that its own space cannot hold is refused."""
@@ -131,11 +133,12 @@ class GymDomain:
             case spaces.Box(shape=shape, low=low, high=high, dtype=dtype):
                 whole = np.issubdtype(dtype, np.integer)
                 # Scaling to [low, high] in float32 may go beyond by a rounding error.
-                exact = bool((low.astype(np.float32) + (high - low).astype(np.float32) <= high).all())
+                least, most = low.astype(np.float32), high.astype(np.float32)
+                exact = bool(((least >= low) & (least + (most - least) <= high)).all())
 
                 def to_box(a: NDArray[Any]) -> Sequence[Any]:
                     a = a.reshape(-1, *shape)
-                    a = a if exact else np.minimum(a, high)
+                    a = a if exact else np.clip(a, low, high)
                     return list((np.rint(a) if whole else a).astype(dtype, copy=False))
 
                 return to_box

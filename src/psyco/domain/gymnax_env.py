@@ -96,7 +96,9 @@ class GymnaxDomain:
 def gymnax_domain(env: str, *, horizon: int | None = None, **parameters: Any) -> GymnaxDomain:
     """The environment of gymnax with that name; its time limit is the horizon unless another is given."""
     _, params = _make(env)
-    known = [f.name for f in dataclasses.fields(params)]
+    known = [f.name for f in dataclasses.fields(params) if f.name != "max_steps_in_episode"]
+    if "max_steps_in_episode" in parameters:
+        raise DomainError(f"gymnax:{env}: max_steps_in_episode is the horizon here; give horizon instead")
     for name in parameters:
         if name not in known:
             raise DomainError(

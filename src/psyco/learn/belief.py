@@ -42,11 +42,6 @@ def observe(belief: Belief, satisfied: Array) -> Belief:
     return Belief(belief.satisfied + hits, belief.violated + jnp.int32(len(satisfied)) - hits)
 
 
-def mean(belief: Belief) -> Array:
-    """The posterior mean of each probability, `[K]`."""
-    return (belief.satisfied + 1) / (belief.satisfied + belief.violated + 2)
-
-
 def confidence(belief: Belief, p_req: Array) -> Array:
     """Posterior mass above `p_req`, `[K]` float32: c_sat of Eq. c_sat."""
     a, b = _shape(belief)

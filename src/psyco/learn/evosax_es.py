@@ -40,7 +40,7 @@ class EvosaxES:
         c_req: required confidence of each demand.
         budget: training episodes of the whole run.
         strategy: "CMA_ES", "Sep_CMA_ES", "SNES" (separable natural evolution strategies) or "PGPE".
-        population: offspring per generation; 0: as `SafeES` chooses.
+        population: offspring per generation, for PGPE in pairs; 0: as `SafeES` chooses.
         checks: episodes of the mean policy in each generation; 0: as `SafeES` chooses.
         sigma: initial spread of the search.
         margin: aim above the requirement, by this part of what is left up to 1.
@@ -83,6 +83,7 @@ class EvosaxES:
         return SafeES(
             self.p_req, self.c_req, self.budget, self.population, self.checks, sigma=self.sigma, margin=self.margin,
             curriculum=self.curriculum, gain=self.gain, memory=self.memory, shaping="population", sign=self.sign,
+            mirrored=self.strategy == "PGPE",
         )  # fmt: skip
 
     @property

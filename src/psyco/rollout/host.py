@@ -20,7 +20,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from psyco.domain.gym_env import INFO, Env, GymDomain, signal_values
-from psyco.errors import DomainError, EpisodeError
+from psyco.errors import DomainError, EpisodeError, PsycoError
 from psyco.foreign import ForeignPolicy
 from psyco.policy import Network
 from psyco.rollout.episodes import Episodes
@@ -75,7 +75,7 @@ class HostSampler:
 
     def run(self, theta: NDArray[np.float32], seeds: list[int]) -> Episodes:
         """The same with the seeds of the environments."""
-        size = min(_side_by_side(self.job.domain), -(-len(seeds) // self.workers))
+        size = min(side_by_side(self.job.domain), -(-len(seeds) // self.workers))
         chunks = [Chunk(theta[i : i + size], seeds[i : i + size]) for i in range(0, len(seeds), size)]
         parts = self.backend(self.job, chunks)
         return Episodes(*map(np.concatenate, zip(*parts, strict=True)))  # type: ignore[arg-type]
@@ -99,7 +99,8 @@ def in_process() -> Backend:
     return run
 
 
-def _side_by_side(domain: GymDomain) -> int:
+def side_by_side(domain: GymDomain) -> int:
+    """How many episodes one process plays at a time: what memory holds, and no more than pays off."""
     path = 4 * (domain.horizon + 1) * domain.observation_size
     return max(1, min(SIDE_BY_SIDE, MEMORY // path))
 
@@ -146,7 +147,7 @@ class Runner:
         """
         domain, seeds = self.job.domain, chunk.seeds
         while len(self._envs) < len(seeds):
-            self._envs.append(domain.make_env())
+            self._envs.append(domain.make_env(limit=False))  # `t` counts
         observe = _observer(domain)
         recorder = _Recorder(domain, len(seeds), wanted)
         ret, length = np.zeros(len(seeds)), np.zeros(len(seeds), np.int32)
@@ -185,7 +186,7 @@ class Runner:
                     raw, infos, total, steps = (
                         [each[j] for j in going] for each in (raw, infos, total, steps)
                     )
-        except EpisodeError:
+        except PsycoError:
             raise
         except Exception as error:  # whatever a stranger's code does, the user wants to know where
             at, problem = _diagnosis(error, turn, outcomes, len(rows), "step" if t else "reset")

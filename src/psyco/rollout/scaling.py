@@ -7,6 +7,7 @@ is. These are a function of the seed alone, and become part of the network and s
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,7 +19,7 @@ from psyco.domain.gym_env import GymDomain
 from psyco.policy import Network
 from psyco.rollout.device import record_batch
 from psyco.rollout.episodes import episode_keys
-from psyco.rollout.host import Chunk, Job, Runner, episode_seeds
+from psyco.rollout.host import Chunk, HostSampler, Job, Runner, episode_seeds, side_by_side
 from psyco.spec.monitor import compile_monitor
 
 EPISODES = 32
@@ -29,17 +30,35 @@ def scaled(network: Network, domain: Domain, key: Array) -> Network:
     theta = jax.vmap(network.init)(episode_keys(jax.random.fold_in(key, 0), 0, EPISODES))
     keys = episode_keys(jax.random.fold_in(key, 1), 0, EPISODES)
     if isinstance(domain, GymDomain):
-        runner = Runner(Job(domain, network, compile_monitor([])))
-        played = runner.play(Chunk(np.asarray(theta), episode_seeds(keys)), frozenset({"obs"}))
-        runner.close()
-        paths, length = played.signals["obs"], played.length
+        seen = _play(Job(domain, network, compile_monitor([])), np.asarray(theta), episode_seeds(keys))
     else:
         assert isinstance(domain, CompiledDomain)
         signals, length = record_batch(domain, network, frozenset({"obs"}), theta, keys)
-        paths = signals["obs"]
-    seen = np.concatenate([path[: n + 1] for path, n in zip(paths, length, strict=True)])
-    shift, scale = _standard(seen.astype(np.float64))
+        seen = _until_end(signals["obs"], length)
+    shift, scale = _standard(np.concatenate(seen).astype(np.float64))
     return dataclasses.replace(network, shift=shift, scale=scale)
+
+
+def _play(job: Job, theta: NDArray[np.float32], seeds: list[int]) -> list[NDArray[np.float32]]:
+    """The observations of each episode, `[n, inputs]`."""
+    workers = job.domain.workers
+    if workers.step_timeout is not None:
+        # Observations stay in the worker; but a step that hangs does so there first, where it can be ended.
+        from psyco.rollout.pool import in_processes
+
+        pool = in_processes(workers.processes, workers.step_timeout)
+        HostSampler(job, pool, workers.processes).run(theta, seeds)
+    runner, size = Runner(job), side_by_side(job.domain)
+    seen: list[NDArray[np.float32]] = []
+    for i in range(0, len(seeds), size):
+        played = runner.play(Chunk(theta[i : i + size], seeds[i : i + size]), frozenset({"obs"}))
+        seen += _until_end(played.signals["obs"], played.length)
+    runner.close()
+    return seen
+
+
+def _until_end(paths: Any, length: Any) -> list[NDArray[np.float32]]:
+    return [np.array(path[: n + 1]) for path, n in zip(paths, length, strict=True)]
 
 
 def _standard(seen: NDArray[np.float64]) -> tuple[tuple[float, ...], tuple[float, ...]]:

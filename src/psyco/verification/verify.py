@@ -224,7 +224,14 @@ def sample(sampler: Sampler, theta: Array, key: Array, count: int) -> Iterator[E
     size = min(BATCH if sampler.compiled else HOST_BATCH, count)
     for first in range(0, count, size):
         if sampler.compiled:
-            yield jax.device_get(_batch(sampler, size, theta, key, np.uint32(first)))
+            try:
+                episodes = jax.device_get(_batch(sampler, size, theta, key, np.uint32(first)))
+            except jax.errors.JaxRuntimeError as error:
+                if "callback" not in str(error).lower():
+                    raise
+                # A policy of others is asked from inside compiled code; the last line says what it raised.
+                raise RunError(f"the policy failed: {str(error).strip().splitlines()[-1]}") from error
+            yield episodes
         else:
             keys = episode_keys(key, first, min(size, count - first))
             yield sampler(jnp.broadcast_to(theta, (len(keys), theta.size)), keys)
