@@ -14,7 +14,7 @@ os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("WANDB_MODE", "offline")
 
-# Started in the background, a shell's child ignores Ctrl-C and hands that on to what it starts. Tests send it to programs.
+# A shell's background job ignores Ctrl-C, and so does all that it starts; some tests send it to programs.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
