@@ -70,12 +70,12 @@ class Network:
 
     def init(self, key: Array) -> Array:
         """Random parameters `[D]`: weights uniform within 1/sqrt(fan-in), learned biases likewise."""
-        fan_in = (self.inputs, self.hidden, self.inputs, self.hidden)
-        parts = [
-            jax.random.uniform(k, shape, jnp.float32, -1.0, 1.0).ravel() / np.float32(np.sqrt(n))
-            for k, shape, n in zip(jax.random.split(key, 4), self.shapes, fan_in, strict=False)
-        ]
-        return jnp.concatenate(parts)
+        fan_in = (self.inputs, self.hidden, self.inputs, self.hidden)[: len(self.shapes)]
+        sizes = [math.prod(shape) for shape in self.shapes]
+        limits = np.repeat(1.0 / np.sqrt(fan_in), sizes)
+        return jax.random.uniform(key, (self.size,), jnp.float32, -1.0, 1.0) * jnp.asarray(
+            limits, jnp.float32
+        )
 
     def __call__(self, theta: Array, x: Array) -> Array:
         """Outputs `[outputs]` in [-1, 1] for one parameter vector `[D]` and one observation `[inputs]`."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from psyco.domain.base import Domain
 from psyco.domain.gym_env import GymDomain
@@ -236,14 +237,22 @@ def learn(problem: Problem, start: Snapshot | None = None) -> Iterator[Snapshot]
     per_generation = learner.episodes_per_generation
     start = beginning(problem) if start is None else start
     generation, state = start.generation, start.state
-    key = jax.random.key(settings.seed)
+    key = stream_key(settings.seed, Stream.TRAIN)
     # A run that goes on after its last verification ends where it would have ended.
     checked = settings.until_satisfied and generation > 0 and bool(problem.requirement.constraints)
     enough = checked and _check(problem, state, generation)[1]
     while generation < problem.generations and not enough:
         count = min(problem.segment, problem.generations - generation)
         try:
-            state, rows = train(learner, problem.sampler, key, state, first=generation, generations=count)
+            state, rows = train(
+                learner,
+                problem.sampler,
+                key,
+                state,
+                first=generation,
+                generations=count,
+                most=problem.segment,
+            )
         except EpisodeError as error:
             if error.learned is not None:
                 state, rows = error.learned
@@ -264,8 +273,13 @@ def learn(problem: Problem, start: Snapshot | None = None) -> Iterator[Snapshot]
 
 def beginning(problem: Problem) -> Snapshot:
     """Before the first generation."""
-    theta = problem.network.init(stream_key(problem.settings.seed, Stream.START))
-    return Snapshot(0, problem.keeper.init(theta), Metrics({}))
+    key = stream_key(problem.settings.seed, Stream.START)
+    return Snapshot(0, _first_state(problem.keeper, problem.network, key), Metrics({}))
+
+
+@jax.jit(static_argnums=(0, 1))
+def _first_state(keeper: Keeping, network: Network, key: Array) -> LearnerState:
+    return keeper.init(network.init(key))
 
 
 class Candidate(NamedTuple):

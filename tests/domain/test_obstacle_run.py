@@ -32,10 +32,10 @@ def test_every_transition_is_the_papers():
 
 def test_the_obstacle_moves_uniformly():
     """Chi-square over the five moves; fails by chance with probability 1e-7."""
-    domain = ObstacleRun()
+    domain = ObstacleRun(horizon=20_000)
     middle = RunState(jnp.array([1, 1]), jnp.array([2, 2]), jnp.int32(0))
-    keys = jax.random.split(jax.random.key(1), 20_000)
-    nxt, _, _ = jax.vmap(lambda k: domain.step(domain.draw(k), middle, jnp.int32(0)))(keys)
+    draws = domain.draw(jax.random.key(1))
+    nxt, _, _ = jax.vmap(lambda drawn: domain.step(drawn, middle, jnp.int32(0)))(draws)
     moved = np.asarray(nxt.obstacle) - 2
     counts = [np.sum((moved == move).all(axis=1)) for move in MOVES]
     assert sum(counts) == 20_000

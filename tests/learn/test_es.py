@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 from psyco.learn import es
 
@@ -38,3 +39,21 @@ def test_it_climbs_a_hill(dimensions):
         generation, es.init(jnp.zeros(dimensions)), jax.random.split(jax.random.key(0), 1500)
     )
     assert np.linalg.norm(state.theta - target) < 0.25
+
+
+@pytest.mark.parametrize("shape", [(20, 320), (3, 5), (1, 1)])
+def test_noise_has_the_shape_and_is_symmetric_around_zero(shape):
+    noise = np.asarray(es.unit_noise(jax.random.key(0), shape))
+    assert noise.shape == shape
+    assert noise.dtype == np.float32
+    assert np.isfinite(noise).all()
+    assert (noise != 0).all()
+
+
+def test_noise_is_standard_normal_and_its_halves_are_independent():
+    """Kolmogorov-Smirnov and correlation over 200,000 numbers; each fails by chance with probability 1e-6."""
+    noise = np.asarray(es.unit_noise(jax.random.key(1), (200_000,)), np.float64)
+    assert stats.kstest(noise, "norm").pvalue > 1e-6
+    first, second = noise[:100_000], noise[100_000:]  # from the same random words
+    assert stats.pearsonr(first, second).pvalue > 1e-6
+    assert stats.pearsonr(noise[:-1], noise[1:]).pvalue > 1e-6

@@ -28,17 +28,18 @@ class Bowl:
 @pytest.mark.parametrize("strategy", ["CMA_ES", "Sep_CMA_ES", "SNES", "PGPE"])
 def test_each_strategy_climbs_while_return_counts_and_follows_cost_once_it_must(strategy: str) -> None:
     learner = make_learner(
-        "evosax", parse("P>=0.9 [ F goal ] & C>=0.9"), budget=4400, strategy=strategy, gain=0.02, sigma=0.2
-    )
+        "evosax", parse("P>=0.9 [ F goal ] & C>=0.9"), budget=4400, strategy=strategy, gain=0.02, sigma=0.2,
+        curriculum=0.2,
+    )  # fmt: skip
     assert learner.episodes_per_generation == 22
     start = learner.init(jnp.full(4, 0.3))
     state, rows = train(learner, Bowl(), jax.random.key(0), start, first=0, generations=200)
-    ret, lam = np.asarray(rows.ret), np.asarray(rows.lam)
-    assert ret[35:45].mean() > ret[:3].mean() + 0.05  # the demand has hardly risen yet
+    ret, lam = np.asarray(rows.episodes.ret).mean(axis=1), np.asarray(rows.weighing.lam)
+    assert ret[12:18].mean() > ret[:3].mean() + 0.05  # the demand has hardly risen yet
     assert lam[0] == 1.0
     assert lam[-1] == 0.0  # nothing ever satisfies
-    cost = np.asarray(rows.cost)[:, 0]
-    assert cost[-5:].mean() < cost[35:45].mean()
+    cost = np.asarray(rows.episodes.cost)[:, :, 0].mean(axis=1)
+    assert cost[-5:].mean() < cost[12:18].mean() - 0.05
     assert np.isfinite(np.asarray(learner.deployed(state))).all()
 
 

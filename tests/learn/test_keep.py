@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from psyco.learn.base import Generation, Proposal
+from psyco.learn.base import Proposal, Weighing
 from psyco.learn.keep import Keeping
 from psyco.learn.train import train
 from psyco.rollout.episodes import Episodes
@@ -25,7 +25,7 @@ class Counter:
         return Proposal(jnp.stack([state, state]), None)
 
     def update(self, state, proposal, episodes):
-        return state + 1, Generation(*[episodes.ret.mean()] * len(Generation._fields))
+        return state + 1, Weighing(jnp.float32(1.0), jnp.ones(0))
 
     def deployed(self, state):
         return state

@@ -135,7 +135,7 @@ def test_return_is_maximised_as_far_as_the_requirement_lets_it() -> None:
         first=0,
         generations=learner.generations,
     )
-    late = np.asarray(rows.ret)[-learner.generations // 4 :]
+    late = np.asarray(rows.episodes.ret).mean(axis=1)[-learner.generations // 4 :]
     assert late.mean() == pytest.approx(-0.76, abs=0.1)
 
 
@@ -200,7 +200,10 @@ def test_each_part_can_be_exchanged(options: dict) -> None:
     _, rows = train(
         learner, _unconstrained, jax.random.key(0), learner.init(jnp.zeros(3)), first=0, generations=20
     )
-    assert np.asarray(rows.ret)[-5:].mean() > np.asarray(rows.ret)[:5].mean() + 0.05
+    assert (
+        np.asarray(rows.episodes.ret).mean(axis=1)[-5:].mean()
+        > np.asarray(rows.episodes.ret).mean(axis=1)[:5].mean() + 0.05
+    )
 
 
 def test_soft_control_is_the_papers_rule_on_the_belief_about_the_mean_policy() -> None:

@@ -129,7 +129,7 @@ def test_a_repetition_matches(certificate):
         (("findings", 0, "constraint"), "P>=0.9 [ F target ]", "findings.0.constraint"),
         (("mean_return",), 0.0, "mean_return"),
         (("guarantee", "wrongly_satisfied"), 1e-6, "guarantee.wrongly_satisfied"),
-        (("seed",), 6, "findings.0"),
+        (("seed",), 6, "looks.0.seed"),
         (("max_episodes",), 3, "verdict"),
         (("method",), "bayes", "guarantee.kind"),
         (("parameters", "horizon"), 9, "mean_return"),

@@ -15,7 +15,6 @@ from psyco.cli.common import console, status
 from psyco.paper import runs
 from psyco.paper.claims import Claim, Outcome, summary
 from psyco.paper.experiments import NAMES
-from psyco.paper.reproduce import reproduce as run_reproduction
 
 COLOUR = {Outcome.HOLDS: "green", Outcome.FAILS: "red", Outcome.OPEN: "yellow"}
 
@@ -45,6 +44,8 @@ def reproduce(
 
     Example: `psyco reproduce --quick`
     """
+    from psyco.paper.reproduce import reproduce as run_reproduction  # imports matplotlib
+
     folder = out or Path("reproduction-quick" if quick else "reproduction")
     size: dict[str, Any] = {"episodes": episodes, "repetitions": repetitions, "quick": quick}
     try:

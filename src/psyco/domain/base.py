@@ -188,15 +188,18 @@ class Domain(Protocol):
 class CompiledDomain(Domain, Protocol):
     """A simulator as pure functions, which JAX compiles.
 
-    It may also have a method `draw(key)`: all randomness of one step, drawn ahead. Then `step` is given what
-    `draw` returned instead of a key, and the draws of a whole episode are made at once, which is faster.
+    It may also have a method `draw(key)`: the randomness of all steps of an episode, drawn at once, which is faster;
+    arrays whose first axis is the horizon. Then `step` is given its entry of them instead of a key.
     """
 
     def reset(self, key: Array) -> State:
         """A random initial state."""
 
-    def step(self, key: Array, state: State, action: Array) -> tuple[State, Array, Array]:
-        """The next state, the reward `[]` for reaching it, and whether the episode ends there `[]` bool."""
+    def step(self, key: Array, state: State, action: Array) -> tuple[State, Array, Array | bool]:
+        """The next state, the reward `[]` for reaching it, and whether the episode ends there `[]` bool.
+
+        Where episodes always last to the horizon, a plain `False` says so and makes them cheaper.
+        """
 
     def observe(self, state: State) -> Array:
         """What the policy sees, `[observation_size]`."""

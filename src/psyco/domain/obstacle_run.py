@@ -65,8 +65,8 @@ class ObstacleRun:
         return RunState(agent, obstacle, jnp.int32(0))
 
     def draw(self, key: Array) -> Array:
-        """The obstacle's random move."""
-        return jax.random.randint(key, (), 0, len(MOVES))
+        """The obstacle's random moves `[horizon]`."""
+        return jax.random.randint(key, (self.horizon,), 0, len(MOVES))
 
     def step(self, drawn: Array, state: RunState, action: Array) -> tuple[RunState, Array, Array]:
         """T(s, a), clipped to the grid; every step costs 1 and the target ends the episode."""

@@ -78,11 +78,11 @@ class ParticleDance:
         return DanceState(agent, particle, rest, rest, jnp.int32(0))
 
     def draw(self, key: Array) -> Array:
-        """The particle's random acceleration `[2]`."""
+        """The particle's random accelerations `[horizon, 2]`."""
         a = self.max_acceleration
-        return jax.random.uniform(key, (2,), minval=-a, maxval=a)
+        return jax.random.uniform(key, (self.horizon, 2), minval=-a, maxval=a)
 
-    def step(self, push: Array, state: DanceState, action: Array) -> tuple[DanceState, Array, Array]:
+    def step(self, push: Array, state: DanceState, action: Array) -> tuple[DanceState, Array, bool]:
         """T(s, a), with every value clipped to its box; the reward is the negative distance."""
         particle_velocity = jnp.clip(state.particle_velocity + push, -self.max_speed, self.max_speed)
         particle = jnp.clip(state.particle + particle_velocity, -self.size, self.size)
@@ -91,7 +91,7 @@ class ParticleDance:
         distance = _distance(agent, particle)
         collisions = state.collisions + (distance < self.d_min).astype(jnp.int32)
         nxt = DanceState(agent, particle, agent_velocity, particle_velocity, collisions)
-        return nxt, -distance, jnp.bool_(False)
+        return nxt, -distance, False
 
     def observe(self, state: DanceState) -> Array:
         """Positions, then velocities, agent first."""

@@ -21,20 +21,18 @@ class Proposal(NamedTuple):
     )
 
 
-class Generation(NamedTuple):
-    """What one generation looked like: a row of the metrics table, per demand where `[K]`."""
+class Weighing(NamedTuple):
+    """What a learner made of a generation's episodes."""
 
-    ret: Array  # [] mean return
-    length: Array  # [] mean episode length
-    satisfied: Array  # [] share of episodes that satisfy all demands
     lam: Array  # [] weight of return
-    ret_satisfying: Array  # [] mean return of satisfying episodes, NaN without any
-    ret_violating: Array  # []
-    cost_satisfying: Array  # [] mean total cost of satisfying episodes
-    cost_violating: Array  # []
-    cost: Array  # [K] mean cost
-    share: Array  # [K] satisfied share
-    c_sat: Array  # [K] confidence
+    c_sat: Array  # [K] confidence that each demand is met
+
+
+class Generation(NamedTuple):
+    """What one generation looked like; from it comes a row of the metrics table."""
+
+    episodes: Episodes
+    weighing: Weighing
 
 
 class Learner(Protocol):
@@ -57,7 +55,7 @@ class Learner(Protocol):
 
     def update(
         self, state: LearnerState, proposal: Proposal, episodes: Episodes
-    ) -> tuple[LearnerState, Generation]:
+    ) -> tuple[LearnerState, Weighing]:
         """Learn from their episodes."""
 
     def deployed(self, state: LearnerState) -> Array:

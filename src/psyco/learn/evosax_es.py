@@ -12,10 +12,9 @@ from jax import Array
 
 from psyco.domain.base import suggest
 from psyco.errors import RunError
-from psyco.learn.base import Generation, Proposal
+from psyco.learn.base import Proposal, Weighing
 from psyco.learn.belief import Belief, single_precision
 from psyco.learn.safe_es import SafeES
-from psyco.learn.snes import summarize
 from psyco.rollout.episodes import Episodes
 
 # Those with a mean that can be deployed and a spread that can be set; evosax's own names.
@@ -112,7 +111,7 @@ class EvosaxES:
 
     def update(
         self, state: EvosaxState, proposal: Proposal, episodes: Episodes
-    ) -> tuple[EvosaxState, Generation]:
+    ) -> tuple[EvosaxState, Weighing]:
         """Steer as safe-es does, and tell the strategy the scores; evosax minimises."""
         belief, c_sat, each = self._steering.steer(
             state.belief, state.lam, state.generation, episodes.satisfied[self.population :]
@@ -122,9 +121,8 @@ class EvosaxES:
             asked, key = proposal.memo
             strategy, params = self._strategy(proposal.theta.shape[1])
             told, _ = strategy.tell(key, proposal.theta[: self.population], -score, asked, params)
-            share = jnp.mean(episodes.satisfied, axis=0, dtype=jnp.float32)
             moved = EvosaxState(told, belief, each, state.generation + 1)
-            return moved, summarize(episodes, share, c_sat, lam)
+            return moved, Weighing(lam, c_sat)
 
     def deployed(self, state: EvosaxState) -> Array:
         """The mean of the search distribution."""

@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from psyco.learn.base import Generation, Learner, LearnerState, Proposal
+from psyco.learn.base import Learner, LearnerState, Proposal, Weighing
 from psyco.learn.belief import single_precision
 from psyco.rollout.episodes import Episodes
 
@@ -62,11 +62,9 @@ class Keeping:
         """As the learner has it."""
         return self.inner.propose(key, state.inner)
 
-    def update(
-        self, state: KeptState, proposal: Proposal, episodes: Episodes
-    ) -> tuple[KeptState, Generation]:
+    def update(self, state: KeptState, proposal: Proposal, episodes: Episodes) -> tuple[KeptState, Weighing]:
         """Learn, then keep what would be deployed if it is time for it."""
-        inner, row = self.inner.update(state.inner, proposal, episodes)
+        inner, weighing = self.inner.update(state.inner, proposal, episodes)
         with single_precision():
             number = state.generation + 1
             # Counted from the end, so that the last generation is always kept.
@@ -76,7 +74,7 @@ class Keeping:
             made = jnp.where(late, number, state.made[slot])
             return KeptState(
                 inner, state.theta.at[slot].set(theta), state.made.at[slot].set(made), number
-            ), row
+            ), weighing
 
     def deployed(self, state: KeptState) -> Array:
         """As the learner has it."""

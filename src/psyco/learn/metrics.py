@@ -7,22 +7,12 @@ import io
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 from numpy.typing import NDArray
 
 from psyco.learn.base import Generation
 
-# Column names of the fields of Generation that are one number per row.
-SCALARS = {
-    "return": "ret",
-    "length": "length",
-    "satisfied": "satisfied",
-    "lambda": "lam",
-    "return_satisfying": "ret_satisfying",
-    "return_violating": "ret_violating",
-    "cost_satisfying": "cost_satisfying",
-    "cost_violating": "cost_violating",
-}
 VERIFICATION = ("verified_confidence", "verified_share", "verified_return", "verified_episodes", "verdict")
 
 
@@ -66,20 +56,30 @@ class Metrics(Mapping[str, NDArray[Any]]):
 
 
 def tabulate(generations: Generation, *, first: int, episodes_per_generation: int) -> Metrics:
-    """Rows for generations first, first+1, ..., with nothing verified yet."""
-    count, demands = np.shape(generations.c_sat)
+    """Rows for generations first, first+1, ..., stacked `[G]`, with nothing verified yet."""
+    episodes, (lam, c_sat) = jax.tree.map(np.asarray, tuple(generations))
+    count, demands = c_sat.shape
+    cost = episodes.cost.sum(axis=2, dtype=np.float64)  # [G, B], as everything of an episode
+    good = episodes.satisfied.all(axis=2)
     columns: dict[str, NDArray[Any]] = {
         "generation": np.arange(first, first + count),
         "episodes": np.arange(first + 1, first + count + 1) * episodes_per_generation,
+        "return": episodes.ret.mean(axis=1, dtype=np.float64),
+        "length": episodes.length.mean(axis=1),
+        "satisfied": good.mean(axis=1),
+        "lambda": lam,
+        "return_satisfying": _mean_where(episodes.ret, good),
+        "return_violating": _mean_where(episodes.ret, ~good),
+        "cost_satisfying": _mean_where(cost, good),
+        "cost_violating": _mean_where(cost, ~good),
+        "cost": cost.mean(axis=1),
+        "c_sat": c_sat.min(axis=1, initial=1.0),
     }
-    columns |= {name: np.asarray(getattr(generations, field)) for name, field in SCALARS.items()}
-    columns["cost"] = np.asarray(generations.cost).sum(axis=1)
-    columns["c_sat"] = np.asarray(generations.c_sat).min(axis=1, initial=1.0)
     if demands > 1:
         for i in range(demands):
-            columns[f"satisfied[{i}]"] = np.asarray(generations.share)[:, i]
-            columns[f"cost[{i}]"] = np.asarray(generations.cost)[:, i]
-            columns[f"c_sat[{i}]"] = np.asarray(generations.c_sat)[:, i]
+            columns[f"satisfied[{i}]"] = episodes.satisfied[:, :, i].mean(axis=1)
+            columns[f"cost[{i}]"] = episodes.cost[:, :, i].mean(axis=1, dtype=np.float64)
+            columns[f"c_sat[{i}]"] = c_sat[:, i]
     for name in VERIFICATION:
         columns[name] = np.full(count, "", dtype="<U9") if name == "verdict" else np.full(count, np.nan)
     return Metrics(columns)
@@ -92,6 +92,13 @@ def concatenate(parts: list[Metrics]) -> Metrics:
         if parts
         else Metrics({})
     )
+
+
+def _mean_where(values: NDArray[Any], chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """The mean of the chosen values in each row, NaN where there are none."""
+    count = chosen.sum(axis=1)
+    total = np.where(chosen, values, 0.0).sum(axis=1)
+    return np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
 
 
 def _cell(value: Any) -> str:

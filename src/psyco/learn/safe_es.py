@@ -24,11 +24,10 @@ from jax import Array
 from psyco.errors import RunError
 from psyco.learn import belief as beliefs
 from psyco.learn import es
-from psyco.learn.base import Generation, Proposal
+from psyco.learn.base import Proposal, Weighing
 from psyco.learn.belief import Belief, single_precision
 from psyco.learn.calibration import Evidence, soft
 from psyco.learn.curriculum import risen
-from psyco.learn.snes import summarize
 from psyco.rollout.episodes import Episodes
 
 OPTIMIZERS = ("adam", "sgd")
@@ -139,11 +138,11 @@ class SafeES:
         """Offspring, then the mean policy itself."""
         pairs = self.population // 2
         if self.mirrored:
-            half = jax.random.normal(key, (pairs, state.theta.size), jnp.float32)
+            half = es.unit_noise(key, (pairs, state.theta.size))
             noise = jnp.concatenate([half, -half])
             own = jnp.tile(jnp.arange(pairs, dtype=jnp.int32), 2)
         else:
-            noise = jax.random.normal(key, (self.population, state.theta.size), jnp.float32)
+            noise = es.unit_noise(key, (self.population, state.theta.size))
             own = jnp.arange(self.population, dtype=jnp.int32)
         mean = jnp.broadcast_to(state.theta, (self.checks, state.theta.size))
         episode = jnp.concatenate([own, self.population + jnp.arange(self.checks, dtype=jnp.int32)])
@@ -151,7 +150,7 @@ class SafeES:
 
     def update(
         self, state: SafeESState, proposal: Proposal, episodes: Episodes
-    ) -> tuple[SafeESState, Generation]:
+    ) -> tuple[SafeESState, Weighing]:
         """Believe what the mean policy showed, weigh return against cost, move by what the offspring showed."""
         belief, c_sat, each = self.steer(
             state.belief, state.lam, state.generation, episodes.satisfied[self.population :]
@@ -161,8 +160,7 @@ class SafeES:
             ascent = score @ proposal.memo / (self.sigma * self.population)
             step, optimizer = self._transform().update(-ascent, state.optimizer)
             moved = SafeESState(state.theta + step, optimizer, belief, each, state.generation + 1)
-            share = jnp.mean(episodes.satisfied, axis=0, dtype=jnp.float32)
-            return moved, summarize(episodes, share, c_sat, lam)
+            return moved, Weighing(lam, c_sat)
 
     def steer(
         self, belief: Belief, lam: Array, generation: Array, shown: Array

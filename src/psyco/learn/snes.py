@@ -11,7 +11,7 @@ from jax import Array
 from psyco.errors import RunError
 from psyco.learn import belief as beliefs
 from psyco.learn import es
-from psyco.learn.base import Generation, Proposal
+from psyco.learn.base import Proposal, Weighing
 from psyco.learn.belief import Belief, single_precision
 from psyco.learn.calibration import CALIBRATIONS, Evidence
 from psyco.learn.curriculum import risen
@@ -75,9 +75,7 @@ class SNES:
         noise = es.ask(key, state.es, population=self.population)
         return Proposal(es.offspring(state.es, noise, sigma=self.sigma), noise)
 
-    def update(
-        self, state: SNESState, proposal: Proposal, episodes: Episodes
-    ) -> tuple[SNESState, Generation]:
+    def update(self, state: SNESState, proposal: Proposal, episodes: Episodes) -> tuple[SNESState, Weighing]:
         """Lines 11-18: count, believe, weigh, move."""
         c_req = jnp.asarray(self.c_req, jnp.float32)
         demanded = self._demanded(state.es.generation)
@@ -94,7 +92,7 @@ class SNES:
             values = es.normalize(jnp.vstack([self.sign * episodes.ret, episodes.cost.T]))  # lines 15-16
             score = jnp.concatenate([lam[None], (lam - 1.0) * weight]) @ values  # lines 17-18 in one
             moved = es.tell(state.es, proposal.memo, score, alpha=self.alpha, sigma=self.sigma)
-            return SNESState(moved, belief), summarize(episodes, share, c_sat, lam)
+            return SNESState(moved, belief), Weighing(lam, c_sat)
 
     def deployed(self, state: SNESState) -> Array:
         """The mean of the search distribution."""
@@ -117,28 +115,3 @@ class SNES:
             return jnp.ones(len(self.p_req), jnp.float32)
         gap = beliefs.shortfall(belief, p_req) + jnp.float32(1e-9)
         return gap / gap.sum()
-
-
-def summarize(episodes: Episodes, share: Array, c_sat: Array, lam: Array) -> Generation:
-    """The metrics row of a generation."""
-    good = jnp.all(episodes.satisfied, axis=1)
-    split = jnp.stack([good, ~good]).astype(jnp.float32)  # [2, B] satisfying, violating
-    of_each = jnp.stack([jnp.ones_like(episodes.ret), episodes.ret, episodes.cost.sum(axis=1)])
-    (n, n_bad), (ret, ret_bad), (cost, cost_bad) = of_each @ split.T  # [3, 2] count, return, cost
-    return Generation(
-        ret=(ret + ret_bad) / len(good),
-        length=jnp.mean(episodes.length, dtype=jnp.float32),
-        satisfied=n / len(good),
-        lam=lam,
-        ret_satisfying=_ratio(ret, n),
-        ret_violating=_ratio(ret_bad, n_bad),
-        cost_satisfying=_ratio(cost, n),
-        cost_violating=_ratio(cost_bad, n_bad),
-        cost=episodes.cost.mean(axis=0),
-        share=share,
-        c_sat=c_sat,
-    )
-
-
-def _ratio(total: Array, count: Array) -> Array:
-    return jnp.where(count > 0, total / jnp.maximum(count, 1), jnp.nan)

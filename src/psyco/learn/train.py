@@ -1,6 +1,8 @@
-"""One generation, two drivers: under `lax.scan` for compiled domains, in a host loop for the others."""
+"""One generation, two drivers: a compiled loop for compiled domains, in a host loop for the others."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,22 +10,32 @@ import numpy as np
 from jax import Array
 
 from psyco.errors import EpisodeError
-from psyco.learn.base import Generation, Learner, LearnerState, Proposal
+from psyco.learn.base import Generation, Learner, LearnerState, Proposal, Weighing
 from psyco.learn.belief import double_precision, single_precision
-from psyco.rollout.episodes import Episodes, Sampler, Stream, episode_keys, stream_key
+from psyco.rollout.episodes import COMPILER, Episodes, Sampler, episode_keys
 
 
 def train(
-    learner: Learner, sampler: Sampler, key: Array, state: LearnerState, *, first: int, generations: int
+    learner: Learner,
+    sampler: Sampler,
+    key: Array,
+    state: LearnerState,
+    *,
+    first: int,
+    generations: int,
+    most: int | None = None,
 ) -> tuple[LearnerState, Generation]:
     """Run generations first, first+1, ...; returns the new state and what each looked like, stacked `[G]`.
 
     The result depends on `key`, the generations' numbers and nothing else: running 2 x 50 generations is
-    running 100, wherever and on however many devices or workers.
+    running 100, wherever and on however many devices or workers. Calls with the same `most`, by default the number
+    of generations itself, share one compiled program.
     """
     with double_precision():
         if sampler.compiled:
-            return _scan(learner, sampler, generations, key, state, np.int32(first))
+            most = generations if most is None else most
+            state, seen = _loop(learner, sampler, most, key, state, np.int32(first), np.int32(generations))
+            return state, jax.tree.map(lambda rows: rows[:generations], jax.device_get(seen))
         rows: list[Generation] = []
         for generation in range(first, first + generations):
             proposal, keys = _propose(learner, key, state, np.int32(generation))
@@ -33,8 +45,8 @@ def train(
             except EpisodeError as error:
                 error.learned = (state, _stack(rows)) if rows else None
                 raise
-            state, row = _update(learner, state, proposal, episodes)
-            rows.append(jax.device_get(row))
+            state, weighing = _update(learner, state, proposal, episodes)
+            rows.append(jax.device_get(Generation(episodes, weighing)))
         return state, _stack(rows)
 
 
@@ -42,34 +54,63 @@ def _stack(rows: list[Generation]) -> Generation:
     return jax.tree.map(lambda *values: np.stack(values), *rows)
 
 
-@jax.jit(static_argnums=(0, 1, 2))
-def _scan(
-    learner: Learner, sampler: Sampler, generations: int, key: Array, state: LearnerState, first: Array
+@jax.jit(static_argnums=(0, 1, 2), compiler_options=COMPILER)
+def _loop(
+    learner: Learner,
+    sampler: Sampler,
+    most: int,
+    key: Array,
+    state: LearnerState,
+    first: Array,
+    generations: Array,
 ) -> tuple[LearnerState, Generation]:
-    def generation(state: LearnerState, number: Array) -> tuple[LearnerState, Generation]:
-        with single_precision():
-            proposal, keys = _plan(learner, key, state, number)
-            episodes = sampler(proposal.theta, keys)
-        return learner.update(state, proposal, episodes)
+    """Up to `most` generations; rows beyond `generations` are empty."""
 
-    return jax.lax.scan(generation, state, first + jnp.arange(generations, dtype=jnp.int32))
+    def generation(state: LearnerState, keys: _Keys) -> tuple[LearnerState, Generation]:
+        with single_precision():
+            proposal, own = _plan(learner, keys, state)
+            episodes = sampler(proposal.theta, own)
+        state, weighing = learner.update(state, proposal, episodes)
+        return state, Generation(episodes, weighing)
+
+    def step(i: Array, so_far: tuple[LearnerState, Generation]) -> tuple[LearnerState, Generation]:
+        state, rows = so_far
+        state, row = generation(state, jax.tree.map(lambda key: key[i], keys))
+        return state, jax.tree.map(lambda rows, row: rows.at[i].set(row), rows, row)
+
+    with single_precision():
+        numbers = first + jnp.arange(most, dtype=jnp.int32)
+        keys = jax.vmap(lambda number: _keys(learner, key, number))(numbers)  # cheaper all at once
+    one = jax.eval_shape(generation, state, jax.tree.map(lambda key: key[0], keys))[1]
+    rows = jax.tree.map(lambda x: jnp.zeros((most, *x.shape), x.dtype), one)
+    return jax.lax.fori_loop(0, generations, step, (state, rows))
 
 
 @jax.jit(static_argnums=0)
 def _propose(learner: Learner, key: Array, state: LearnerState, number: Array) -> tuple[Proposal, Array]:
     with single_precision():
-        return _plan(learner, key, state, number)
+        return _plan(learner, _keys(learner, key, number), state)
 
 
 @jax.jit(static_argnums=0)
 def _update(
     learner: Learner, state: LearnerState, proposal: Proposal, episodes: Episodes
-) -> tuple[LearnerState, Generation]:
+) -> tuple[LearnerState, Weighing]:
     return learner.update(state, proposal, episodes)
 
 
-def _plan(learner: Learner, key: Array, state: LearnerState, number: Array) -> tuple[Proposal, Array]:
-    noise_key, sample_key = jax.random.split(stream_key(key, Stream.TRAIN, number))
-    proposal = learner.propose(noise_key, state)
-    keys = episode_keys(sample_key, 0, learner.episodes_per_generation)
-    return proposal, keys if proposal.episode is None else keys[proposal.episode]
+class _Keys(NamedTuple):
+    """The randomness of one generation."""
+
+    learner: Array  # []
+    episodes: Array  # [B]
+
+
+def _keys(learner: Learner, key: Array, number: Array) -> _Keys:
+    own, episodes = episode_keys(key, 2 * number, 2)  # two keys for each generation
+    return _Keys(own, episode_keys(episodes, 0, learner.episodes_per_generation))
+
+
+def _plan(learner: Learner, keys: _Keys, state: LearnerState) -> tuple[Proposal, Array]:
+    proposal = learner.propose(keys.learner, state)
+    return proposal, keys.episodes if proposal.episode is None else keys.episodes[proposal.episode]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy import special
 
 LEVEL = 0.95  # of every interval
 
@@ -97,7 +97,7 @@ def mean_of(values: ArrayLike, *, share: bool = False) -> Estimate:
     x = x[np.isfinite(x)]
     if len(x) < 2:
         return Estimate(float(x.sum()) if len(x) else math.nan, -math.inf, math.inf)
-    half = stats.t.ppf((1 + LEVEL) / 2, len(x) - 1) * x.std(ddof=1) / math.sqrt(len(x))
+    half = special.stdtrit(len(x) - 1, (1 + LEVEL) / 2) * x.std(ddof=1) / math.sqrt(len(x))
     low, high = x.mean() - half, x.mean() + half
     return Estimate(
         float(x.mean()), float(max(0.0, low) if share else low), float(min(1.0, high) if share else high)
@@ -107,7 +107,7 @@ def mean_of(values: ArrayLike, *, share: bool = False) -> Estimate:
 def posterior_of(satisfied: int, episodes: int) -> Estimate:
     """The share of episodes and the central credible interval of its probability, from a uniform prior."""
     tail = (1 - LEVEL) / 2
-    low, high = stats.beta.ppf((tail, 1 - tail), satisfied + 1, episodes - satisfied + 1)
+    low, high = special.betaincinv(satisfied + 1, episodes - satisfied + 1, (tail, 1 - tail))
     return Estimate(satisfied / episodes, float(low), float(high))
 
 

@@ -98,16 +98,16 @@ def _run(
         action = act(now.state)
         state, reward, done = domain.step(drawn, now.state, action)
         reward = jnp.asarray(reward, jnp.float32)
-        nxt = _Moment(state, ~done, reward, now.ret + reward, action, now.length + 1)
-        nxt = jax.tree.map(lambda new, old: jnp.where(now.alive, new, old), nxt, now)
+        nxt = _Moment(state, jnp.logical_not(done), reward, now.ret + reward, action, now.length + 1)
+        if done is not False:  # else no episode ends early, and nothing ever stands still
+            nxt = jax.tree.map(lambda new, old: jnp.where(now.alive, new, old), nxt, now)
         return nxt, _signals(domain, nxt, wanted)
 
     start = domain.reset(key_reset)
     zero = jnp.float32(0)
     first = _Moment(start, jnp.bool_(True), zero, zero, act(start), jnp.int32(0))
-    keys = jax.random.split(key_steps, domain.horizon)
     # Random numbers are cheap all at once and dear one step at a time.
-    draws = jax.vmap(domain.draw)(keys) if hasattr(domain, "draw") else keys
+    draws = domain.draw(key_steps) if hasattr(domain, "draw") else jax.random.split(key_steps, domain.horizon)
     last, rest = jax.lax.scan(step, first, draws)
     # The action of a moment is the one that led to it; the first moment shows the first action.
     signals = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), _signals(domain, first, wanted), rest)

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, special
+from scipy import special
 
 from psyco.verification.base import Counts, Guarantee, Task, decisions, percent
 
@@ -45,6 +45,8 @@ def swapped(counts: Counts) -> Counts:
 
 def lower_bound(counts: Counts, delta: float) -> float:
     """The a with E(a) = 1/δ: the chance that the true probability ever lies below it is at most δ."""
+    from scipy.optimize import brentq  # takes long to import
+
     if counts.satisfied == 0 or delta >= 1.0:
         return 0.0
 
@@ -54,7 +56,7 @@ def lower_bound(counts: Counts, delta: float) -> float:
     share = counts.satisfied / (counts.satisfied + counts.violated)
     low, high = np.log(1e-300), np.log(min(share, np.nextafter(1.0, 0.0)))
     # At the share itself the evidence is at most 1, at 0 it is infinite.
-    return float(np.exp(optimize.brentq(excess, low, high, xtol=1e-15)))
+    return float(np.exp(brentq(excess, low, high, xtol=1e-15)))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import signal, special
+from scipy import special
 
 from psyco.errors import RunError
 from psyco.verification.anytime import lower_bound, swapped
@@ -62,6 +62,8 @@ def crossing_probability(needed: NDArray[np.int64], p: float) -> float:
     Column by column: `arrive[s]` is the chance of getting to v violations with s successes without having crossed. At a
     fixed v successes come one by one, `alive[s] = arrive[s] + p alive[s-1]`, a recursive filter.
     """
+    from scipy.signal import lfilter  # takes long to import, and few runs need it
+
     cap = len(needed) - 1
     crossed = 0.0
     arrive = np.zeros(cap + 1)
@@ -71,7 +73,7 @@ def crossing_probability(needed: NDArray[np.int64], p: float) -> float:
             break
         if target == 0:
             return 1.0
-        alive = signal.lfilter([1.0], [1.0, -p], arrive[:target])
+        alive = lfilter([1.0], [1.0, -p], arrive[:target])
         crossed += p * alive[-1]
         arrive[:target] = (1.0 - p) * alive
     return crossed

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize
 
 from psyco.domain.base import Domain
 from psyco.errors import RunError
@@ -117,6 +116,8 @@ def _mix(
 ) -> _Mixture:
     """The best mixture of policies: least violation of the constraints, or best return without any."""
     returns = sign * np.array([c.expected_return for c in columns])
+    from scipy.optimize import linprog  # takes long to import
+
     probabilities = np.array([c.probabilities for c in columns]).reshape(len(columns), -1)
     sides = [
         (k, way, bound)
@@ -129,7 +130,7 @@ def _mix(
     cost = np.concatenate(
         [np.zeros(len(columns)) if feasibility else -returns, np.ones(len(sides)) * feasibility]
     )
-    solved = optimize.linprog(
+    solved = linprog(
         cost,
         A_ub=np.concatenate([rows, slack], axis=1) if sides else None,
         b_ub=[bound for *_, bound in sides] if sides else None,

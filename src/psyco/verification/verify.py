@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from psyco.domain.base import Domain, parameters
 from psyco.errors import RequirementError, RunError
 from psyco.foreign import AnyPolicy, as_policy
-from psyco.rollout.episodes import Episodes, Sampler, Stream, episode_keys, stream_key
+from psyco.rollout.episodes import COMPILER, Episodes, Sampler, Stream, episode_keys, stream_key
 from psyco.rollout.sampler import make_sampler, on_workers
 from psyco.spec.formula import Requirement
 from psyco.spec.parse import parse
@@ -273,6 +273,6 @@ def check_seed(seed: int) -> int:
     return int(seed)
 
 
-@jax.jit(static_argnums=(0, 1))
+@jax.jit(static_argnums=(0, 1), compiler_options=COMPILER)
 def _batch(sampler: Sampler, count: int, theta: Array, key: Array, first: Array) -> Episodes:
     return sampler(jnp.broadcast_to(theta, (count, theta.size)), episode_keys(key, first, count))

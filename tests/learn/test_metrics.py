@@ -1,0 +1,68 @@
+"""The metrics table, against the same figures written out."""
+
+import jax
+import numpy as np
+import pytest
+
+from psyco.learn.base import Generation, Weighing
+from psyco.learn.metrics import concatenate, tabulate
+from psyco.rollout.episodes import Episodes
+
+
+def generations(count=3, size=4, demands=2, seed=0):
+    rng = np.random.default_rng(seed)
+    satisfied = rng.random((count, size, demands)) < 0.6
+    satisfied[0] = True  # a generation without violations
+    cost = np.where(satisfied, 0.0, rng.integers(1, 5, satisfied.shape)).astype(np.float32)
+    ret = rng.normal(size=(count, size)).astype(np.float32)
+    length = rng.integers(1, 50, (count, size)).astype(np.int32)
+    weighing = Weighing(rng.random(count, np.float32), rng.random((count, demands), np.float32))
+    return Generation(Episodes(ret, cost, satisfied, length), weighing)
+
+
+def test_a_row_is_what_its_generation_shows():
+    seen = generations()
+    table = tabulate(seen, first=7, episodes_per_generation=4)
+    assert table["generation"].tolist() == [7, 8, 9]
+    assert table["episodes"].tolist() == [32, 36, 40]
+    for g in range(3):
+        e = [x[g] for x in seen.episodes]
+        good = [all(row) for row in e[2]]
+        total = [float(sum(row)) for row in e[1]]
+        expected = {
+            "return": np.mean(e[0]),
+            "length": np.mean(e[3]),
+            "satisfied": np.mean(good),
+            "lambda": seen.weighing.lam[g],
+            "cost": np.mean(total),
+            "c_sat": min(seen.weighing.c_sat[g]),
+            "satisfied[1]": np.mean(e[2][:, 1]),
+            "cost[0]": np.mean(e[1][:, 0]),
+            "c_sat[1]": seen.weighing.c_sat[g][1],
+        }
+        for side, wanted in (("satisfying", True), ("violating", False)):
+            mine = [i for i in range(4) if good[i] is wanted]
+            expected[f"return_{side}"] = np.mean([e[0][i] for i in mine]) if mine else np.nan
+            expected[f"cost_{side}"] = np.mean([total[i] for i in mine]) if mine else np.nan
+        for name, value in expected.items():
+            assert table[name][g] == pytest.approx(value, rel=1e-6, nan_ok=True), name
+    assert np.isnan(table["return_violating"][0])
+    assert table["verdict"].tolist() == ["", "", ""]
+
+
+def test_without_demands_everything_is_satisfied_and_nothing_costs():
+    table = tabulate(generations(demands=0), first=0, episodes_per_generation=4)
+    assert table["satisfied"].tolist() == [1.0] * 3
+    assert table["cost"].tolist() == [0.0] * 3
+    assert table["c_sat"].tolist() == [1.0] * 3
+    assert np.isnan(table["return_violating"]).all()
+
+
+def test_tables_below_each_other_are_one_table():
+    seen = generations()
+    whole = tabulate(seen, first=0, episodes_per_generation=4)
+    parts = [
+        tabulate(jax.tree.map(lambda x, s=s: x[s], seen), first=first, episodes_per_generation=4)
+        for s, first in ((slice(0, 2), 0), (slice(2, 3), 2))
+    ]
+    assert concatenate(parts).to_csv() == whole.to_csv()
