@@ -29,7 +29,7 @@ def train(
             proposal, keys = _propose(learner, key, state, np.int32(generation))
             try:
                 with single_precision():
-                    episodes = sampler(proposal.theta, keys)
+                    episodes = _play(sampler, proposal, keys)
             except EpisodeError as error:
                 error.learned = (state, _stack(rows)) if rows else None
                 raise
@@ -49,7 +49,7 @@ def _scan(
     def generation(state: LearnerState, number: Array) -> tuple[LearnerState, Generation]:
         with single_precision():
             proposal, keys = _plan(learner, key, state, number)
-            episodes = sampler(proposal.theta, keys)
+            episodes = _play(sampler, proposal, keys)
         return learner.update(state, proposal, episodes)
 
     return jax.lax.scan(generation, state, first + jnp.arange(generations, dtype=jnp.int32))
@@ -66,6 +66,12 @@ def _update(
     learner: Learner, state: LearnerState, proposal: Proposal, episodes: Episodes
 ) -> tuple[LearnerState, Generation]:
     return learner.update(state, proposal, episodes)
+
+
+def _play(sampler: Sampler, proposal: Proposal, keys: Array) -> Episodes:
+    if proposal.std is None:
+        return sampler(proposal.theta, keys)
+    return sampler.explore(proposal.theta, proposal.std, keys)
 
 
 def _plan(learner: Learner, key: Array, state: LearnerState, number: Array) -> tuple[Proposal, Array]:
