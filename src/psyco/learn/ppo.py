@@ -105,7 +105,7 @@ class PPO:
     epochs: int = 4
     minibatches: int = 4
     clip: float = 0.2
-    discount: float = 0.99
+    discount: float = 0.95
     smoothing: float = 0.95
     std: float = 0.5
     std_end: float = 0.3
