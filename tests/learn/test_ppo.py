@@ -158,10 +158,10 @@ def test_severity_and_selection_work_with_it() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"population": -1}, "population must be at least 1"),
+        ({"population": -2}, "population must be at least 1"),
         ({"checks": -1}, "checks must be at least 1"),
-        ({"epochs": 0}, "epochs must be at least 1"),
-        ({"alpha": 0.0}, "alpha must be positive"),
+        ({"epochs": -1}, "epochs must be at least 1"),
+        ({"alpha": -1.0}, "alpha must be positive"),
         ({"std_end": 0.0}, "std_end must be positive"),
         ({"discount": 1.5}, "discount must be from 0 to 1"),
         ({"smoothing": -0.1}, "smoothing must be from 0 to 1"),
@@ -172,6 +172,13 @@ def test_severity_and_selection_work_with_it() -> None:
 def test_bad_options_are_named(options: dict, words: str) -> None:
     with pytest.raises(RunError, match=words):
         PPO(**ONE, **options)
+
+
+def test_few_generations_make_more_of_each() -> None:
+    made = [PPO(**ONE, budget=budget, population=20, checks=2) for budget in (1100, 22_000, 60_000)]
+    assert [learner.epochs for learner in made] == [10, 4, 4]
+    assert [learner.alpha for learner in made] == pytest.approx([0.001 * 10**0.5, 0.001, 0.001])
+    assert PPO(**ONE, budget=1100, epochs=3, alpha=0.5).epochs == 3
 
 
 def test_it_needs_to_know_the_network() -> None:

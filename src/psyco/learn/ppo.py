@@ -78,8 +78,9 @@ class PPO:
         budget: training episodes of the whole run; rate, noise and demand follow schedules over them.
         population: exploring episodes per generation; 0: what gives about 1500 generations, from 20 to 200.
         checks: episodes without noise in each generation, which feed belief and λ; 0: a tenth of the population.
-        alpha: learning rate of Adam at the beginning; it falls to 0 along a cosine.
-        epochs: how often each step is learned from.
+        alpha: learning rate of Adam at the beginning, which falls to 0 along a cosine; 0: by the number of generations,
+            from 0.001 for a thousand to 0.003 for a hundred.
+        epochs: how often each step is learned from; 0: likewise, from 4 to 10.
         minibatches: into how many parts each epoch is cut.
         clip: how far the odds of a disturbed score may move in one generation before it no longer counts.
         discount: of later rewards and costs.
@@ -101,8 +102,8 @@ class PPO:
     budget: int = 60_000
     population: int = 0
     checks: int = 0
-    alpha: float = 0.001
-    epochs: int = 4
+    alpha: float = 0.0
+    epochs: int = 0
     minibatches: int = 4
     clip: float = 0.2
     discount: float = 0.95
@@ -122,9 +123,12 @@ class PPO:
             object.__setattr__(self, "population", min(max(self.budget // 1500, 20), 200))
         if self.checks == 0:
             object.__setattr__(self, "checks", max(2, self.population // 10))
-        for name in ("population", "checks", "epochs", "minibatches", "critic"):
-            if getattr(self, name) < 1:
-                raise RunError(f"{name} must be at least 1, got {getattr(self, name)}")
+        self._check_whole("population", "checks", "minibatches", "critic")
+        # Few generations must make more of each.
+        few = 1000 / max(self.generations, 1)
+        object.__setattr__(self, "alpha", self.alpha or 0.001 * min(max(few, 1.0), 10.0) ** 0.5)
+        object.__setattr__(self, "epochs", self.epochs or round(min(max(4 * few, 4), 10)))
+        self._check_whole("epochs")
         for name in ("alpha", "clip", "std", "std_end", "reach"):
             if not getattr(self, name) > 0:
                 raise RunError(f"{name} must be positive, got {getattr(self, name)}")
@@ -133,6 +137,11 @@ class PPO:
                 raise RunError(f"{name} must be from 0 to 1, got {getattr(self, name)}")
         object.__setattr__(self, "gain", self.gain or default_gain(self.generations))
         _ = self._steering  # checks the options that are its own
+
+    def _check_whole(self, *names: str) -> None:
+        for name in names:
+            if getattr(self, name) < 1:
+                raise RunError(f"{name} must be at least 1, got {getattr(self, name)}")
 
     @property
     def episodes_per_generation(self) -> int:
