@@ -100,15 +100,16 @@ def test_it_climbs_and_minimises_where_that_is_wanted() -> None:
 
 
 def test_it_stays_within_the_requirement_and_takes_what_that_leaves() -> None:
-    """At most 0.3 in each of 10 steps: a return of 3, if every step is as high as it may be."""
+    """At most 0.3 in each of 10 steps is a return of at most 3; without the requirement it comes near 10."""
     requirement = "P>=0.9 [ G height <= 0.3 ] & C>=0.9"
-    learner, state, rows = learned(requirement, episodes=2200, gain=0.05)
+    learner, state, rows = learned(requirement, episodes=2200, gain=0.1, curriculum=0.0)
     domain = Hill()
     sampler = make_sampler(domain, learner.network, psyco.parse(requirement))
     theta = jnp.broadcast_to(learner.deployed(state), (200, state.theta.size))
     episodes = sampler(theta, jax.random.split(jax.random.key(9), 200))
     assert float(episodes.satisfied.mean()) > 0.9
-    assert 0.0 < float(episodes.ret.mean()) <= 3.0
+    assert float(rows.ret[:3].mean()) < -5.0
+    assert -3.0 < float(episodes.ret.mean()) <= 3.0
     assert float(rows.lam.min()) < 0.9 < float(rows.lam[0])
 
 

@@ -83,7 +83,7 @@ class PPO:
         epochs: how often each step is learned from; 0: likewise, from 4 to 10.
         minibatches: into how many parts each epoch is cut.
         clip: how far the odds of a disturbed score may move in one generation before it no longer counts.
-        discount: of later rewards and costs.
+        discount: of later rewards and costs; 0: from 0.95 for horizons up to 50 to 0.99 for those from 250 on.
         smoothing: λ of generalized advantage estimation, 0 trusts the critics, 1 the episodes.
         std: standard deviation of the noise on the scores at the beginning,
         std_end: and at the end of learning; in between it falls geometrically.
@@ -106,7 +106,7 @@ class PPO:
     epochs: int = 0
     minibatches: int = 4
     clip: float = 0.2
-    discount: float = 0.95
+    discount: float = 0.0
     smoothing: float = 0.95
     std: float = 0.5
     std_end: float = 0.3
@@ -203,7 +203,8 @@ class PPO:
 
         gained = jnp.concatenate([self.sign * trace.reward[..., None], trace.blame], axis=-1)  # [B, n, 1 + K]
         value = state.worth.mean + jnp.sqrt(state.worth.variance) * _expect(state.critics, x)
-        advantage = advantages(gained, value, trace.alive, discount=self.discount, smoothing=self.smoothing)
+        discount = self.discount or min(max(1.0 - 2.5 / steps, 0.95), 0.99)
+        advantage = advantages(gained, value, trace.alive, discount=discount, smoothing=self.smoothing)
         target = advantage + value
         worth = _followed(state.worth, target, trace.alive, state.generation)
 
