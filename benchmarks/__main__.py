@@ -9,6 +9,7 @@ import sys
 # name -> what it shows; each is a module here with a function `main`.
 BENCHMARKS = {
     "speed": "training steps per second against a plain NumPy loop and evosax",
+    "learner_speed": "training steps per second of each learner",
     "scaling": "time and memory against episodes, population and horizon",
     "learners": "certified share and return of each learner, 20 seeds (half an hour; not part of the default)",
     "ablation": "what each part of safe-es is worth, 10 seeds (hours; not part of the default)",

@@ -68,17 +68,19 @@ TABLE = {
         Row("particle-dance", "snes", 60_000, settings=LAST),
         Row("particle-dance", "snes", 60_000),
         Row("particle-dance", "safe-es", 60_000),
+        Row("particle-dance", "ppo", 60_000),
     ],
     "dance-long": [Row("particle-dance", "safe-es", 600_000)],
     "run": [
         Row("obstacle-run", "snes", 20_000, settings=LAST),
         Row("obstacle-run", "snes", 20_000),
         Row("obstacle-run", "safe-es", 20_000),
+        Row("obstacle-run", "ppo", 20_000),
     ],
     "gym": [
         Row(domain, learner, 2_000, requirement, FEW, 200)
         for domain, requirement in (("CartPole-v1", CARTPOLE), ("Pendulum-v1", PENDULUM))
-        for learner in ("snes", "safe-es")
+        for learner in ("snes", "safe-es", "ppo")
     ],
 }
 
@@ -156,7 +158,7 @@ def plot(kept: list[tuple[Row, list[Outcome]]], path: Path) -> None:
     figure, axes = plt.subplots(
         1, len(domains), figsize=(5.5 * len(domains), 4), squeeze=False, layout="constrained"
     )
-    colours = {"snes": "#D55E00", "safe-es": "#0072B2"}
+    colours = {"snes": "#D55E00", "safe-es": "#0072B2", "ppo": "#009E73"}
     for axis, domain in zip(axes[0], domains, strict=True):
         for row, outcomes in kept:
             if row.domain != domain or row.settings.get("candidates") == 1:

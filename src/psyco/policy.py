@@ -90,10 +90,16 @@ class Network:
         hidden = jax.nn.relu(_combine(x, parts[0]) + b1)
         return parts[1] @ hidden + b2
 
-    def act(self, actions: Actions, theta: Array, x: Array) -> Array:
-        """The action for one parameter vector `[D]` and one observation `[inputs]`."""
+    def act(self, actions: Actions, theta: Array, x: Array, disturbance: Array | None = None) -> Array:
+        """The action for one parameter vector `[D]` and one observation `[inputs]`.
+
+        A `disturbance` `[outputs]` is added to the scores; whoever explores does so there.
+        """
+        scores = self.scores(theta, x)
+        if disturbance is not None:
+            scores += disturbance
         # tanh keeps the order of scores, but in float32 large ones all become 1: choose before it.
-        return actions.decode(self.scores(theta, x) if actions.ranked else self(theta, x))
+        return actions.decode(scores if actions.ranked else jnp.tanh(scores))
 
     def parts(self, theta: Any) -> list[Any]:
         """Parameters `[..., D]` as arrays of `shapes`, each with the leading axes of theta."""

@@ -224,7 +224,9 @@ def prepare(
     if settings.scaling == "sampled" or (settings.scaling == "auto" and isinstance(domain, GymDomain)):
         network = scaled(network, domain, stream_key(settings.seed, Stream.SCALE))
     sampler = make_sampler(domain, network, requirement, devices=devices, severity=settings.severity)
-    learner = make_learner(settings.learner, requirement, budget=settings.episodes, **settings.options)
+    learner = make_learner(
+        settings.learner, requirement, network=network, budget=settings.episodes, **settings.options
+    )
     return Problem(domain, requirement, settings, network, sampler, learner)
 
 

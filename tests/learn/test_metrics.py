@@ -26,7 +26,7 @@ def test_a_row_is_what_its_generation_shows():
     assert table["generation"].tolist() == [7, 8, 9]
     assert table["episodes"].tolist() == [32, 36, 40]
     for g in range(3):
-        e = [x[g] for x in seen.episodes]
+        e = [x[g] for x in seen.episodes[:4]]
         good = [all(row) for row in e[2]]
         total = [float(sum(row)) for row in e[1]]
         expected = {

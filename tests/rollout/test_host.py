@@ -87,7 +87,7 @@ def test_the_company_of_an_episode_does_not_matter() -> None:
     for workers in (2, 3, 20):
         assert_same(dataclasses.replace(whole, workers=workers).run(theta, seeds), expected)
     backwards = whole.run(theta[::-1], seeds[::-1])
-    assert_same(Episodes(*(column[::-1] for column in backwards)), expected)
+    assert_same(jax.tree.map(lambda column: column[::-1], backwards), expected)
 
 
 def test_signals_are_those_of_the_environment_and_stay_at_the_end() -> None:

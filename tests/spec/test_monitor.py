@@ -292,6 +292,57 @@ def test_dividing_by_zero_is_decided_by_the_comparison():
     assert check_path("1 / 0 > 3", nothing).satisfied
 
 
+# ---- blame ----------------------------------------------------------------------------------------------------
+
+
+def blamed(formula, severity):
+    return compile_monitor([formula, Globally(formula), And((formula, Globally(formula)))], severity=severity)
+
+
+@settings(max_examples=150)
+@given(formulas() | state_formulas(), paths(), st.booleans())
+def test_blame_is_the_cost_spread_over_the_path(formula, path, severity):
+    monitor, signals = blamed(formula, severity), with_step(path)
+    _, cost = monitor(signals)
+    assume(cost.max() < 1e12)  # of larger ones a limit cuts off some
+    blame = monitor.blame(signals)
+    assert blame.shape == (len(path["x"]), 3)
+    assert (blame >= 0).all()
+    np.testing.assert_allclose(blame.sum(axis=0), cost, rtol=1e-9)
+
+
+@settings(max_examples=8)
+@given(state_formulas(), paths(min_size=6, max_size=6), st.booleans())
+def test_jax_and_numpy_blame_the_same(formula, path, severity):
+    monitor, signals = blamed(formula, severity), with_step(path)
+    on_device = monitor.blame({name: jnp.asarray(array) for name, array in signals.items()})
+    assert on_device.dtype == jnp.float32
+    np.testing.assert_allclose(monitor.blame(signals), on_device, rtol=1e-3, atol=1e-30)
+
+
+@pytest.mark.parametrize(
+    ("formula", "severity", "blame"),
+    [
+        ("G x <= 1", False, [0, 1, 0, 1, 1]),
+        ("G x <= 1", True, [0, 1, 0, 2, 3]),
+        ("G[2,3] x <= 1", False, [0, 0, 0, 1, 0]),
+        ("!F (x > 1)", False, [0, 1, 0, 1, 1]),
+        ("(G x <= 1) & (G<=1 x < 1)", False, [0, 2, 0, 1, 1]),
+        ("G (x <= 1 | X x <= 1)", False, [0, 0, 0, 0, 2]),  # about two states each: 3 and 4 are to blame
+        ("F x > 7", False, [0, 0, 0, 0, 1]),
+        ("G<=9 x <= 1", False, [0, 0, 0, 0, 8]),  # the last state repeats
+    ],
+)
+def test_blame_stands_where_a_state_fails_and_at_the_end_for_all_else(formula, severity, blame):
+    monitor = compile_monitor([parse_formula(formula)], severity=severity)
+    found = monitor.blame({"x": np.array([0.0, 2.0, 1.0, 3.0, 4.0])})
+    assert found[:, 0].tolist() == blame
+
+
+def test_nobody_is_to_blame_where_nothing_is_demanded():
+    assert compile_monitor([]).blame({"x": np.zeros((2, 3))}).shape == (2, 3, 0)
+
+
 # ---- inside compiled code --------------------------------------------------------------------------------------
 
 COMPILED = [

@@ -19,6 +19,7 @@ class Proposal(NamedTuple):
     episode: Array | None = (
         None  # [B] int32, which of the generation's episodes each row plays; None: its own
     )
+    std: Array | None = None  # [B, outputs] of noise on the scores; where given, episodes come with a trace
 
 
 class Weighing(NamedTuple):

@@ -12,9 +12,10 @@ from jax import Array
 
 from psyco.domain.base import suggest
 from psyco.errors import RunError
+from psyco.learn import es
 from psyco.learn.base import Proposal, Weighing
 from psyco.learn.belief import Belief, single_precision
-from psyco.learn.safe_es import SafeES
+from psyco.learn.steering import Steering, blend, default_gain, sizes
 from psyco.rollout.episodes import Episodes
 
 # Those with a mean that can be deployed and a spread that can be set; evosax's own names.
@@ -72,33 +73,41 @@ class EvosaxES:
             import evosax.algorithms  # noqa: F401
         except ImportError:
             raise RunError('this learner needs evosax: pip install "psyco[evosax]"') from None
-        # All other options are checked, and the sizes resolved, by the learner that steers.
-        object.__setattr__(self, "population", self._steering.population)
-        object.__setattr__(self, "checks", self._steering.checks)
-        object.__setattr__(self, "gain", self._steering.gain)
+        population, checks = sizes(self.budget, self.population, self.checks)
+        object.__setattr__(self, "population", population)
+        object.__setattr__(self, "checks", checks)
+        if self.population < 2 or (self.strategy == "PGPE" and self.population % 2):
+            raise RunError(
+                f"population must be at least 2, and even where offspring come in pairs, got {self.population}"
+            )
+        if not self.sigma > 0:
+            raise RunError(f"sigma must be positive, got {self.sigma}")
+        object.__setattr__(self, "gain", self.gain or default_gain(self.generations))
+        _ = self._steering  # checks the options that are its own
 
     @cached_property
-    def _steering(self) -> SafeES:
-        return SafeES(
-            self.p_req, self.c_req, self.budget, self.population, self.checks, sigma=self.sigma, margin=self.margin,
-            curriculum=self.curriculum, gain=self.gain, memory=self.memory, shaping="population", sign=self.sign,
-            mirrored=self.strategy == "PGPE",
-        )  # fmt: skip
+    def _steering(self) -> Steering:
+        return Steering(
+            self.p_req, self.c_req, self.generations, self.margin, self.curriculum, self.gain, self.memory
+        )
 
     @property
     def episodes_per_generation(self) -> int:
         """Offspring and checks."""
         return self.population + self.checks
 
+    @property
+    def generations(self) -> int:
+        """How many the budget allows."""
+        return -(-self.budget // self.episodes_per_generation)
+
     def init(self, theta: Array) -> EvosaxState:
         """Start around parameters `[D]`."""
         theta = jnp.asarray(theta, jnp.float32)
-        start = self._steering.init(theta)
         strategy, params = self._strategy(theta.size)
         # The key only seeds what the first `ask` replaces.
-        return EvosaxState(
-            strategy.init(jax.random.key(0), theta, params), start.belief, start.lam, start.generation
-        )
+        start = strategy.init(jax.random.key(0), theta, params)
+        return EvosaxState(start, *self._steering.init(), jnp.int32(0))
 
     def propose(self, key: Array, state: EvosaxState) -> Proposal:
         """Offspring, then the mean itself; every row plays an episode of its own."""
@@ -117,7 +126,9 @@ class EvosaxES:
             state.belief, state.lam, state.generation, episodes.satisfied[self.population :]
         )
         with single_precision():
-            lam, score = self._steering.weigh(each, episodes)
+            gain = es.normalize(self.sign * episodes.ret[: self.population])
+            costs = jax.vmap(es.normalize, in_axes=1)(episodes.cost[: self.population])
+            lam, score = blend(each, gain, costs)
             asked, key = proposal.memo
             strategy, params = self._strategy(proposal.theta.shape[1])
             told, _ = strategy.tell(key, proposal.theta[: self.population], -score, asked, params)

@@ -9,23 +9,34 @@ from psyco.domain.base import suggest
 from psyco.errors import RunError
 from psyco.learn.base import Learner
 from psyco.learn.evosax_es import EvosaxES
+from psyco.learn.ppo import PPO
 from psyco.learn.safe_es import SafeES
 from psyco.learn.snes import SNES
+from psyco.policy import Network
 from psyco.spec.formula import Requirement
 
-# Frozen dataclasses with the fields p_req, c_req, budget, sign, and hyperparameters with defaults.
+# Frozen dataclasses with the fields p_req, c_req, budget, sign, perhaps network, and hyperparameters with defaults.
 LEARNERS: dict[str, type] = {
     "safe-es": SafeES,
     "snes": SNES,
     "evosax": EvosaxES,
+    "ppo": PPO,
 }
-GIVEN = ("p_req", "c_req", "budget", "sign")
+GIVEN = ("p_req", "c_req", "network", "budget", "sign")
 
 
-def make_learner(name: str, requirement: Requirement, *, budget: int = 60_000, **options: Any) -> Learner:
+def make_learner(
+    name: str,
+    requirement: Requirement,
+    *,
+    network: Network | None = None,
+    budget: int = 60_000,
+    **options: Any,
+) -> Learner:
     """The learner of that name for a requirement; `options` replace its default hyperparameters.
 
-    `budget` is the number of training episodes that schedules follow.
+    `network` is that of the policy, for learners that look into it, and `budget` the number of training episodes that
+    schedules follow.
     """
     if name not in LEARNERS:
         raise RunError(
@@ -37,6 +48,10 @@ def make_learner(name: str, requirement: Requirement, *, budget: int = 60_000, *
             raise RunError(
                 f"{name} has no option {option!r}{suggest(option, list(known))}; it has: {', '.join(known)}"
             )
+    if "network" in {f.name for f in dataclasses.fields(LEARNERS[name])}:
+        if network is None:
+            raise RunError(f"{name} needs the network of the policy: make_learner(..., network=network)")
+        options["network"] = network
     demands = requirement.demands
     learner: Learner = LEARNERS[name](
         p_req=tuple(demand.p_req for demand in demands),

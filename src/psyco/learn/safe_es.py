@@ -14,6 +14,7 @@ What it does otherwise than Alg. SNES, each for a reason that the ablation in `d
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -22,17 +23,14 @@ import optax
 from jax import Array
 
 from psyco.errors import RunError
-from psyco.learn import belief as beliefs
 from psyco.learn import es
 from psyco.learn.base import Proposal, Weighing
 from psyco.learn.belief import Belief, single_precision
-from psyco.learn.calibration import Evidence, soft
-from psyco.learn.curriculum import risen
+from psyco.learn.steering import Steering, blend, default_gain, sizes
 from psyco.rollout.episodes import Episodes
 
 OPTIMIZERS = ("adam", "sgd")
 SHAPINGS = ("pair", "population")
-CONTROLS = ("integral", "soft")
 
 
 class SafeESState(NamedTuple):
@@ -88,27 +86,19 @@ class SafeES:
 
     def __post_init__(self) -> None:
         # Resolved at once, so that a run's configuration shows the numbers and a longer run keeps them.
-        if self.population == 0:
-            object.__setattr__(self, "population", 2 * min(max(self.budget // 6000, 10), 100))
-        if self.checks == 0:
-            object.__setattr__(self, "checks", max(2, self.population // 10))
+        population, checks = sizes(self.budget, self.population, self.checks)
+        object.__setattr__(self, "population", population)
+        object.__setattr__(self, "checks", checks)
         if self.population < 2 or (self.mirrored and self.population % 2):
             raise RunError(
                 f"population must be at least 2, and even where offspring come in pairs, got {self.population}"
             )
-        if self.checks < 1:
-            raise RunError(f"checks must be at least 1, got {self.checks}: the belief needs episodes")
-        if self.gain == 0:  # λ must be able to cross its range several times
-            object.__setattr__(self, "gain", max(0.01, 10.0 / max(self.generations, 1)))
-        for name in ("alpha", "sigma", "gain"):
+        object.__setattr__(self, "gain", self.gain or default_gain(self.generations))
+        for name in ("alpha", "sigma"):
             if not getattr(self, name) > 0:
                 raise RunError(f"{name} must be positive, got {getattr(self, name)}")
-        if not self.memory >= 1:
-            raise RunError(f"memory must be at least 1 generation, got {self.memory}")
-        for name in ("margin", "curriculum"):
-            if not 0 <= getattr(self, name) < 1:
-                raise RunError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}")
-        for name, known in (("optimizer", OPTIMIZERS), ("shaping", SHAPINGS), ("control", CONTROLS)):
+        _ = self._steering  # checks the options that are its own
+        for name, known in (("optimizer", OPTIMIZERS), ("shaping", SHAPINGS)):
             if getattr(self, name) not in known:
                 raise RunError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
         if self.shaping == "pair" and not self.mirrored:
@@ -128,11 +118,8 @@ class SafeES:
 
     def init(self, theta: Array) -> SafeESState:
         """All weight on return, nothing believed yet."""
-        nothing = jnp.zeros(len(self.p_req), jnp.float32)
         theta = jnp.asarray(theta, jnp.float32)
-        return SafeESState(
-            theta, self._transform().init(theta), Belief(nothing, nothing), nothing + 1.0, jnp.int32(0)
-        )
+        return SafeESState(theta, self._transform().init(theta), *self._steering.init(), jnp.int32(0))
 
     def propose(self, key: Array, state: SafeESState) -> Proposal:
         """Offspring, then the mean policy itself."""
@@ -152,42 +139,17 @@ class SafeES:
         self, state: SafeESState, proposal: Proposal, episodes: Episodes
     ) -> tuple[SafeESState, Weighing]:
         """Believe what the mean policy showed, weigh return against cost, move by what the offspring showed."""
-        belief, c_sat, each = self.steer(
+        belief, c_sat, each = self._steering.steer(
             state.belief, state.lam, state.generation, episodes.satisfied[self.population :]
         )
         with single_precision():
-            lam, score = self.weigh(each, episodes)
+            gain = self._shaped(self.sign * episodes.ret[: self.population])
+            costs = jax.vmap(self._shaped, in_axes=1)(episodes.cost[: self.population])
+            lam, score = blend(each, gain, costs)
             ascent = score @ proposal.memo / (self.sigma * self.population)
             step, optimizer = self._transform().update(-ascent, state.optimizer)
             moved = SafeESState(state.theta + step, optimizer, belief, each, state.generation + 1)
             return moved, Weighing(lam, c_sat)
-
-    def steer(
-        self, belief: Belief, lam: Array, generation: Array, shown: Array
-    ) -> tuple[Belief, Array, Array]:
-        """From what the mean policy showed, `[checks, K]`: the new belief, c_sat `[K]` and λ of each demand `[K]`."""
-        with single_precision():
-            goal = self._demand(generation)  # [K]
-            belief = _fade(belief, shown, keep=1.0 - 1.0 / self.memory)
-        c_sat = beliefs.confidence(belief, jnp.asarray(self.p_req, jnp.float64))
-        c_goal = beliefs.confidence(belief, goal.astype(jnp.float64)) if self.control == "soft" else c_sat
-        with single_precision():
-            share = jnp.mean(shown, axis=0, dtype=jnp.float32)
-            if self.control == "soft":
-                c_req = jnp.asarray(self.c_req, jnp.float32)
-                return belief, c_sat, soft(Evidence(c_goal, c_req, goal, share, share))
-            return belief, c_sat, jnp.clip(lam + self.gain * (share - goal), 0.0, 1.0)
-
-    def weigh(self, each: Array, episodes: Episodes) -> tuple[Array, Array]:
-        """λ and the score of each offspring `[population]`, from λ of each demand and the generation's episodes."""
-        lam = jnp.min(each, initial=1.0)  # the weakest demand decides
-        # The costs share what is left by how much each demand asks for it.
-        weight = (1.0 - each) / jnp.maximum(jnp.sum(1.0 - each), 1e-9)
-        gain = self._shaped(self.sign * episodes.ret[: self.population])
-        if not self.p_req:
-            return lam, gain
-        costs = jax.vmap(self._shaped, in_axes=1)(episodes.cost[: self.population])
-        return lam, lam * gain - (1.0 - lam) * (weight @ costs)
 
     def deployed(self, state: SafeESState) -> Array:
         """The mean of the search distribution."""
@@ -207,14 +169,8 @@ class SafeES:
         rate = optax.cosine_decay_schedule(self.alpha, self.generations)
         return optax.adam(rate) if self.optimizer == "adam" else optax.sgd(rate, momentum=0.9)
 
-    def _demand(self, generation: Array) -> Array:
-        """The share `[K]` to reach now: what is required and the margin, once the curriculum is over."""
-        p_req = jnp.asarray(self.p_req, jnp.float32)
-        goal = p_req + self.margin * (1.0 - p_req)
-        return goal * risen(generation, self.generations, self.curriculum)
-
-
-def _fade(belief: Belief, satisfied: Array, *, keep: float) -> Belief:
-    """Old counts fade by `keep`, new ones `[B, K]` are added."""
-    hits = jnp.sum(satisfied, axis=0, dtype=jnp.float32)
-    return Belief(keep * belief.satisfied + hits, keep * belief.violated + len(satisfied) - hits)
+    @cached_property
+    def _steering(self) -> Steering:
+        return Steering(
+            self.p_req, self.c_req, self.generations, self.margin, self.curriculum, self.gain, self.memory, self.control
+        )  # fmt: skip

@@ -41,12 +41,12 @@ def train(
             proposal, keys = _propose(learner, key, state, np.int32(generation))
             try:
                 with single_precision():
-                    episodes = sampler(proposal.theta, keys)
+                    episodes = _play(sampler, proposal, keys)
             except EpisodeError as error:
                 error.learned = (state, _stack(rows)) if rows else None
                 raise
             state, weighing = _update(learner, state, proposal, episodes)
-            rows.append(jax.device_get(Generation(episodes, weighing)))
+            rows.append(jax.device_get(Generation(episodes._replace(trace=None), weighing)))
         return state, _stack(rows)
 
 
@@ -69,9 +69,9 @@ def _loop(
     def generation(state: LearnerState, keys: _Keys) -> tuple[LearnerState, Generation]:
         with single_precision():
             proposal, own = _plan(learner, keys, state)
-            episodes = sampler(proposal.theta, own)
+            episodes = _play(sampler, proposal, own)
         state, weighing = learner.update(state, proposal, episodes)
-        return state, Generation(episodes, weighing)
+        return state, Generation(episodes._replace(trace=None), weighing)
 
     def step(i: Array, so_far: tuple[LearnerState, Generation]) -> tuple[LearnerState, Generation]:
         state, rows = so_far
@@ -114,3 +114,9 @@ def _keys(learner: Learner, key: Array, number: Array) -> _Keys:
 def _plan(learner: Learner, keys: _Keys, state: LearnerState) -> tuple[Proposal, Array]:
     proposal = learner.propose(keys.learner, state)
     return proposal, keys.episodes if proposal.episode is None else keys.episodes[proposal.episode]
+
+
+def _play(sampler: Sampler, proposal: Proposal, keys: Array) -> Episodes:
+    if proposal.std is None:
+        return sampler(proposal.theta, keys)
+    return sampler.explore(proposal.theta, proposal.std, keys)

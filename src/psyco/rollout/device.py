@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,7 +19,10 @@ from psyco.foreign import ForeignPolicy
 from psyco.policy import Network, Policy
 from psyco.rollout import host
 from psyco.rollout.episodes import Episodes
+from psyco.rollout.trace import NEEDED, trace
 from psyco.spec.monitor import Monitor
+
+NOISE = 1  # folded into an episode's key for the noise of exploration
 
 
 @dataclass(frozen=True)
@@ -38,28 +41,45 @@ class DeviceSampler:
 
     def __call__(self, theta: Array, keys: Array) -> Episodes:
         """Run parameters `[B, D]` with keys `[B]`, one episode each."""
+        return self._split(jax.vmap(self._episode), theta, keys)
+
+    def explore(self, theta: Array, std: Array, keys: Array) -> Episodes:
+        """The same with noise of standard deviation `[B, outputs]` on the scores, and with a trace."""
+        return self._split(jax.vmap(self._exploring), theta, keys, std)
+
+    def _split(self, run: Callable[..., Episodes], theta: Array, keys: Array, *rest: Array) -> Episodes:
+        """Run a batch, split over the devices."""
         devices = len(self.devices)
         if devices < 2:
-            return self._batch(theta, keys)
+            return run(theta, keys, *rest)
         share = -(-len(keys) // devices)  # each device's part, the last ones wrapping around to fill it
 
-        def part(theta: Array, keys: Array) -> Episodes:
+        def part(*rows: Array) -> Episodes:
             mine = (jax.lax.axis_index("devices") * share + jnp.arange(share)) % len(keys)
-            episodes = self._batch(theta[mine], keys[mine])
+            episodes = run(*(each[mine] for each in rows))
             return jax.tree.map(lambda x: jax.lax.all_gather(x, "devices", tiled=True)[: len(keys)], episodes)
 
         # Everything goes in and comes out whole: were it left split, the learner's sums would be split too,
         # and the order of a sum must not depend on the number of devices.
         mesh, whole = Mesh(np.array(self.devices), ("devices",)), PartitionSpec()
-        return jax.shard_map(part, mesh=mesh, in_specs=whole, out_specs=whole, check_vma=False)(theta, keys)
-
-    def _batch(self, theta: Array, keys: Array) -> Episodes:
-        return jax.vmap(self._episode)(theta, keys)
+        split = jax.shard_map(part, mesh=mesh, in_specs=whole, out_specs=whole, check_vma=False)
+        return split(theta, keys, *rest)
 
     def _episode(self, theta: Array, key: Array) -> Episodes:
         path, length = _run(self.domain, self.network, self.monitor.signals, theta, key)
         satisfied, cost = self.monitor(path.signals, end=jnp.arange(self.domain.horizon + 1) >= length)
         return Episodes(path.final_return, cost, satisfied, length)
+
+    def _exploring(self, theta: Array, key: Array, std: Array) -> Episodes:
+        noise = jax.random.normal(
+            jax.random.fold_in(key, NOISE), (self.domain.horizon, len(std)), jnp.float32
+        )
+        disturbance, wanted = std * noise, self.monitor.signals | NEEDED
+        path, length = _run(self.domain, self.network, wanted, theta, key, disturbance)
+        end = jnp.arange(self.domain.horizon + 1) >= length
+        satisfied, cost = self.monitor(path.signals, end=end)
+        seen = trace(self.monitor, path.signals, length, disturbance, end)
+        return Episodes(path.final_return, cost, satisfied, length, seen)
 
 
 class _Path(NamedTuple):
@@ -84,18 +104,24 @@ def _run(
     wanted: frozenset[str] | None,
     theta: Array,
     key: Array,
+    disturbance: Array | None = None,
 ) -> tuple[_Path, Array]:
     """One episode: the wanted signals (None: all) along its path, and its length.
 
+    A `disturbance` `[n, outputs]` is what exploration adds to the scores of the network.
     After the end the last moment repeats until the horizon, so that every path has n+1 states.
     """
     key_reset, key_steps = jax.random.split(key)
 
-    def act(state: State) -> Array:
-        return network.act(domain.actions, theta, domain.observe(state))
+    def act(state: State, added: Array | None) -> Array:
+        if added is None:
+            return network.act(domain.actions, theta, domain.observe(state))
+        assert isinstance(network, Network), "the policies of others do not explore"
+        return network.act(domain.actions, theta, domain.observe(state), added)
 
-    def step(now: _Moment, drawn: Any) -> tuple[_Moment, dict[str, Array]]:
-        action = act(now.state)
+    def step(now: _Moment, chance: tuple[Any, Array | None]) -> tuple[_Moment, dict[str, Array]]:
+        drawn, added = chance
+        action = act(now.state, added)
         state, reward, done = domain.step(drawn, now.state, action)
         reward = jnp.asarray(reward, jnp.float32)
         nxt = _Moment(state, jnp.logical_not(done), reward, now.ret + reward, action, now.length + 1)
@@ -104,11 +130,11 @@ def _run(
         return nxt, _signals(domain, nxt, wanted)
 
     start = domain.reset(key_reset)
-    zero = jnp.float32(0)
-    first = _Moment(start, jnp.bool_(True), zero, zero, act(start), jnp.int32(0))
+    zero, begin = jnp.float32(0), None if disturbance is None else disturbance[0]
+    first = _Moment(start, jnp.bool_(True), zero, zero, act(start, begin), jnp.int32(0))
     # Random numbers are cheap all at once and dear one step at a time.
     draws = domain.draw(key_steps) if hasattr(domain, "draw") else jax.random.split(key_steps, domain.horizon)
-    last, rest = jax.lax.scan(step, first, draws)
+    last, rest = jax.lax.scan(step, first, (draws, disturbance))
     # The action of a moment is the one that led to it; the first moment shows the first action.
     signals = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), _signals(domain, first, wanted), rest)
     return _Path(signals, last.ret), last.length

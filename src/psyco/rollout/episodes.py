@@ -13,6 +13,19 @@ from jax import Array
 COMPILER = {"xla_backend_optimization_level": 1}
 
 
+class Trace(NamedTuple):
+    """What happened along B episodes, for learners that look into them; n is the horizon.
+
+    After an episode's end everything but `obs` is 0.
+    """
+
+    obs: Array  # [B, n, inputs] what the policy saw before each step
+    disturbance: Array  # [B, n, outputs] what was added to the scores of the policy
+    reward: Array  # [B, n]
+    blame: Array  # [B, n, K] the part of the cost that arose with each step; sums to the cost
+    alive: Array  # [B, n] float32, 1 for every step that was taken
+
+
 class Episodes(NamedTuple):
     """B finished episodes, judged by the K demands of a requirement."""
 
@@ -20,6 +33,7 @@ class Episodes(NamedTuple):
     cost: Array  # [B, K] float32, zero exactly where satisfied
     satisfied: Array  # [B, K] bool
     length: Array  # [B] int32, steps until the end
+    trace: Trace | None = None  # of exploring episodes
 
 
 class Stream(IntEnum):
@@ -43,6 +57,12 @@ class Sampler(Protocol):
 
     def __call__(self, theta: Array, keys: Array) -> Episodes:
         """Run parameters `[B, D]` with episode keys `[B]`, one episode each."""
+
+    def explore(self, theta: Array, std: Array, keys: Array) -> Episodes:
+        """The same with Gaussian noise of standard deviation `[B, outputs]` on the scores, and with a trace.
+
+        The noise of an episode comes from its key. Where `std` is 0 the episode is what it is without noise.
+        """
 
 
 def stream_key(seed: int | Array, stream: Stream, block: int | Array = 0) -> Array:

@@ -24,10 +24,12 @@ from psyco.errors import DomainError, EpisodeError, PsycoError
 from psyco.foreign import ForeignPolicy
 from psyco.policy import Network
 from psyco.rollout.episodes import Episodes
+from psyco.rollout.trace import NEEDED, trace
 from psyco.spec.monitor import Monitor, compile_monitor
 
 SIDE_BY_SIDE = 64  # environments that one process steps at a time
 MEMORY = 2**28  # bytes that the recorded observations of such a batch may take
+NOISE = 1  # beside an episode's seed, for the noise of exploration
 IDLE = -1  # what a worker's progress shows while no environment is at work
 
 
@@ -44,6 +46,7 @@ class Chunk(NamedTuple):
 
     theta: NDArray[np.float32]  # [B, D]
     seeds: list[int]  # [B]
+    std: NDArray[np.float32] | None = None  # [B, outputs] of the noise, for exploring episodes
 
 
 class Progress(Protocol):
@@ -73,12 +76,21 @@ class HostSampler:
         """Run parameters `[B, D]` with keys `[B]`, one episode each."""
         return self.run(np.asarray(theta, np.float32), episode_seeds(keys))
 
-    def run(self, theta: NDArray[np.float32], seeds: list[int]) -> Episodes:
+    def explore(self, theta: Any, std: Any, keys: Any) -> Episodes:
+        """The same with noise of standard deviation `[B, outputs]` on the scores, and with a trace."""
+        return self.run(np.asarray(theta, np.float32), episode_seeds(keys), np.asarray(std, np.float32))
+
+    def run(
+        self, theta: NDArray[np.float32], seeds: list[int], std: NDArray[np.float32] | None = None
+    ) -> Episodes:
         """The same with the seeds of the environments."""
         size = min(side_by_side(self.job.domain), -(-len(seeds) // self.workers))
-        chunks = [Chunk(theta[i : i + size], seeds[i : i + size]) for i in range(0, len(seeds), size)]
-        parts = self.backend(self.job, chunks)
-        return Episodes(*map(np.concatenate, zip(*parts, strict=True)))  # type: ignore[arg-type]
+        parts = [slice(i, i + size) for i in range(0, len(seeds), size)]
+        chunks = [Chunk(theta[part], seeds[part], None if std is None else std[part]) for part in parts]
+        episodes: Episodes = jax.tree.map(
+            lambda *columns: np.concatenate(columns), *self.backend(self.job, chunks)
+        )
+        return episodes
 
 
 def episode_seeds(keys: Any) -> list[int]:
@@ -121,6 +133,7 @@ class Played(NamedTuple):
     signals: dict[str, NDArray[Any]]  # [B, n+1] or [B, n+1, size]
     ret: NDArray[np.float64]  # [B]
     length: NDArray[np.int32]  # [B]
+    disturbance: NDArray[np.float32] | None = None  # [B, n, outputs] of exploring episodes
 
 
 class Runner:
@@ -133,11 +146,14 @@ class Runner:
 
     def __call__(self, chunk: Chunk) -> Episodes:
         """Episodes of parameters `[B, D]` with seeds `[B]`, judged."""
-        path = self.play(chunk, self.job.monitor.signals)
+        monitor = self.job.monitor
+        path = self.play(chunk, monitor.signals if chunk.std is None else monitor.signals | NEEDED)
         end = np.arange(self.job.domain.horizon + 1) >= path.length[:, None]
-        satisfied, cost = self.job.monitor(path.signals, end=end)
-        columns = path.ret.astype(np.float32), cost.astype(np.float32), satisfied, path.length
-        return Episodes(*columns)  # type: ignore[arg-type]
+        satisfied, cost = monitor(path.signals, end=end)
+        columns: list[Any] = [path.ret.astype(np.float32), cost.astype(np.float32), satisfied, path.length]
+        if path.disturbance is not None:
+            columns.append(trace(monitor, path.signals, path.length, path.disturbance, end))
+        return Episodes(*columns)
 
     def play(self, chunk: Chunk, wanted: frozenset[str] | None) -> Played:
         """The wanted signals (None: all that are known) along the paths, and how they ended.
@@ -163,9 +179,10 @@ class Runner:
             outcomes = [reset() for reset in turn]
             raw, infos = zip(*outcomes, strict=True)
             obs = observe(raw)
-            act = actor(self.job.network, domain, chunk.theta)
+            act: Any = actor(self.job.network, domain, chunk.theta)  # only networks can be disturbed
+            disturbance = _disturbance(chunk, domain.horizon)
             while len(rows):
-                actions = act(obs, raw)
+                actions = act(obs, raw) if disturbance is None else act(obs, raw, disturbance[rows, t])
                 if t == 0:
                     # The action of a state is the one that led to it; the first state shows the first action.
                     recorder.add(0, rows, obs, raw, infos, actions)
@@ -199,7 +216,7 @@ class Runner:
                 raise EpisodeError(
                     domain.name, seeds[bad[0]], bad[1], f"the signal {name} is not a number (NaN)"
                 )
-        return Played(signals, ret, length)
+        return Played(signals, ret, length, disturbance)
 
     def close(self) -> None:
         """Close the environments."""
@@ -228,6 +245,15 @@ def _announced(
         return call(*action)
 
     return announce
+
+
+def _disturbance(chunk: Chunk, steps: int) -> NDArray[np.float32] | None:
+    """What exploration adds to the scores, `[B, n, outputs]`: each episode's from its own seed."""
+    if chunk.std is None:
+        return None
+    shape = steps, chunk.std.shape[1]
+    drawn = [np.random.default_rng((seed, NOISE)).standard_normal(shape, np.float32) for seed in chunk.seeds]
+    return chunk.std[:, None] * np.stack(drawn)
 
 
 # ---- observations ---------------------------------------------------------------------------------------------
@@ -415,8 +441,12 @@ class _Networks:
     def take(self, rows: NDArray[np.intp]) -> _Networks:
         return _Networks(self.network, self.domain, self.theta[rows])
 
-    def __call__(self, flat: NDArray[np.float32], raw: Sequence[Any]) -> Sequence[Any]:
+    def __call__(
+        self, flat: NDArray[np.float32], raw: Sequence[Any], disturbance: NDArray[np.float32] | None = None
+    ) -> Sequence[Any]:
         actions, y = self.domain.actions, self.scores(flat)
+        if disturbance is not None:
+            y = y + disturbance
         return self.domain.to_env(actions.decode(y if actions.ranked else np.tanh(y, out=y)))
 
     def scores(self, x: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -294,7 +294,7 @@ class _Algebra:
                 return reduce(self.both, map(self.start, operands))
             case _Any(operands):
                 return reduce(self.either, map(self.start, operands))
-            case _Unrolled(_, _, _, bound) if bound is None or bound.upper < self.zero.shape[-1]:
+            case _Unrolled(_, _, _, bound) if _ends_within(bound, self.zero.shape[-1]):
                 return self.unrolled_from_start(node)
             case _:
                 return self.along(node)[..., 0]
@@ -443,6 +443,35 @@ def _is_crisp(node: _Normal) -> bool:
             return False
 
 
+# ---- blame -----------------------------------------------------------------------------------------------------
+
+
+def _blame(costs: _Algebra, node: _Normal) -> Array:
+    """How the cost of a formula is spread over the states of the path, `[..., T]`."""
+    xp, position = costs.xp, np.arange(costs.zero.shape[-1])
+    match node:
+        case _All(operands):
+            return sum(_blame(costs, each) for each in operands)
+        case _Unrolled("R", None, body, bound) if _is_timeless(body) and _ends_within(bound, len(position)):
+            inside = (position >= bound.lower) & (position <= bound.upper) if bound else True
+            return xp.where(inside, costs.along(body), 0.0)
+        case _:
+            return xp.where(position == position[-1], costs.start(node)[..., None], 0.0)
+
+
+def _ends_within(bound: Bound | None, length: int) -> bool:
+    return bound is None or bound.upper < length
+
+
+def _is_timeless(node: _Normal) -> bool:
+    """Does it speak about one state only?"""
+    match node:
+        case _All(operands) | _Any(operands):
+            return all(map(_is_timeless, operands))
+        case _:
+            return isinstance(node, _Atom)
+
+
 # ---- the monitor ---------------------------------------------------------------------------------------------
 
 
@@ -462,12 +491,8 @@ class Monitor:
         `end` is bool `[..., T]`, true in the last state of each path and in its repetitions; by default the last
         position. If no formula names a signal, the first of `signals`, not a vector, tells the shape.
         """
-        arrays = [*signals.values(), *([] if end is None else [end])]
-        xp: ModuleType = jnp if any(isinstance(each, jax.Array) for each in arrays) else np
-        shape = self._shape(signals, end)
-        if end is None:
-            end = xp.arange(shape[-1]) == shape[-1] - 1
-        path = _Path(xp, signals, xp.asarray(end), shape)
+        path = self._path(signals, end)
+        xp, shape = path.xp, path.shape
         with np.errstate(all="ignore"):  # dividing by zero is no error: a comparison with its result decides
             violations = _violations(path)
             costs = _costs(path, violations, self.severity)
@@ -476,6 +501,26 @@ class Monitor:
         if not cost:
             return xp.zeros((*shape[:-1], 0), bool), xp.zeros((*shape[:-1], 0), path.dtype)
         return xp.stack(satisfied, axis=-1), xp.stack(cost, axis=-1)
+
+    def blame(self, signals: Mapping[str, Array], end: Array | None = None) -> Array:
+        """Where along a path its cost arises: `[..., T, K]`, not negative; its sum over T is the cost.
+
+        A top-level `G` of a state formula is to blame on the states where that fails, and `&` on those that its
+        operands are to blame on. All other costs depend on many states, and stand at the last one.
+        """
+        path = self._path(signals, end)
+        with np.errstate(all="ignore"):
+            costs = _costs(path, _violations(path), self.severity)
+            blame = [_blame(costs, each) for each in self._normal]
+        return path.xp.stack(blame, axis=-1) if blame else path.xp.zeros((*path.shape, 0), path.dtype)
+
+    def _path(self, signals: Mapping[str, Array], end: Array | None) -> _Path:
+        arrays = [*signals.values(), *([] if end is None else [end])]
+        xp: ModuleType = jnp if any(isinstance(each, jax.Array) for each in arrays) else np
+        shape = self._shape(signals, end)
+        if end is None:
+            end = xp.arange(shape[-1]) == shape[-1] - 1
+        return _Path(xp, signals, xp.asarray(end), shape)
 
     def _shape(self, signals: Mapping[str, Array], end: Array | None) -> tuple[int, ...]:
         shapes = [] if end is None else [np.shape(end)]

@@ -1,0 +1,189 @@
+"""The actor-critic on problems small enough to know the answer."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import psyco
+from psyco.errors import RunError
+from psyco.learn.learners import make_learner
+from psyco.learn.ppo import PPO, advantages
+from psyco.learn.train import train
+from psyco.policy import Network, network_for
+from psyco.rollout.sampler import make_sampler
+from psyco.synthesis import Settings, beginning, learn, prepare
+from tests.environments import Walk
+
+ONE = {"p_req": (0.85,), "c_req": (0.98,), "network": Network(3, 2)}
+SMALL = {"learner": "ppo", "verify_every": 0, "candidates": 1, "hidden": 8, "critic": 8}
+
+
+@dataclass(frozen=True)
+class Hill:
+    """Ten steps of one number; the reward is that number, and so is what must stay below 0.3."""
+
+    horizon: int = 10
+    name: ClassVar[str] = "hill"
+    actions: ClassVar[psyco.Continuous] = psyco.Continuous((-1.0,), (1.0,))
+    observation_size: ClassVar[int] = 1
+
+    def reset(self, key):
+        return jax.random.uniform(key, (), minval=-1.0, maxval=1.0), jnp.float32(0)
+
+    def step(self, key, state, action):
+        return (jax.random.uniform(key, (), minval=-1.0, maxval=1.0), action[0]), action[0], jnp.bool_(False)
+
+    def observe(self, state):
+        return state[0][None]
+
+    def signals(self, state):
+        return {"height": state[1]}
+
+
+def learned(requirement: str, *, episodes: int = 1100, seed: int = 0, **options):
+    """The learner, its state and its metrics."""
+    domain = Hill()
+    network = network_for(domain, hidden=8, bias="learned")
+    learner = make_learner(
+        "ppo", psyco.parse(requirement), network=network, budget=episodes, critic=8, alpha=0.01, **options
+    )
+    sampler = make_sampler(domain, network, psyco.parse(requirement))
+    state = learner.init(network.init(jax.random.key(seed)))
+    return learner, *train(
+        learner, sampler, jax.random.key(seed), state, first=0, generations=learner.generations
+    )
+
+
+def direct(gained, value, alive, discount, smoothing):
+    """A_t = Σ_l (γλ)^l δ_{t+l}, for one episode and one column, by the definition."""
+    steps = int(alive.sum())
+    value = [*value[:steps], 0.0]
+    delta = [gained[t] + discount * value[t + 1] - value[t] for t in range(steps)]
+    found = [sum((discount * smoothing) ** (s - t) * delta[s] for s in range(t, steps)) for t in range(steps)]
+    return found + [0.0] * (len(alive) - steps)
+
+
+@pytest.mark.parametrize(("discount", "smoothing"), [(0.9, 0.8), (1.0, 1.0), (0.97, 0.0)])
+def test_advantages_are_their_definition(discount: float, smoothing: float) -> None:
+    rng = np.random.default_rng(0)
+    gained, value = rng.normal(size=(2, 3, 7, 2))
+    alive = (np.arange(7) < np.array([7, 4, 1])[:, None]).astype(float)
+    gained *= alive[..., None]
+    found = advantages(gained, value, jnp.asarray(alive), discount=discount, smoothing=smoothing)
+    for row in range(3):
+        for column in range(2):
+            expected = direct(gained[row, :, column], value[row, :, column], alive[row], discount, smoothing)
+            np.testing.assert_allclose(found[row, :, column], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_some_explore_and_some_show_what_would_be_deployed() -> None:
+    learner = PPO(**ONE, population=6, checks=3, std=0.5, std_end=0.1, budget=900)
+    state = learner.init(jnp.arange(float(ONE["network"].size)))
+    proposal = learner.propose(jax.random.key(1), state)
+    assert (proposal.theta == state.theta).all()
+    np.testing.assert_allclose(proposal.std, [[0.5] * 2] * 6 + [[0.0] * 2] * 3)
+    late = learner.propose(jax.random.key(1), state._replace(generation=jnp.int32(learner.generations)))
+    np.testing.assert_allclose(late.std[0], 0.1, rtol=1e-5)
+
+
+def test_it_climbs_and_minimises_where_that_is_wanted() -> None:
+    """The best return is 10, the worst -10; all start from the same policy."""
+    for goal, sign in (("Rmax=? [ C ];", 1.0), ("Rmin=? [ C ];", -1.0)):
+        _, _, rows = learned(goal)
+        assert sign * float(rows.episodes.ret[:3].mean()) < 7
+        assert sign * float(rows.episodes.ret[-3:].mean()) > 8
+
+
+def test_it_stays_within_the_requirement_and_takes_what_that_leaves() -> None:
+    """At most 0.3 in each of 10 steps is a return of at most 3; without the requirement it comes near 10."""
+    requirement = "P>=0.9 [ G height <= 0.3 ] & C>=0.9"
+    learner, state, rows = learned(requirement, episodes=2200, gain=0.1, curriculum=0.0)
+    domain = Hill()
+    sampler = make_sampler(domain, learner.network, psyco.parse(requirement))
+    theta = jnp.broadcast_to(learner.deployed(state), (200, state.theta.size))
+    episodes = sampler(theta, jax.random.split(jax.random.key(9), 200))
+    assert float(episodes.satisfied.mean()) > 0.9
+    assert float(rows.episodes.satisfied[:3].mean()) < 0.5  # at first it does not
+    assert -3.0 < float(episodes.ret.mean()) <= 3.0
+    assert float(rows.weighing.lam.min()) < 0.9 < float(rows.weighing.lam[0])
+
+
+def test_the_cost_of_the_demand_that_asks_for_it_counts() -> None:
+    """The first demand always holds; under the second, which never does, the height falls."""
+    learner, state, rows = learned(
+        "P>=0.9 [ G height <= 2 ] & C>=0.9; P>=0.9 [ G height <= -2 ] & C>=0.9", curriculum=0.0, gain=0.2
+    )
+    assert np.asarray(state.lam).tolist() == [1.0, 0.0]
+    assert float(rows.weighing.lam[-1]) == 0.0
+    assert np.isfinite(np.asarray(learner.deployed(state))).all()
+
+
+def test_the_same_seed_gives_the_same_bytes_and_half_a_run_can_be_continued() -> None:
+    settings = Settings(episodes=660, learner="ppo", verify_every=220, hidden=8, options={"critic": 8})
+    problem = prepare(Hill(), "P>=0.9 [ G height <= 0.3 ] & C>=0.9", settings)
+    snapshots = list(learn(problem))
+    assert len(snapshots) == 3
+    again = list(learn(problem, snapshots[0]))
+    for first, second in zip(
+        jax.tree.leaves(snapshots[-1].state), jax.tree.leaves(again[-1].state), strict=True
+    ):
+        np.testing.assert_array_equal(first, second)
+    # What a checkpoint is read back into has the structure of every later state.
+    assert jax.tree.structure(beginning(problem).state) == jax.tree.structure(snapshots[-1].state)
+
+
+@pytest.mark.parametrize("requirement", ["P>=0.5 [ G (abs(obs[0]) <= 2.5) ] & C>=0.9", "Rmin=? [ C ];"])
+def test_the_number_of_workers_does_not_show_on_gymnasium(requirement: str) -> None:
+    made = [
+        psyco.synthesize(
+            psyco.make(Walk, horizon=25), requirement, episodes=66, max_episodes=20, workers=workers, **SMALL
+        ).policy.to_bytes()
+        for workers in (1, 2)
+    ]
+    assert made[0] == made[1]
+
+
+def test_severity_and_selection_work_with_it() -> None:
+    result = psyco.synthesize(
+        Hill(), "P>=0.6 [ G height <= 0.3 ] & C>=0.9", episodes=440, severity=True, **(SMALL | {"candidates": 2}),
+        selection_episodes=20, max_episodes=100,
+    )  # fmt: skip
+    assert result.metrics.rows == 20
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"population": -2}, "population must be at least 1"),
+        ({"checks": -1}, "checks must be at least 1"),
+        ({"epochs": -1}, "epochs must be at least 1"),
+        ({"alpha": -1.0}, "alpha must be positive"),
+        ({"std_end": 0.0}, "std_end must be positive"),
+        ({"discount": 1.5}, "discount must be from 0 to 1"),
+        ({"smoothing": -0.1}, "smoothing must be from 0 to 1"),
+        ({"curriculum": 1.0}, "curriculum"),
+        ({"memory": 0.5}, "memory"),
+    ],
+)
+def test_bad_options_are_named(options: dict, words: str) -> None:
+    with pytest.raises(RunError, match=words):
+        PPO(**ONE, **options)
+
+
+def test_few_generations_make_more_of_each() -> None:
+    made = [PPO(**ONE, budget=budget, population=20, checks=2) for budget in (1100, 22_000, 60_000)]
+    assert [learner.epochs for learner in made] == [10, 4, 4]
+    assert [learner.alpha for learner in made] == pytest.approx([0.001 * 10**0.5, 0.001, 0.001])
+    assert PPO(**ONE, budget=1100, epochs=3, alpha=0.5).epochs == 3
+
+
+def test_it_needs_to_know_the_network() -> None:
+    with pytest.raises(RunError, match="ppo needs the network"):
+        make_learner("ppo", psyco.parse("Rmax=? [ C ];"))
+    known = make_learner("ppo", psyco.parse("Rmax=? [ C ];"), network=Network(3, 2))
+    assert dataclasses.asdict(known)["population"] == 40

@@ -1,0 +1,117 @@
+"""Exploring episodes: without noise they are the episodes of the sampler, and their trace adds up to what they are."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import psyco
+from psyco.policy import network_for
+from psyco.rollout.episodes import Episodes, episode_keys
+from psyco.rollout.host import HostSampler
+from psyco.rollout.sampler import make_sampler
+from tests.environments import Walk
+
+REQUIREMENTS = {
+    "particle-dance": "P>=0.5 [ G distance >= 0.5 ]; P>=0.5 [ F<=20 distance <= 0.3 ]",
+    "obstacle-run": 'P>=0.5 [ G distance > 2 ]; P>=0.5 [ F "target" ]',
+    "walk": "P>=0.5 [ G abs(obs[0]) <= 1 ]; P>=0.5 [ F info.cost = 1 ]",
+}
+COUNT = 24
+
+
+def samplers(name: str, **options: Any) -> tuple[Any, np.ndarray, Any]:
+    """A sampler, parameters `[B, D]` and keys `[B]`."""
+    domain = psyco.make(Walk, horizon=30) if name == "walk" else psyco.make(name)
+    network = network_for(domain, bias="learned")
+    theta = jax.vmap(network.init)(jax.random.split(jax.random.key(1), COUNT))
+    sampler = make_sampler(domain, network, psyco.parse(REQUIREMENTS[name]), **options)
+    return sampler, np.asarray(theta), episode_keys(jax.random.key(2), 0, COUNT)
+
+
+def played(sampler: Any, theta: np.ndarray, keys: Any, std: float | None) -> Episodes:
+    def run(theta: Any, keys: Any) -> Episodes:
+        if std is None:
+            return sampler(theta, keys)
+        return sampler.explore(theta, np.full((len(theta), sampler_outputs(sampler)), std, np.float32), keys)
+
+    return jax.device_get((jax.jit(run) if sampler.compiled else run)(theta, keys))
+
+
+def sampler_outputs(sampler: Any) -> int:
+    return (sampler.job if isinstance(sampler, HostSampler) else sampler).network.outputs
+
+
+def rows(episodes: Episodes, part: Any) -> Episodes:
+    return jax.tree.map(lambda x: x[part], episodes)
+
+
+def assert_same(a: Any, b: Any) -> None:
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+@pytest.mark.parametrize("name", REQUIREMENTS)
+def test_without_noise_exploring_episodes_are_those_of_the_deployed_policy(name: str) -> None:
+    everything = samplers(name)
+    still = played(*everything, std=0.0)
+    assert_same(still._replace(trace=None), played(*everything, std=None))
+    assert (still.trace.disturbance == 0).all()
+
+
+@pytest.mark.parametrize("name", REQUIREMENTS)
+def test_a_trace_adds_up_to_its_episode(name: str) -> None:
+    episodes = played(*samplers(name, severity=name == "walk"), std=0.7)
+    trace = episodes.trace
+    assert trace is not None
+    np.testing.assert_array_equal(trace.alive.sum(axis=1), episodes.length)
+    np.testing.assert_allclose(trace.reward.sum(axis=1), episodes.ret, rtol=1e-4)
+    np.testing.assert_allclose(trace.blame.sum(axis=1), episodes.cost, rtol=1e-4)
+    assert (np.diff(trace.alive, axis=1) <= 0).all()
+    over = trace.alive == 0
+    for column in (trace.reward, trace.blame, trace.disturbance):
+        assert (column[over] == 0).all()
+    assert np.std(trace.disturbance[~over]) == pytest.approx(0.7, rel=0.1)
+    # Costs of states arise within episodes, others at their last step.
+    assert np.count_nonzero(trace.blame[..., 0]) > COUNT / 4
+    last = np.arange(trace.alive.shape[1]) == episodes.length[:, None] - 1
+    assert not trace.blame[~last][..., 1].any()
+    assert trace.blame[last][..., 1].any()
+
+
+def test_observations_are_those_before_each_step() -> None:
+    """The walk counts its steps, in the observation; rewards are 1 per step."""
+    trace = played(*samplers("walk"), std=0.7).trace
+    taken = trace.alive == 1
+    np.testing.assert_array_equal(trace.obs[..., 1][taken], np.tile(np.arange(30), (COUNT, 1))[taken])
+    np.testing.assert_array_equal(trace.reward, trace.alive)
+
+
+@pytest.mark.parametrize("name", REQUIREMENTS)
+def test_noise_belongs_to_the_episode_not_to_its_batch(name: str) -> None:
+    sampler, theta, keys = samplers(name)
+    whole = played(sampler, theta, keys, std=0.5)
+    for part in (slice(3, 4), slice(5, 16)):
+        assert_same(played(sampler, theta[part], keys[part], std=0.5), rows(whole, part))
+    noise = whole.trace.disturbance[:, 0]
+    assert len(np.unique(noise.round(6))) == noise.size  # all differ
+
+
+def test_noise_does_not_depend_on_the_workers() -> None:
+    sampler, theta, keys = samplers("walk")
+    whole = played(sampler, theta, keys, std=0.5)
+    assert_same(played(dataclasses.replace(sampler, workers=5), theta, keys, std=0.5), whole)
+    backwards = played(sampler, theta[::-1], keys[::-1], std=0.5)
+    assert_same(rows(backwards, slice(None, None, -1)), whole)
+
+
+def test_noise_changes_what_happens_where_it_is() -> None:
+    sampler, theta, keys = samplers("particle-dance")
+    std = np.zeros((COUNT, 2), np.float32)
+    std[: COUNT // 2] = 1.0
+    mixed = jax.device_get(jax.jit(sampler.explore)(theta, std, keys))
+    still = played(sampler, theta, keys, std=None)
+    moved = mixed.ret != still.ret
+    assert moved[: COUNT // 2].all()
+    assert not moved[COUNT // 2 :].any()
