@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 from typing import Any
 
-from benchmarks.learners import CARTPOLE, FEW, HEADER, PENDULUM, Row, line, run
+from benchmarks.learners import CARTPOLE, FEW, FIRST_SEED, HEADER, PENDULUM, Row, line, run
 
 # What is changed -> the options that change it.
 CHANGES: dict[str, dict[str, Any]] = {
@@ -45,7 +45,10 @@ def main(arguments: list[str] | None = None) -> None:
             if "scaling" in options and row.requirement:  # Gymnasium domains have it already
                 options = {"scaling": "none"}
             changed = dataclasses.replace(row, settings={**row.settings, **options})
-            print(line(changed, run(changed, range(chosen.seeds)), name=change), flush=True)
+            print(
+                line(changed, run(changed, range(FIRST_SEED, FIRST_SEED + chosen.seeds)), name=change),
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from scipy import stats
 
 import psyco
 from psyco.policy import network_for
@@ -115,3 +116,18 @@ def test_noise_changes_what_happens_where_it_is() -> None:
     moved = mixed.ret != still.ret
     assert moved[: COUNT // 2].all()
     assert not moved[COUNT // 2 :].any()
+
+
+def test_noise_has_nothing_to_do_with_what_the_domain_draws() -> None:
+    """Correlation with the particle's random pushes and first position; fails by chance with probability 4e-6."""
+    domain = psyco.make("particle-dance")
+    network = network_for(domain, bias="learned")
+    sampler = make_sampler(domain, network, psyco.parse(REQUIREMENTS["particle-dance"]))
+    theta = np.broadcast_to(network.init(jax.random.key(1)), (400, network.size))
+    trace = played(sampler, theta, episode_keys(jax.random.key(3), 0, 400), std=1.0).trace
+    velocity = trace.obs[:, :, 6:8]  # of the particle, before each step
+    push = np.diff(velocity, axis=1)[:, :, 0].ravel()
+    for axis in range(2):
+        noise = trace.disturbance[:, :, axis]
+        assert stats.pearsonr(noise[:, :-1].ravel(), push).pvalue > 1e-6
+        assert stats.pearsonr(noise[:, 0], trace.obs[:, 0, 2]).pvalue > 1e-6

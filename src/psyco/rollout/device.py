@@ -22,8 +22,6 @@ from psyco.rollout.episodes import Episodes
 from psyco.rollout.trace import NEEDED, trace
 from psyco.spec.monitor import Monitor
 
-NOISE = 1  # folded into an episode's key for the noise of exploration
-
 
 @dataclass(frozen=True)
 class DeviceSampler:
@@ -71,15 +69,26 @@ class DeviceSampler:
         return Episodes(path.final_return, cost, satisfied, length)
 
     def _exploring(self, theta: Array, key: Array, std: Array) -> Episodes:
-        noise = jax.random.normal(
-            jax.random.fold_in(key, NOISE), (self.domain.horizon, len(std)), jnp.float32
-        )
+        noise = jax.random.normal(_keys(key).noise, (self.domain.horizon, len(std)), jnp.float32)
         disturbance, wanted = std * noise, self.monitor.signals | NEEDED
         path, length = _run(self.domain, self.network, wanted, theta, key, disturbance)
         end = jnp.arange(self.domain.horizon + 1) >= length
         satisfied, cost = self.monitor(path.signals, end=end)
         seen = trace(self.monitor, path.signals, length, disturbance, end)
         return Episodes(path.final_return, cost, satisfied, length, seen)
+
+
+class _Keys(NamedTuple):
+    """The randomness of an episode."""
+
+    reset: Array
+    steps: Array
+    noise: Array  # of exploration
+
+
+def _keys(key: Array) -> _Keys:
+    # All from one split: what `fold_in` derives from the same key may well be one of these.
+    return _Keys(*jax.random.split(key, 3))
 
 
 class _Path(NamedTuple):
@@ -111,7 +120,7 @@ def _run(
     A `disturbance` `[n, outputs]` is what exploration adds to the scores of the network.
     After the end the last moment repeats until the horizon, so that every path has n+1 states.
     """
-    key_reset, key_steps = jax.random.split(key)
+    keys = _keys(key)
 
     def act(state: State, added: Array | None) -> Array:
         if added is None:
@@ -129,11 +138,13 @@ def _run(
             nxt = jax.tree.map(lambda new, old: jnp.where(now.alive, new, old), nxt, now)
         return nxt, _signals(domain, nxt, wanted)
 
-    start = domain.reset(key_reset)
+    start = domain.reset(keys.reset)
     zero, begin = jnp.float32(0), None if disturbance is None else disturbance[0]
     first = _Moment(start, jnp.bool_(True), zero, zero, act(start, begin), jnp.int32(0))
     # Random numbers are cheap all at once and dear one step at a time.
-    draws = domain.draw(key_steps) if hasattr(domain, "draw") else jax.random.split(key_steps, domain.horizon)
+    draws = (
+        domain.draw(keys.steps) if hasattr(domain, "draw") else jax.random.split(keys.steps, domain.horizon)
+    )
     last, rest = jax.lax.scan(step, first, (draws, disturbance))
     # The action of a moment is the one that led to it; the first moment shows the first action.
     signals = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), _signals(domain, first, wanted), rest)
