@@ -26,8 +26,8 @@ CHANGES: dict[str, dict[str, Any]] = {
 DOMAINS = {
     "dance": Row("particle-dance", "safe-es", 60_000),
     "run": Row("obstacle-run", "safe-es", 20_000),
-    "cartpole": Row("CartPole-v1", "safe-es", 2_000, CARTPOLE, FEW, 200),
-    "pendulum": Row("Pendulum-v1", "safe-es", 2_000, PENDULUM, FEW, 200),
+    "cartpole": Row("CartPole-v1", "safe-es", 1_200, CARTPOLE, FEW, 200),
+    "pendulum": Row("Pendulum-v1", "safe-es", 1_200, PENDULUM, FEW, 200),
 }
 
 
