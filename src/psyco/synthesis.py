@@ -147,7 +147,7 @@ class Snapshot(NamedTuple):
 
     generation: int  # generations done
     state: LearnerState
-    metrics: Metrics  # rows of the last segment
+    metrics: Metrics  # rows since the snapshot before
 
 
 @dataclass(frozen=True)
@@ -263,8 +263,13 @@ def learn(problem: Problem, start: Snapshot | None = None) -> Iterator[Snapshot]
             raise
         metrics = tabulate(jax.device_get(rows), first=generation, episodes_per_generation=per_generation)
         generation += count
+        verified = settings.verify_every and problem.requirement.constraints
+        if verified and problem.sampler.compiled and generation == count and 1 < count < problem.generations:
+            # The first numbers of a long run are there before its verification is compiled.
+            yield Snapshot(generation, jax.device_get(state), metrics.head(count - 1))
+            metrics = metrics.tail(1)
         try:
-            if settings.verify_every and problem.requirement.constraints:
+            if verified:
                 done, enough = _check(problem, state, generation)
                 _enter(metrics, problem.requirement, done)
         except EpisodeError:

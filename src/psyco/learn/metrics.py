@@ -41,6 +41,10 @@ class Metrics(Mapping[str, NDArray[Any]]):
         """How many generations there are."""
         return len(next(iter(self._columns.values()), ()))
 
+    def head(self, count: int) -> Metrics:
+        """The first `count` rows."""
+        return Metrics({name: column[:count] for name, column in self.items()})
+
     def tail(self, count: int) -> Metrics:
         """The last `count` rows."""
         return Metrics({name: column[max(0, self.rows - count) :] for name, column in self.items()})
