@@ -12,7 +12,7 @@ from psyco.learn.train import train
 from psyco.synthesis import make_settings, prepare
 
 LEARNERS = ("snes", "safe-es", "ppo")
-EPISODES = 2_000
+EPISODES = 10_000
 
 
 def main() -> None:
