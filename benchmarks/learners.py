@@ -175,25 +175,26 @@ def interval(values: list[float]) -> str:
 def plot(kept: list[tuple[Row, list[Outcome]]], path: Path) -> None:
     """Return against episodes, one line per seed; a filled circle at its end is a certified policy, a cross is none."""
     import matplotlib.pyplot as plt
+    from matplotlib.lines import Line2D
 
     domains = list(dict.fromkeys(row.domain for row, _ in kept))
-    figure, axes = plt.subplots(
-        1, len(domains), figsize=(5.5 * len(domains), 4), squeeze=False, layout="constrained"
-    )
+    rows = -(-len(domains) // 2)
+    figure, axes = plt.subplots(rows, 2, figsize=(11, 4 * rows), squeeze=False, layout="constrained")
     colours = {"snes": "#D55E00", "safe-es": "#0072B2", "ppo": "#009E73"}
-    for axis, domain in zip(axes[0], domains, strict=True):
-        for row, outcomes in kept:
-            if row.domain != domain or row.settings.get("candidates") == 1:
-                continue
-            for i, outcome in enumerate(outcomes):
+    for axis, domain in zip(axes.flat, domains, strict=False):
+        mine = [(r, o) for r, o in kept if r.domain == domain and r.settings.get("candidates") != 1]
+        for row, outcomes in mine:
+            for outcome in outcomes:
                 episodes = np.linspace(0, row.training, len(outcome.curve) + 1)[1:]
-                colour, label = colours[row.learner], f"{row.learner}, {row.episodes:,} episodes"
-                axis.plot(episodes, outcome.curve, color=colour, alpha=0.35, lw=0.8, label="" if i else label)
-                marker = {"marker": "o"} if outcome.certified else {"marker": "x"}
-                axis.plot(row.episodes, outcome.mean_return, color=colour, ms=5, **marker)
+                axis.plot(episodes, outcome.curve, color=colours[row.learner], alpha=0.35, lw=0.8)
+                marker = "o" if outcome.certified else "x"
+                axis.plot(row.episodes, outcome.mean_return, marker, color=colours[row.learner], ms=5)
         axis.set(title=domain, xlabel="training episodes", ylabel="return")
-        axis.legend(loc="lower right", fontsize=8)
-    figure.savefig(path)
+        if len({row.episodes for row, _ in mine}) > 1:
+            axis.set_xscale("log")
+        learners = dict.fromkeys(row.learner for row, _ in mine)
+        axis.legend([Line2D([], [], color=colours[name]) for name in learners], learners, fontsize=8)
+    figure.savefig(path, dpi=80)
 
 
 HEADER = (
