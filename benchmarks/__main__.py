@@ -12,7 +12,7 @@ BENCHMARKS = {
     "learner_speed": "training steps per second of each learner",
     "scaling": "time and memory against episodes, population and horizon",
     "learners": "certified share and return of each learner, 20 seeds (half an hour; not part of the default)",
-    "ablation": "what each part of safe-es is worth, 10 seeds (hours; not part of the default)",
+    "ablation": "what each part of safe-es is worth, 10 seeds (an hour; not part of the default)",
     "startup": "from the command line to the first generation, cold and cached",
     "host": "host rollouts of Gymnasium environments against a bare loop, and two workers against one",
     "checkpoint": "what a device run pays for its checkpoints",
