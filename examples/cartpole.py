@@ -9,6 +9,10 @@ import psyco
 
 domain = psyco.make("CartPole-v1")
 result = psyco.synthesize(
-    domain, "P>=0.95 [ G (abs(obs[0]) <= 1) ] & C>=0.98", episodes=3_000, learner="snes", verify_every=0
+    domain,
+    "P>=0.95 [ G (abs(obs[0]) <= 1) ] & C>=0.98",
+    episodes=2_000,
+    selection_episodes=100,
+    verify_every=0,
 )
 print(result.certificate)
