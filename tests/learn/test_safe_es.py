@@ -98,7 +98,7 @@ def test_lambda_is_the_integral_of_what_exceeds_the_target() -> None:
 def test_curriculum_asks_for_nothing_at_first_and_for_everything_in_the_end() -> None:
     learner = SafeES(**ONE, budget=1000, population=8, checks=2, margin=0.0, curriculum=0.5)
     assert learner.generations == 100
-    demands = [float(learner._steering.demand(jnp.int32(g))[0]) for g in (0, 25, 50, 99)]
+    demands = [float(learner.steering.demand(jnp.int32(g))[0]) for g in (0, 25, 50, 99)]
     assert demands == pytest.approx([0.0, 0.425, 0.85, 0.85])
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +14,7 @@ from psyco.errors import RunError
 from psyco.learn import es
 from psyco.learn.base import Proposal, Weighing
 from psyco.learn.belief import Belief, single_precision
-from psyco.learn.steering import Steering, blend, default_gain, sizes
+from psyco.learn.steering import Steered, blend, default_gain, sizes
 from psyco.rollout.episodes import Episodes
 
 # Those with a mean that can be deployed and a spread that can be set; evosax's own names.
@@ -32,7 +31,7 @@ class EvosaxState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class EvosaxES:
+class EvosaxES(Steered):
     """A strategy of evosax. The options that it shares with `SafeES` mean the same.
 
     Args:
@@ -83,23 +82,7 @@ class EvosaxES:
         if not self.sigma > 0:
             raise RunError(f"sigma must be positive, got {self.sigma}")
         object.__setattr__(self, "gain", self.gain or default_gain(self.generations))
-        _ = self._steering  # checks the options that are its own
-
-    @cached_property
-    def _steering(self) -> Steering:
-        return Steering(
-            self.p_req, self.c_req, self.generations, self.margin, self.curriculum, self.gain, self.memory
-        )
-
-    @property
-    def episodes_per_generation(self) -> int:
-        """Offspring and checks."""
-        return self.population + self.checks
-
-    @property
-    def generations(self) -> int:
-        """How many the budget allows."""
-        return -(-self.budget // self.episodes_per_generation)
+        _ = self.steering  # checks the options that are its own
 
     def init(self, theta: Array) -> EvosaxState:
         """Start around parameters `[D]`."""
@@ -107,7 +90,7 @@ class EvosaxES:
         strategy, params = self._strategy(theta.size)
         # The key only seeds what the first `ask` replaces.
         start = strategy.init(jax.random.key(0), theta, params)
-        return EvosaxState(start, *self._steering.init(), jnp.int32(0))
+        return EvosaxState(start, *self.steering.init(), jnp.int32(0))
 
     def propose(self, key: Array, state: EvosaxState) -> Proposal:
         """Offspring, then the mean itself; every row plays an episode of its own."""
@@ -122,7 +105,7 @@ class EvosaxES:
         self, state: EvosaxState, proposal: Proposal, episodes: Episodes
     ) -> tuple[EvosaxState, Weighing]:
         """Steer as safe-es does, and tell the strategy the scores; evosax minimises."""
-        belief, c_sat, each = self._steering.steer(
+        belief, c_sat, each = self.steering.steer(
             state.belief, state.lam, state.generation, episodes.satisfied[self.population :]
         )
         with single_precision():

@@ -15,7 +15,6 @@ As in safe-es, each generation also plays a few episodes without noise; they alo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -27,7 +26,7 @@ from jax import Array
 from psyco.errors import RunError
 from psyco.learn.base import Proposal, Weighing
 from psyco.learn.belief import Belief, single_precision
-from psyco.learn.steering import Steering, blend, default_gain
+from psyco.learn.steering import Steered, blend, default_gain
 from psyco.policy import Network
 from psyco.rollout.episodes import Episodes, Trace
 
@@ -67,7 +66,7 @@ class Batch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PPO:
+class PPO(Steered):
     """An actor-critic. The options that it shares with `SafeES` mean the same.
 
     Args:
@@ -135,22 +134,12 @@ class PPO:
             if not 0 <= getattr(self, name) <= 1:
                 raise RunError(f"{name} must be from 0 to 1, got {getattr(self, name)}")
         object.__setattr__(self, "gain", self.gain or default_gain(self.generations))
-        _ = self._steering  # checks the options that are its own
+        _ = self.steering  # checks the options that are its own
 
     def _check_whole(self, *names: str) -> None:
         for name in names:
             if getattr(self, name) < 1:
                 raise RunError(f"{name} must be at least 1, got {getattr(self, name)}")
-
-    @property
-    def episodes_per_generation(self) -> int:
-        """Exploring episodes and checks."""
-        return self.population + self.checks
-
-    @property
-    def generations(self) -> int:
-        """How many the budget allows."""
-        return -(-self.budget // self.episodes_per_generation)
 
     def init(self, theta: Array) -> PPOState:
         """The policy as it is given, critics that expect nothing, all weight on return."""
@@ -159,7 +148,7 @@ class PPO:
         critics = _critics(count, inputs, self.critic)
         seen, worth = _unknown(inputs), _unknown(count)
         optimizer = self._transform().init((theta, critics))
-        return PPOState(theta, critics, seen, worth, optimizer, *self._steering.init(), jnp.int32(0))
+        return PPOState(theta, critics, seen, worth, optimizer, *self.steering.init(), jnp.int32(0))
 
     def propose(self, key: Array, state: PPOState) -> Proposal:
         """Episodes that explore, then some that do not; all with the same parameters."""
@@ -175,7 +164,7 @@ class PPO:
 
     def update(self, state: PPOState, proposal: Proposal, episodes: Episodes) -> tuple[PPOState, Weighing]:
         """Believe what the policy showed without noise, judge the steps of the others, and learn from them."""
-        belief, c_sat, each = self._steering.steer(
+        belief, c_sat, each = self.steering.steer(
             state.belief, state.lam, state.generation, episodes.satisfied[self.population :]
         )
         assert proposal.std is not None
@@ -255,12 +244,6 @@ class PPO:
     def _transform(self) -> optax.GradientTransformation:
         steps = self.generations * self.epochs * self.minibatches
         return optax.adam(optax.cosine_decay_schedule(self.alpha, steps))
-
-    @cached_property
-    def _steering(self) -> Steering:
-        return Steering(
-            self.p_req, self.c_req, self.generations, self.margin, self.curriculum, self.gain, self.memory
-        )
 
 
 def advantages(gained: Array, value: Array, alive: Array, *, discount: float, smoothing: float) -> Array:

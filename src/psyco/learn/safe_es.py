@@ -14,7 +14,6 @@ What it does otherwise than Alg. SNES, each for a reason that the ablation in `d
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -27,7 +26,7 @@ from psyco.errors import RunError
 from psyco.learn import es
 from psyco.learn.base import Proposal, Weighing
 from psyco.learn.belief import Belief, single_precision
-from psyco.learn.steering import Steering, blend, default_gain, sizes
+from psyco.learn.steering import Steered, blend, default_gain, sizes
 from psyco.rollout.episodes import Episodes
 
 OPTIMIZERS = ("adam", "sgd")
@@ -45,7 +44,7 @@ class SafeESState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SafeES:
+class SafeES(Steered):
     """The learner to use unless there is a reason for another.
 
     Args:
@@ -98,7 +97,7 @@ class SafeES:
         for name in ("alpha", "sigma"):
             if not getattr(self, name) > 0:
                 raise RunError(f"{name} must be positive, got {getattr(self, name)}")
-        _ = self._steering  # checks the options that are its own
+        _ = self.steering  # checks the options that are its own
         for name, known in (("optimizer", OPTIMIZERS), ("shaping", SHAPINGS)):
             if getattr(self, name) not in known:
                 raise RunError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
@@ -107,20 +106,10 @@ class SafeES:
                 "without mirrored pairs there are no differences to shape: use shaping='population'"
             )
 
-    @property
-    def episodes_per_generation(self) -> int:
-        """Offspring and checks."""
-        return self.population + self.checks
-
-    @property
-    def generations(self) -> int:
-        """How many the budget allows."""
-        return -(-self.budget // self.episodes_per_generation)
-
     def init(self, theta: Array) -> SafeESState:
         """All weight on return, nothing believed yet."""
         theta = jnp.asarray(theta, jnp.float32)
-        return SafeESState(theta, self._transform().init(theta), *self._steering.init(), jnp.int32(0))
+        return SafeESState(theta, self._transform().init(theta), *self.steering.init(), jnp.int32(0))
 
     def propose(self, key: Array, state: SafeESState) -> Proposal:
         """Offspring, then the mean policy itself."""
@@ -140,7 +129,7 @@ class SafeES:
         self, state: SafeESState, proposal: Proposal, episodes: Episodes
     ) -> tuple[SafeESState, Weighing]:
         """Believe what the mean policy showed, weigh return against cost, move by what the offspring showed."""
-        belief, c_sat, each = self._steering.steer(
+        belief, c_sat, each = self.steering.steer(
             state.belief, state.lam, state.generation, episodes.satisfied[self.population :]
         )
         with single_precision():
@@ -169,9 +158,3 @@ class SafeES:
     def _transform(self) -> optax.GradientTransformation:
         rate = optax.cosine_decay_schedule(self.alpha, self.generations)
         return optax.adam(rate) if self.optimizer == "adam" else optax.sgd(rate, momentum=0.9)
-
-    @cached_property
-    def _steering(self) -> Steering:
-        return Steering(
-            self.p_req, self.c_req, self.generations, self.margin, self.curriculum, self.gain, self.memory, self.control
-        )  # fmt: skip

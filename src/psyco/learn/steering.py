@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import jax.numpy as jnp
 from jax import Array
@@ -77,6 +78,38 @@ class Steering:
         p_req = jnp.asarray(self.p_req, jnp.float32)
         goal = p_req + self.margin * (1.0 - p_req)
         return goal * risen(generation, self.generations, self.curriculum)
+
+
+class Steered:
+    """What the learners share that steer by episodes of their deployed policy; the fields are theirs."""
+
+    p_req: tuple[float, ...]
+    c_req: tuple[float, ...]
+    budget: int
+    population: int
+    checks: int
+    margin: float
+    curriculum: float
+    gain: float
+    memory: float
+    control: str = "integral"
+
+    @property
+    def episodes_per_generation(self) -> int:
+        """Those that try something, and the checks."""
+        return self.population + self.checks
+
+    @property
+    def generations(self) -> int:
+        """How many the budget allows."""
+        return -(-self.budget // self.episodes_per_generation)
+
+    @cached_property
+    def steering(self) -> Steering:
+        """How belief and λ follow the checks."""
+        return Steering(
+            self.p_req, self.c_req, self.generations, self.margin, self.curriculum, self.gain, self.memory, self.control
+        )  # fmt: skip
 
 
 def blend(each: Array, gain: Array, costs: Array) -> tuple[Array, Array]:
