@@ -255,13 +255,12 @@ def advantages(gained: Array, value: Array, alive: Array, *, discount: float, sm
     later = jnp.concatenate([value[:, 1:], jnp.zeros_like(value[:, :1])], axis=1)
     surprise = (gained + discount * follows * later - value) * alive[..., None]
 
-    def back(advantage: Array, step: tuple[Array, Array]) -> tuple[Array, Array]:
-        surprise, follows = step
-        advantage = surprise + discount * smoothing * follows * advantage
+    def back(advantage: Array, surprise: Array) -> tuple[Array, Array]:
+        advantage = surprise + discount * smoothing * advantage  # nothing surprises after the end
         return advantage, advantage
 
-    by_time = jnp.moveaxis(surprise, 1, 0), jnp.moveaxis(follows, 1, 0)
-    _, found = jax.lax.scan(back, jnp.zeros_like(surprise[:, 0]), by_time, reverse=True)
+    by_time = jnp.moveaxis(surprise, 1, 0)
+    _, found = jax.lax.scan(back, jnp.zeros_like(by_time[0]), by_time, reverse=True)
     return jnp.moveaxis(found, 0, 1)
 
 
