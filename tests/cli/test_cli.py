@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 
 import pytest
 
@@ -91,6 +92,19 @@ BAD = [
     (["synthesize", "particle-dance", "--require", DANCE, "--set", "horizon"], "NAME=VALUE"),
     (["synthesize", "particle-dance", "--require", DANCE, "--method", "guess"], "method"),
     (["synthesize", "particle-dance", "--require", DANCE, "--learner", "guess"], "learner"),
+    (
+        ["synthesize", "particle-dance", "--require", DANCE, "--calibration", "hard"],
+        "has no option 'calibration'",
+    ),
+    (["synthesize", "particle-dance", "--require", DANCE, "--option", "margn=0.2"], "did you mean 'margin'"),
+    (
+        ["synthesize", "particle-dance", "--require", DANCE, "--option", "margin=wide"],
+        "margin must be a number",
+    ),
+    (
+        ["synthesize", "particle-dance", "--require", DANCE, "--option", "checks=true"],
+        "must be a whole number",
+    ),
     (["synthesize", "particle-dance"], "--require"),
     (["verify", "nowhere"], "no policy file"),
     (["verify", "{run}", "--domain", "obstacle-run"], "made for particle-dance"),
@@ -109,6 +123,17 @@ def test_bad_input_gets_its_message_and_status_2(run, arguments, message):
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     assert message in re.sub(r"\s+", " ", done.stderr.replace("│", " "))
+
+
+def test_any_option_of_a_learner_can_be_given(tmp_path):
+    done = psyco(
+        "synthesize", "obstacle-run", "--require", "P>=0.1 [ F target ] & C>=0.9", "--episodes", 44,
+        "--option", "margin=0.2", "--option", "control=soft", "--out", tmp_path / "run",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    config = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
+    assert config["learner"]["margin"] == 0.2
+    assert config["learner"]["control"] == "soft"
 
 
 def test_a_finished_run_is_not_overwritten(run):

@@ -84,7 +84,7 @@ def read_parameters(settings: list[str] | None, horizon: int | None = None) -> d
     for setting in settings or []:
         name, equals, text = setting.partition("=")
         if not equals or not name:
-            raise RunError(f"--set takes NAME=VALUE, got {setting!r}")
+            raise RunError(f"expected NAME=VALUE, got {setting!r}")
         try:
             values[name] = {"true": True, "false": False}[text.lower()]
         except KeyError:

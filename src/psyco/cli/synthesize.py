@@ -72,6 +72,12 @@ def synthesize(
     curriculum: Annotated[
         float | None, typer.Option(help="Raise the required probability from 0 over this part of learning.")
     ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE", help="Another option of the learner, as in margin=0.2; repeatable."
+        ),
+    ] = None,
     severity: Annotated[
         bool, typer.Option(help="Learn from how far a formula is from holding, not from how often.")
     ] = DEFAULT.severity,
@@ -174,7 +180,11 @@ def _configure(base: Config | None, given: dict[str, Any]) -> Config:
         )
     # Hyperparameters of another learner say nothing about this one.
     options = base.settings.options if learner == base.settings.learner else {}
-    options = options | {name: given[name] for name in learner_options(learner) if name in given}
+    # One that this learner lacks is refused, with those it has, when the learner is made.
+    every = {name for each in LEARNERS for name in learner_options(each)}
+    options = (
+        options | {name: given[name] for name in every & given.keys()} | read_parameters(given.get("option"))
+    )
     other_domain = given.get("domain", base.domain) != base.domain
     return dataclasses.replace(
         base,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from numbers import Integral, Real
 from typing import Any
 
 from psyco.domain.base import suggest
@@ -21,6 +22,13 @@ LEARNERS: dict[str, type] = {
     "snes": SNES,
     "evosax": EvosaxES,
     "ppo": PPO,
+}
+# The type of an option's default -> what may be given, and its name.
+KINDS: dict[type, tuple[Any, str]] = {
+    bool: (bool, "true or false"),
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    str: (str, "a word"),
 }
 GIVEN = ("p_req", "c_req", "network", "budget", "sign")
 
@@ -43,11 +51,14 @@ def make_learner(
             f"unknown learner {name!r}{suggest(name, list(LEARNERS))}; there are: {', '.join(LEARNERS)}"
         )
     known = learner_options(name)
-    for option in options:
+    for option, value in options.items():
         if option not in known:
             raise RunError(
                 f"{name} has no option {option!r}{suggest(option, list(known))}; it has: {', '.join(known)}"
             )
+        kind, called = KINDS[type(known[option])]
+        if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
+            raise RunError(f"{option} must be {called}, got {value!r}")
     if "network" in {f.name for f in dataclasses.fields(LEARNERS[name])}:
         if network is None:
             raise RunError(f"{name} needs the network of the policy: make_learner(..., network=network)")
