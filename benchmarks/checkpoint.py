@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from psyco.run import session as sessions
-from psyco.run.config import Config
-from psyco.synthesis import Settings
+from psyco._src.run import session as sessions
+from psyco._src.run.config import Config
+from psyco._src.synthesis.problem import Settings
 
 LIMIT = 0.03  # of a run's time for its checkpoints
 CONFIG = Config(

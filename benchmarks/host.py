@@ -15,12 +15,12 @@ import numpy as np
 from gymnasium.vector import SyncVectorEnv
 from numpy.typing import NDArray
 
-from psyco.domain.gym_env import GymDomain, gym_domain
-from psyco.policy import Network, network_for
-from psyco.rollout.host import Chunk, HostSampler, Job, Runner, in_process
-from psyco.rollout.pool import in_processes
-from psyco.spec.monitor import compile_monitor
-from psyco.spec.parse import parse_formula
+from psyco._src.domain.gym_env import GymDomain, gym_domain
+from psyco._src.policy.network import Network, network_for
+from psyco._src.rollout.host import Chunk, HostSampler, Job, Runner, in_process
+from psyco._src.rollout.pool import in_processes
+from psyco._src.spec.monitor import compile_monitor
+from psyco._src.spec.parse import parse_formula
 
 SIDE_BY_SIDE = 64
 REPEAT = 7

@@ -8,8 +8,8 @@ import jax
 
 import psyco
 from benchmarks.clock import one_core, side_by_side
-from psyco.learn.train import train
-from psyco.synthesis import make_settings, prepare
+from psyco._src.learn.train import train
+from psyco._src.synthesis.problem import make_settings, prepare
 
 LEARNERS = ("snes", "safe-es", "ppo")
 EPISODES = 10_000

@@ -20,16 +20,16 @@ import numpy as np
 from scipy import stats
 
 import psyco
-from psyco.domain.base import CompiledDomain, Domain
-from psyco.domain.finite import FiniteDomain
-from psyco.rollout.episodes import Stream, stream_key
-from psyco.rollout.sampler import make_sampler
-from psyco.spec.formula import Requirement
-from psyco.spec.parse import parse
-from psyco.synthesis import Settings
-from psyco.verification.exact import evaluate
-from psyco.verification.unfold import actions_of, unfold
-from psyco.verification.verify import constraint_outcomes, sample
+from psyco._src.certify.verify import constraint_outcomes, sample
+from psyco._src.domain.base import CompiledDomain, Domain
+from psyco._src.domain.finite import FiniteDomain
+from psyco._src.exact.answers import evaluate
+from psyco._src.exact.unfold import actions_of, unfold
+from psyco._src.rollout.episodes import Stream, stream_key
+from psyco._src.rollout.sampler import make_sampler
+from psyco._src.spec.formula import Requirement
+from psyco._src.spec.parse import parse
+from psyco._src.synthesis.problem import Settings
 
 FIRST_SEED = 1000
 FRESH = 4000  # episodes that estimate return and satisfaction of each returned policy

@@ -24,8 +24,8 @@ ROWS = [
 ONE_RUN = """
 import json, resource, sys, time
 import jax, psyco
-from psyco.learn.train import train
-from psyco.synthesis import make_settings, prepare
+from psyco._src.learn.train import train
+from psyco._src.synthesis.problem import make_settings, prepare
 row = json.loads(sys.argv[1])
 domain = psyco.make("particle-dance", horizon=row["horizon"])
 problem = prepare(domain, domain.requirement, make_settings(learner="snes", population=row["population"]))

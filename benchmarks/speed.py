@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import psyco
 from benchmarks import numpy_loop
 from benchmarks.clock import one_core, side_by_side
-from psyco.learn.train import train
-from psyco.rollout.episodes import episode_keys
-from psyco.synthesis import make_settings, prepare
+from psyco._src.learn.train import train
+from psyco._src.rollout.episodes import episode_keys
+from psyco._src.synthesis.problem import make_settings, prepare
 
 GENERATIONS, NUMPY_GENERATIONS, POPULATION, HORIZON = 500, 5, 20, 50
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import psyco
-from psyco.rollout.episodes import Stream, episode_keys, stream_key
-from psyco.rollout.sampler import make_sampler
+from psyco._src.rollout.episodes import Stream, episode_keys, stream_key
+from psyco._src.rollout.sampler import make_sampler
 
 pytestmark = pytest.mark.slow
 SEEDS = range(5)

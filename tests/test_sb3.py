@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 import psyco
-from psyco.errors import RequirementError, RunError
+from psyco._src.errors import RequirementError, RunError
 from psyco.sb3 import Bridge, Steering
 from tests.environments import Walk
 
@@ -152,4 +152,6 @@ def test_an_algorithm_learns_with_it_and_gets_a_certificate(cartpole, algorithm:
     assert bridge._played == 2
     certificate = bridge.certify(model, tmp_path / "model.v1", max_episodes=200)
     assert certificate.verdict is psyco.Verdict.SATISFIED
-    assert certificate.policy == psyco.foreign.open_policy(f"sb3:{tmp_path / 'model.v1.zip'}").digest
+    assert (
+        certificate.policy == psyco._src.policy.foreign.open_policy(f"sb3:{tmp_path / 'model.v1.zip'}").digest
+    )

@@ -6,23 +6,24 @@
 >>> print(result.certificate)
 """
 
-from psyco.domain.base import CompiledDomain, Continuous, Discrete, Domain, MultiBinary, MultiDiscrete, Scene
-from psyco.domain.catalogue import catalogue, make
-from psyco.domain.gym_env import GymDomain
-from psyco.errors import DomainError, EpisodeError, PsycoError, RequirementError, RunError
-from psyco.export import export_onnx
-from psyco.foreign import ForeignPolicy, open_policy
-from psyco.learn.metrics import Metrics
-from psyco.policy import Policy, load_policy
-from psyco.rollout.device import record
-from psyco.rollout.episodes import Episodes
-from psyco.spec import Constraint, PathCheck, Requirement, check_path, parse, parse_formula
-from psyco.synthesis import Result, Settings, synthesize
-from psyco.verification.base import Guarantee, Verdict
-from psyco.verification.certificate import Certificate, Finding
-from psyco.verification.exact import exact
-from psyco.verification.outcomes import verify_outcomes
-from psyco.verification.verify import certify_candidates, verify
+from psyco._src.certify.certificate import Certificate, Finding
+from psyco._src.certify.outcomes import verify_outcomes
+from psyco._src.certify.verify import certify_candidates, verify
+from psyco._src.domain.actions import Continuous, Discrete, MultiBinary, MultiDiscrete
+from psyco._src.domain.base import CompiledDomain, Domain, Scene
+from psyco._src.domain.catalogue import catalogue, make
+from psyco._src.domain.gym_env import GymDomain
+from psyco._src.errors import DomainError, EpisodeError, PsycoError, RequirementError, RunError
+from psyco._src.exact.answers import exact
+from psyco._src.learn.metrics import Metrics
+from psyco._src.policy.file import Policy, load_policy
+from psyco._src.policy.foreign import ForeignPolicy, open_policy
+from psyco._src.policy.onnx import export_onnx
+from psyco._src.rollout.device import record
+from psyco._src.rollout.episodes import Episodes
+from psyco._src.smc.base import Guarantee, Verdict
+from psyco._src.spec import Constraint, PathCheck, Requirement, check_path, parse, parse_formula
+from psyco._src.synthesis.problem import Result, Settings, synthesize
 from psyco.version import __version__
 
 __all__ = [

@@ -1,5 +1,5 @@
 """`python -m psyco` is the same program as `psyco`."""
 
-from psyco.cli import main
+from psyco._src.cli import main
 
 main()

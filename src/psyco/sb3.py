@@ -23,18 +23,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from psyco.domain.base import Domain, signal_table
-from psyco.domain.gym_env import GymDomain, signal_values
-from psyco.errors import RunError
-from psyco.foreign import open_policy
-from psyco.rollout.episodes import Stream, episode_keys, stream_key
-from psyco.rollout.host import episode_seeds
-from psyco.spec.check import check_bounds, check_signals
-from psyco.spec.formula import Requirement
-from psyco.spec.monitor import Monitor, compile_monitor
-from psyco.spec.parse import parse
-from psyco.verification.certificate import Certificate
-from psyco.verification.verify import check_decidable, check_seed, verify
+from psyco._src.certify.certificate import Certificate
+from psyco._src.certify.verify import check_decidable, check_seed, verify
+from psyco._src.domain.base import Domain, signal_table
+from psyco._src.domain.gym_env import GymDomain, signal_values
+from psyco._src.errors import RunError
+from psyco._src.policy.foreign import open_policy
+from psyco._src.rollout.episodes import Stream, episode_keys, stream_key
+from psyco._src.rollout.host import episode_seeds
+from psyco._src.spec.check import check_bounds, check_signals
+from psyco._src.spec.formula import Requirement
+from psyco._src.spec.monitor import Monitor, compile_monitor
+from psyco._src.spec.parse import parse
 
 RECORDED = ("obs", "action", "reward", "return", "step", "terminated", "truncated")
 

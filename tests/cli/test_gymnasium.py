@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from psyco.cli import app, main
-from psyco.policy import load_policy
+from psyco._src.cli import app, main
+from psyco._src.policy.file import load_policy
 
 HERE = "tests.environments"
 REQUIREMENT = "P>=0.3 [ G (abs(obs[0]) <= 9) ] & C>=0.9"

@@ -1,7 +1,7 @@
 import pytest
 from typer.testing import CliRunner
 
-from psyco.cli import app, main
+from psyco._src.cli import app, main
 
 
 def test_the_claims_are_printed_with_what_was_measured(tmp_path):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from psyco.cli import main
-from psyco.run.session import execute, start_run
+from psyco._src.cli import main
+from psyco._src.run.session import execute, start_run
 from tests.run.small import CONFIG, environment, outcome, psyco
 
 

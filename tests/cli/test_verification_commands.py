@@ -8,8 +8,9 @@ import jax
 import pytest
 
 import psyco
-from psyco.cli import main
-from psyco.policy import network_for, policy_for
+from psyco._src.cli import main
+from psyco._src.policy.file import policy_for
+from psyco._src.policy.network import network_for
 
 SAFE = "P>=0.3 [ G (!caught | collisions <= 1) ] & C>=0.98"
 DOMAIN = psyco.make("obstacle-run", grid=3, horizon=6)

@@ -3,7 +3,8 @@
 import pytest
 
 import psyco
-from psyco.domain.base import Continuous, parameters, signal_table
+from psyco._src.domain.actions import Continuous
+from psyco._src.domain.base import parameters, signal_table
 
 
 @pytest.mark.parametrize("name", ["particle-dance", "obstacle-run"])

@@ -7,17 +7,11 @@ import numpy as np
 import pytest
 
 import psyco
-from psyco.domain.base import (
-    ACTIONS,
-    Continuous,
-    Discrete,
-    MultiBinary,
-    MultiDiscrete,
-    parameters,
-    signal_table,
-)
-from psyco.domain.catalogue import remake, trust
-from psyco.policy import load_policy, network_for, policy_for
+from psyco._src.domain.actions import ACTIONS, Continuous, Discrete, MultiBinary, MultiDiscrete
+from psyco._src.domain.base import parameters, signal_table
+from psyco._src.domain.catalogue import remake, trust
+from psyco._src.policy.file import load_policy, policy_for
+from psyco._src.policy.network import network_for
 from tests.environments import Mixed, Walk, height
 
 HERE = "tests.environments"

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import psyco
-from psyco.domain.base import Continuous, Discrete
-from psyco.policy import network_for, policy_for
+from psyco._src.domain.actions import Continuous, Discrete
+from psyco._src.policy.file import policy_for
+from psyco._src.policy.network import network_for
 
 
 def test_an_episode_is_gymnaxs_own_until_it_ends_and_then_stays_there() -> None:

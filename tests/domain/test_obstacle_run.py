@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
-from psyco.domain.obstacle_run import MOVES, ObstacleRun, RunState
+from psyco._src.domain.obstacle_run import MOVES, ObstacleRun, RunState
 
 
 def test_every_transition_is_the_papers():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import psyco
-from psyco.domain.particle_dance import DanceState, ParticleDance
+from psyco._src.domain.particle_dance import DanceState, ParticleDance
 
 
 def transcription(state, action, push):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from psyco.learn import belief as beliefs
-from psyco.learn.belief import Belief, double_precision, single_precision
+from psyco._src.learn import belief as beliefs
+from psyco._src.learn.belief import Belief, double_precision, single_precision
 
 # Counts from none to a million, around each boundary, where float32 is off by percents.
 CASES = [

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from psyco.learn import es
+from psyco._src.learn import es
 
 
 def test_normalize_is_the_papers_and_flat_values_carry_no_signal():

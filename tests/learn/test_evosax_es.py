@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from psyco.errors import RunError
-from psyco.learn.learners import make_learner
-from psyco.learn.train import train
-from psyco.rollout.episodes import Episodes
-from psyco.spec.parse import parse
+from psyco._src.errors import RunError
+from psyco._src.learn.learners import make_learner
+from psyco._src.learn.train import train
+from psyco._src.rollout.episodes import Episodes
+from psyco._src.spec.parse import parse
 
 pytest.importorskip("evosax")
 

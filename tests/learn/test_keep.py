@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from psyco.learn.base import Proposal, Weighing
-from psyco.learn.keep import Keeping
-from psyco.learn.train import train
-from psyco.rollout.episodes import Episodes
+from psyco._src.learn.base import Proposal, Weighing
+from psyco._src.learn.keep import Keeping
+from psyco._src.learn.train import train
+from psyco._src.rollout.episodes import Episodes
 
 
 @dataclass(frozen=True)

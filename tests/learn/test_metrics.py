@@ -4,9 +4,9 @@ import jax
 import numpy as np
 import pytest
 
-from psyco.learn.base import Generation, Weighing
-from psyco.learn.metrics import concatenate, tabulate
-from psyco.rollout.episodes import Episodes
+from psyco._src.learn.base import Generation, Weighing
+from psyco._src.learn.metrics import concatenate, tabulate
+from psyco._src.rollout.episodes import Episodes
 
 
 def generations(count=3, size=4, demands=2, seed=0):

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import psyco
-from psyco.errors import RunError
-from psyco.learn.learners import make_learner
-from psyco.learn.ppo import PPO, advantages
-from psyco.learn.train import train
-from psyco.policy import Network, network_for
-from psyco.rollout.sampler import make_sampler
-from psyco.synthesis import Settings, beginning, learn, prepare
+from psyco._src.errors import RunError
+from psyco._src.learn.learners import make_learner
+from psyco._src.learn.ppo import PPO, advantages
+from psyco._src.learn.train import train
+from psyco._src.policy.network import Network, network_for
+from psyco._src.rollout.sampler import make_sampler
+from psyco._src.synthesis.problem import Settings, beginning, learn, prepare
 from tests.environments import Walk
 
 ONE = {"p_req": (0.85,), "c_req": (0.98,), "network": Network(3, 2)}

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from psyco.errors import RunError
-from psyco.learn.base import Proposal
-from psyco.learn.belief import double_precision
-from psyco.learn.learners import make_learner
-from psyco.learn.safe_es import SafeES
-from psyco.learn.train import train
-from psyco.rollout.episodes import Episodes
-from psyco.spec.parse import parse
+from psyco._src.errors import RunError
+from psyco._src.learn.base import Proposal
+from psyco._src.learn.belief import double_precision
+from psyco._src.learn.learners import make_learner
+from psyco._src.learn.safe_es import SafeES
+from psyco._src.learn.train import train
+from psyco._src.rollout.episodes import Episodes
+from psyco._src.spec.parse import parse
 
 ONE = {"p_req": (0.85,), "c_req": (0.98,)}
 

@@ -7,10 +7,10 @@ import pytest
 from scipy import stats
 
 import psyco
-from psyco.learn.belief import double_precision
-from psyco.learn.snes import SNES
-from psyco.learn.train import train
-from psyco.rollout.episodes import Episodes
+from psyco._src.learn.belief import double_precision
+from psyco._src.learn.snes import SNES
+from psyco._src.learn.train import train
+from psyco._src.rollout.episodes import Episodes
 
 
 def transcription(theta, s, v, noise, ret, cost, *, p_req, c_req, alpha=0.01, sigma=0.1):
@@ -120,7 +120,7 @@ class HostSampler:
 
 
 def test_two_drivers_and_any_split_into_segments_give_the_same_bytes():
-    from psyco.synthesis import make_settings, prepare
+    from psyco._src.synthesis.problem import make_settings, prepare
 
     problem = prepare(psyco.make("obstacle-run"), "P>=0.9 [ G !caught ]", make_settings(learner="snes"))
     start = problem.learner.init(problem.network.init(jax.random.key(1)))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from psyco.paper.reproduce import reproduce
+from psyco._src.paper.reproduce import reproduce
 
 TINY = {"episodes": 400, "repetitions": 2}
 

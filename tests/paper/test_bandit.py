@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from psyco.paper import bandit
+from psyco._src.paper import bandit
 
 
 def test_the_belief_is_the_beta_posterior_by_bayes_rule():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from psyco.paper.claims import (
+from psyco._src.paper.claims import (
     Claim,
     Comparison,
     Estimate,

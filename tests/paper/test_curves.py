@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from psyco.paper.curves import KINDS, Results
-from psyco.paper.experiments import PARTICLE_DANCE, POPULATION
+from psyco._src.paper.curves import KINDS, Results
+from psyco._src.paper.experiments import PARTICLE_DANCE, POPULATION
 from tests.paper.made_up import episodes_of, metrics_of, results_of, run_of
 
 SMALL = PARTICLE_DANCE.resized(episodes=10_140, repetitions=3)  # the last window is shorter than the others

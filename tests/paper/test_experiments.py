@@ -1,7 +1,7 @@
 import pytest
 
-from psyco.errors import RunError
-from psyco.paper.experiments import CALIBRATION, EXPERIMENTS, NAMES, ONE, PARTICLE_DANCE, check_names
+from psyco._src.errors import RunError
+from psyco._src.paper.experiments import CALIBRATION, EXPERIMENTS, NAMES, ONE, PARTICLE_DANCE, check_names
 
 
 def test_the_experiments_have_the_papers_size():
@@ -32,7 +32,7 @@ def test_a_run_has_the_papers_parameters_whatever_the_defaults_are(experiment):
 
 
 def test_the_comparison_shares_its_runs_with_particle_dance():
-    from psyco.paper.runs import digest
+    from psyco._src.paper.runs import digest
 
     assert digest(CALIBRATION.problem(ONE, 4)) == digest(PARTICLE_DANCE.problem(ONE, 4))
 

@@ -1,9 +1,9 @@
 import pytest
 from playwright.sync_api import sync_playwright
 
-from psyco.paper.figures import FIGURES
-from psyco.paper.page import _text
-from psyco.paper.statements import CLAIMS
+from psyco._src.paper.figures import FIGURES
+from psyco._src.paper.page import _text
+from psyco._src.paper.statements import CLAIMS
 
 CLAIM_COUNT = 1 + sum(map(len, CLAIMS.values()))
 FIGURE_COUNT = 1 + sum(map(len, FIGURES.values()))

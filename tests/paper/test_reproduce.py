@@ -2,10 +2,10 @@ import csv
 
 import pytest
 
-from psyco.errors import RunError
-from psyco.paper.experiments import EXPERIMENTS
-from psyco.paper.figures import FIGURES
-from psyco.paper.reproduce import reproduce
+from psyco._src.errors import RunError
+from psyco._src.paper.experiments import EXPERIMENTS
+from psyco._src.paper.figures import FIGURES
+from psyco._src.paper.reproduce import reproduce
 from tests.paper.conftest import TINY
 
 

@@ -4,8 +4,8 @@ import time
 import numpy as np
 import pytest
 
-from psyco.paper.experiments import FOUR, NONE, OBSTACLE_RUN, ONE
-from psyco.paper.runs import _load, digest, gather
+from psyco._src.paper.experiments import FOUR, NONE, OBSTACLE_RUN, ONE
+from psyco._src.paper.runs import _load, digest, gather
 
 TINY = OBSTACLE_RUN.resized(episodes=200)
 PROBLEMS = [TINY.problem(ONE, seed) for seed in range(3)]
@@ -74,8 +74,8 @@ def test_ctrl_c_ends_the_runs_that_are_going_on(monkeypatch, tmp_path):
         begun.wait()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("psyco.paper.runs.learn", endless)
-    monkeypatch.setattr("psyco.paper.runs.wait", interrupted)
+    monkeypatch.setattr("psyco._src.paper.runs.learn", endless)
+    monkeypatch.setattr("psyco._src.paper.runs.wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         gather(PROBLEMS, tmp_path, quiet, workers=2)
     assert not list(tmp_path.iterdir())

@@ -2,9 +2,9 @@
 
 import pytest
 
-from psyco.paper.claims import Outcome
-from psyco.paper.experiments import CALIBRATION, EXPERIMENTS, OBSTACLE_RUN, PARTICLE_DANCE
-from psyco.paper.statements import CLAIMS, belief_claims
+from psyco._src.paper.claims import Outcome
+from psyco._src.paper.experiments import CALIBRATION, EXPERIMENTS, OBSTACLE_RUN, PARTICLE_DANCE
+from psyco._src.paper.statements import CLAIMS, belief_claims
 from tests.paper.made_up import results_of
 
 DANCE = PARTICLE_DANCE.resized(episodes=20_000)

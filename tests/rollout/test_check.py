@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import psyco
-from psyco.rollout.check import Check, check_environment
-from psyco.spec.parse import parse
+from psyco._src.rollout.check import Check, check_environment
+from psyco._src.spec.parse import parse
 from tests.environments import Leaky, Walk
 
 

@@ -36,7 +36,7 @@ def test_losing_a_node_in_the_middle_of_a_run_changes_no_byte() -> None:
 
         segments: list[int] = []
 
-        def on_progress(problem: object, snapshot: psyco.synthesis.Snapshot) -> None:
+        def on_progress(problem: object, snapshot: psyco._src.synthesis.Snapshot) -> None:
             segments.append(snapshot.generation)
             started.set()
 

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 import psyco
-from psyco.policy import network_for, policy_for
-from psyco.rollout.episodes import Stream, episode_keys, stream_key
-from psyco.rollout.sampler import make_sampler
+from psyco._src.policy.file import policy_for
+from psyco._src.policy.network import network_for
+from psyco._src.rollout.episodes import Stream, episode_keys, stream_key
+from psyco._src.rollout.sampler import make_sampler
 
 REQUIREMENTS = {
     "particle-dance": 'P>=0.5 [ G (distance >= 0.1 | collisions <= 1) ]; P>=0.5 [ F<=20 distance <= 0.3 ];'

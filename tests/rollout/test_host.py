@@ -7,15 +7,17 @@ import numpy as np
 import pytest
 
 import psyco
-from psyco.domain.gym_env import GymDomain
-from psyco.policy import Network, load_policy, network_for, policy_for
-from psyco.rollout.episodes import Episodes, Stream, episode_keys, stream_key
-from psyco.rollout.host import Chunk, HostSampler, Job, Runner, _Networks, episode_seeds, in_process
-from psyco.rollout.sampler import make_sampler
-from psyco.rollout.scaling import scaled
-from psyco.spec.monitor import check_path, compile_monitor
-from psyco.spec.parse import parse, parse_formula
-from psyco.synthesis import Settings, deployed, learn, prepare
+from psyco._src.domain.gym_env import GymDomain
+from psyco._src.policy.file import load_policy, policy_for
+from psyco._src.policy.network import Network, network_for
+from psyco._src.rollout.episodes import Episodes, Stream, episode_keys, stream_key
+from psyco._src.rollout.host import Chunk, HostSampler, Job, Runner, _Networks, episode_seeds, in_process
+from psyco._src.rollout.sampler import make_sampler
+from psyco._src.rollout.scaling import scaled
+from psyco._src.spec.monitor import compile_monitor
+from psyco._src.spec.parse import parse, parse_formula
+from psyco._src.spec.path import check_path
+from psyco._src.synthesis.problem import Settings, deployed, learn, prepare
 from tests.environments import Mixed, Walk
 
 FORMULA = "G (abs(obs[0]) <= 2 | info.cost = 0)"

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 import psyco
-from psyco.domain.gym_env import gym_domain
-from psyco.policy import network_for
-from psyco.rollout.host import HostSampler, Job, in_process
-from psyco.rollout.pool import Pool, in_processes
-from psyco.rollout.sampler import on_workers
-from psyco.rollout.scaling import scaled
-from psyco.spec.monitor import compile_monitor
-from psyco.spec.parse import parse_formula
+from psyco._src.domain.gym_env import gym_domain
+from psyco._src.policy.network import network_for
+from psyco._src.rollout.host import HostSampler, Job, in_process
+from psyco._src.rollout.pool import Pool, in_processes
+from psyco._src.rollout.sampler import on_workers
+from psyco._src.rollout.scaling import scaled
+from psyco._src.spec.monitor import compile_monitor
+from psyco._src.spec.parse import parse_formula
 from tests.environments import Walk, slow_walk
 
 REQUIREMENT = "P>=0.5 [ G (abs(obs[0]) <= 2.5) ] & C>=0.9"

@@ -9,10 +9,10 @@ import pytest
 from scipy import stats
 
 import psyco
-from psyco.policy import network_for
-from psyco.rollout.episodes import Episodes, episode_keys
-from psyco.rollout.host import HostSampler
-from psyco.rollout.sampler import make_sampler
+from psyco._src.policy.network import network_for
+from psyco._src.rollout.episodes import Episodes, episode_keys
+from psyco._src.rollout.host import HostSampler
+from psyco._src.rollout.sampler import make_sampler
 from tests.environments import Walk
 
 REQUIREMENTS = {

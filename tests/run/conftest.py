@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from psyco.run.session import execute, start_run
+from psyco._src.run.session import execute, start_run
 from tests.run.small import CONFIG
 
 
@@ -33,7 +33,7 @@ def stopped(finished: Path) -> Path:
     """A copy as it was just before its outcome was written."""
     import dataclasses
 
-    from psyco.run.folder import load_about
+    from psyco._src.run.folder import load_about
 
     for name in ("policy.safetensors", "certificate.json"):
         (finished / name).unlink()

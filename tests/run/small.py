@@ -5,8 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from psyco.run.config import Config
-from psyco.synthesis import Settings
+from psyco._src.run.config import Config
+from psyco._src.synthesis.problem import Settings
 
 REQUIREMENT = "P>=0.85 [ G (distance >= 0.1 | collisions <= 1) ] & C>=0.9"
 # 30 segments of 5 generations of 10 episodes.

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from psyco.errors import RunError
-from psyco.run.config import Config, is_sealed, read_config
+from psyco._src.errors import RunError
+from psyco._src.run.config import Config, is_sealed, read_config
 from tests.run.small import CONFIG, REQUIREMENT
 
 BASE = f"""

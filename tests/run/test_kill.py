@@ -145,7 +145,7 @@ def test_a_killed_run_of_a_gymnasium_environment_ends_with_the_same_bytes(
 
 
 def test_a_second_process_on_a_folder_is_refused(tmp_path: Path, env: dict[str, str], config: Path) -> None:
-    from psyco.run.lock import is_locked, lock
+    from psyco._src.run.lock import is_locked, lock
 
     folder = tmp_path / "run"
     folder.mkdir()

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from psyco.errors import PsycoError
-from psyco.report.page import run_page
-from psyco.run.checkpoint import checkpoint_files
-from psyco.run.folder import FILES, find_policy, read_run
-from psyco.run.session import resume_run
+from psyco._src.errors import PsycoError
+from psyco._src.pages.page import run_page
+from psyco._src.run.checkpoint import checkpoint_files
+from psyco._src.run.folder import FILES, find_policy, read_run
+from psyco._src.run.session import resume_run
 
 
 class Bomb:
@@ -50,7 +50,7 @@ def _resume(folder: Path) -> None:
 
 def test_a_configuration_that_names_code_is_refused(tmp_path: Path) -> None:
     """`module:name` is a domain when a user types it; a file must not choose what is imported and called."""
-    from psyco.run.config import read_config
+    from psyco._src.run.config import read_config
 
     text = "requirement = 'P>=0.5 [ G step >= 0 ]'\n[domain]\nname = 'pathlib:Path.cwd'"
     with pytest.raises(PsycoError, match="must not choose which code runs"):

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from psyco.errors import RunError
-from psyco.run import durable
-from psyco.run.checkpoint import checkpoint_files
-from psyco.run.config import Config
-from psyco.run.folder import find_policy, read_run
-from psyco.run.session import default_folder, execute, resume_run, start_run
+from psyco._src.errors import RunError
+from psyco._src.run import durable
+from psyco._src.run.checkpoint import checkpoint_files
+from psyco._src.run.config import Config
+from psyco._src.run.folder import find_policy, read_run
+from psyco._src.run.session import default_folder, execute, resume_run, start_run
 from tests.run.small import CONFIG, outcome
 
 
@@ -264,7 +264,7 @@ def test_a_run_of_a_multi_part_state_is_restored_leaf_by_leaf(tmp_path: Path) ->
     """Any pytree of arrays: the structure comes from the learner, the file holds nothing but arrays."""
     import numpy as np
 
-    from psyco.run.checkpoint import About, load_checkpoint, save_checkpoint
+    from psyco._src.run.checkpoint import About, load_checkpoint, save_checkpoint
 
     tree = {"a": (np.arange(3.0), [np.int32(4)]), "b": np.zeros((2, 2), bool), "none": None}
     (tmp_path / "checkpoints").mkdir()
@@ -283,7 +283,7 @@ def test_a_run_of_a_multi_part_state_is_restored_leaf_by_leaf(tmp_path: Path) ->
 def test_a_configuration_repeats_the_run_that_wrote_it(
     original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from psyco.run.config import load_config
+    from psyco._src.run.config import load_config
 
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     config: Config = load_config(original / "config.toml")
@@ -296,9 +296,9 @@ def test_a_segment_whose_verification_failed_is_done_again() -> None:
     """Its row lacks what an undisturbed run has there, so no checkpoint may stand behind it."""
     import numpy as np
 
-    from psyco.learn.metrics import Metrics
-    from psyco.run.session import _is_whole
-    from psyco.synthesis import Snapshot
+    from psyco._src.learn.metrics import Metrics
+    from psyco._src.run.session import _is_whole
+    from psyco._src.synthesis.problem import Snapshot
 
     problem = CONFIG.prepare()
 

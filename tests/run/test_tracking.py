@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from psyco.errors import RunError
-from psyco.run import tracking
-from psyco.run.folder import load_metrics
-from psyco.run.session import execute, resume_run, start_run
+from psyco._src.errors import RunError
+from psyco._src.run import tracking
+from psyco._src.run.folder import load_metrics
+from psyco._src.run.session import execute, resume_run, start_run
 from tests.run.small import CONFIG
 
 SETTINGS = dataclasses.replace(CONFIG.settings, episodes=300)

@@ -6,7 +6,7 @@ A path is a dict of arrays; position i stands for state min(i, n), because the l
 import math
 import operator
 
-from psyco.spec import formula as f
+from psyco._src.spec import formula as f
 
 COMPARE = {
     "<": operator.lt,

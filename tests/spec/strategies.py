@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from psyco.spec.formula import (
+from psyco._src.spec.formula import (
     And,
     Arith,
     Bool,

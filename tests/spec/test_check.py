@@ -1,7 +1,7 @@
 import pytest
 
-from psyco.errors import RequirementError
-from psyco.spec import SignalInfo, check_bounds, check_signals, parse, parse_formula
+from psyco._src.errors import RequirementError
+from psyco._src.spec import SignalInfo, check_bounds, check_signals, parse, parse_formula
 
 AVAILABLE = {
     "distance": SignalInfo(),

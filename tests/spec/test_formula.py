@@ -1,8 +1,8 @@
 import pytest
 from hypothesis import given, settings
 
-from psyco.spec import Demand, Requirement, parse, parse_formula
-from psyco.spec.formula import DEFAULT_CONFIDENCE, Goal, Not, Signal, is_state_formula, walk
+from psyco._src.spec import Demand, Requirement, parse, parse_formula
+from psyco._src.spec.formula import DEFAULT_CONFIDENCE, Goal, Not, Signal, is_state_formula, walk
 from tests.spec.strategies import formulas, requirements, state_formulas
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from psyco.spec import check_path, parse, parse_formula
+from psyco._src.spec import check_path, parse, parse_formula
 
 DOCS = (Path(__file__).parents[2] / "docs" / "language.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```prism\n(.*?)```", DOCS, re.DOTALL)

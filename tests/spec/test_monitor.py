@@ -7,9 +7,9 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from psyco.errors import RequirementError
-from psyco.spec import check_path, compile_monitor, parse_formula
-from psyco.spec.formula import (
+from psyco._src.errors import RequirementError
+from psyco._src.spec import check_path, compile_monitor, parse_formula
+from psyco._src.spec.formula import (
     And,
     Bool,
     Finally,

@@ -2,9 +2,9 @@ import re
 
 import pytest
 
-from psyco.errors import PsycoError, RequirementError
-from psyco.spec import Goal, parse, parse_formula
-from psyco.spec.formula import (
+from psyco._src.errors import PsycoError, RequirementError
+from psyco._src.spec import Goal, parse, parse_formula
+from psyco._src.spec.formula import (
     DEFAULT_CONFIDENCE,
     Bound,
     Constraint,

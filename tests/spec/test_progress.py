@@ -3,8 +3,8 @@
 import numpy as np
 from hypothesis import given, settings
 
-from psyco.spec import parse_formula
-from psyco.spec.progress import Automaton, state_formulas
+from psyco._src.spec import parse_formula
+from psyco._src.spec.progression import Automaton, state_formulas
 from tests.spec import by_definition
 from tests.spec.strategies import formulas, paths
 

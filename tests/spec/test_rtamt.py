@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psyco.spec import check_path
+from psyco._src.spec import check_path
 
 rtamt = pytest.importorskip("rtamt")
 

@@ -1,0 +1,1 @@
+"""Everything that is not public; `psyco` itself lists what is."""

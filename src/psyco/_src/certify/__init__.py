@@ -1,0 +1,1 @@
+"""From a policy or recorded outcomes to a certificate."""

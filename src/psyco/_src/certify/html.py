@@ -1,0 +1,114 @@
+"""A certificate as a piece of a page: self-contained, escaped, readable in light and dark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+
+from psyco._src.certify.certificate import Certificate, Finding, Look
+from psyco._src.smc.base import Verdict, percent
+from psyco._src.spec.parse import parse
+
+STYLE = """
+.psyco-certificate{font:1rem/1.5 system-ui,sans-serif;border:1px solid #8888;border-left:.5rem solid var(--verdict);
+border-radius:.5rem;padding:1rem 1.25rem;max-width:60rem;overflow-wrap:anywhere}
+.psyco-certificate h2{margin:0;color:var(--verdict)}
+.psyco-certificate h3{margin:1rem 0 .25rem;font-size:1rem}
+.psyco-certificate code{font-family:ui-monospace,monospace;font-size:.9em}
+.psyco-certificate table{border-collapse:collapse;margin:.25rem 0}
+.psyco-certificate :is(td,th){padding:.1rem .9rem .1rem 0;text-align:left;vertical-align:top;font-weight:400}
+.psyco-certificate th{opacity:.7;white-space:nowrap}
+.psyco-certificate svg{display:block;width:100%;max-width:36rem;height:auto}
+"""
+COLOUR = {Verdict.SATISFIED: "#1a7f4b", Verdict.VIOLATED: "#c0392b", Verdict.UNDECIDED: "#b7791f"}
+
+
+def certificate_html(certificate: Certificate) -> str:
+    """One `<section>` with its own style; every text from outside is escaped."""
+    c = certificate
+    return "\n".join(
+        [
+            f'<section class="psyco-certificate" data-verdict="{c.verdict.name}" '
+            f'style="--verdict:{COLOUR[c.verdict]}">',
+            f"<style>{STYLE}</style>",
+            f"<h2>{c.verdict.name}</h2>",
+            f"<p>{escape(c.verdict.value.capitalize())}.</p>",
+            *(_finding(f, explained=len(c.findings) > 1) for f in c.findings),
+            "<h3>What this is worth</h3>",
+            f"<p>{escape(c.guarantee.statement)}</p>",
+            *(_looks(c.looks) if len(c.looks) > 1 else []),
+            "<h3>What was tested, and how</h3>",
+            _rows(_circumstances(c)),
+            "</section>",
+        ]
+    )
+
+
+def _finding(f: Finding, *, explained: bool) -> str:
+    rows = {
+        "verdict": f"{f.verdict.name} after {f.episodes:,} episodes",
+        "outcomes": f"{f.satisfied:,} satisfied, {f.violated:,} violated (share {f.estimate:.4f})",
+        "true probability": f"between {f.lower:.4f} and {f.upper:.4f}",
+        "posterior": f"c_sat {f.confidence:.6f}, from a uniform prior",
+    }
+    if explained:
+        rows["guarantee"] = f.guarantee.statement
+    return "\n".join([f"<h3><code>{escape(f.constraint)}</code></h3>", _rows(rows), _bar(f)])
+
+
+def _bar(f: Finding) -> str:
+    """The bounds on the probability as a bar from 0 to 1, with the observed share and dashes at what is required."""
+    (constraint,) = parse(f.constraint).constraints
+    x = [10 + 380 * value for value in (f.lower, f.upper, f.estimate if f.episodes else 0.5)]
+    label = f"probability between {f.lower:.4f} and {f.upper:.4f}, observed {f.estimate:.4f}"
+    return (
+        f'<svg viewBox="0 0 400 46" role="img" aria-label="{escape(label)}" font-size="10" fill="currentColor">'
+        '<line x1="10" x2="390" y1="24" y2="24" stroke="currentColor" stroke-opacity=".35"/>'
+        f'<line x1="{x[0]:.1f}" x2="{x[1]:.1f}" y1="24" y2="24" stroke="{COLOUR[f.verdict]}" stroke-width="7"/>'
+        f"{''.join(map(_dash, sorted({constraint.lower, constraint.upper} - {0.0, 1.0})))}"
+        f'<circle cx="{x[2]:.1f}" cy="24" r="5"/>'
+        '<text x="7" y="43">0</text><text x="387" y="43">1</text></svg>'
+    )
+
+
+def _dash(p: float) -> str:
+    x = 10 + 380 * p
+    return (
+        f'<line x1="{x:.1f}" x2="{x:.1f}" y1="13" y2="35" stroke="currentColor" stroke-width="1.5" '
+        f'stroke-dasharray="3 2"/><text x="{x:.1f}" y="10" text-anchor="middle">{p:g}</text>'
+    )
+
+
+def _looks(looks: tuple[Look, ...]) -> list[str]:
+    head = "<tr><th>look</th><th>policy</th><th>verdict</th><th>episodes</th><th>share of the error</th></tr>"
+    body = [
+        f"<tr><td>{i}</td><td><code>{escape(str(look.policy)[:16])}</code></td><td>{look.verdict.name}</td>"
+        f"<td>{look.episodes:,}</td><td>{percent(look.share)}</td></tr>"
+        for i, look in enumerate(looks, 1)
+    ]
+    return ["<h3>All looks</h3>", f"<table>{head}{''.join(body)}</table>"]
+
+
+def _circumstances(c: Certificate) -> dict[str, str]:
+    rows = {"requirement": c.requirement, "method": " ".join([c.method, *_settings(c.options)])}
+    if c.policy is not None:
+        rows |= {
+            "policy": f"sha256:{c.policy}",
+            "domain": " ".join([str(c.domain), *_settings(c.parameters)]),
+            "episodes": f"{c.episodes:,} of at most {c.max_episodes:,}",
+            "seed": f"{c.seed}, stream {c.stream}, block {c.block}",
+        }
+    else:
+        rows["outcomes"] = f"sha256:{c.outcomes}"
+    if c.mean_return is not None:
+        rows["return"] = f"{c.mean_return:.2f} ± {c.return_error:.2f} (mean ± standard error)"
+    return rows | {"issued": c.issued, "versions": " ".join(_settings(c.versions))}
+
+
+def _settings(values: Mapping[str, object]) -> list[str]:
+    return [f"{name}={value}" for name, value in values.items()]
+
+
+def _rows(rows: dict[str, str]) -> str:
+    body = "".join(f"<tr><th>{escape(key)}</th><td>{escape(text)}</td></tr>" for key, text in rows.items())
+    return f"<table>{body}</table>"

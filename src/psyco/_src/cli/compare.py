@@ -1,0 +1,115 @@
+"""`psyco compare`: runs side by side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from rich.table import Table
+from rich.text import Text
+
+from psyco._src.cli.common import Json, console
+from psyco._src.cli.runs import COLOUR, print_table, summarize
+from psyco._src.errors import RunError
+from psyco._src.run import durable
+from psyco._src.run.compare import config_differences
+from psyco._src.run.folder import Record, read_run
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+WIDTH = 40  # characters of a curve
+CURVES = {"return": "return", "satisfied": "satisfied share", "c_sat": "c_sat", "lambda": "λ"}
+
+
+def compare(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="Two or more run folders.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Also write a page with the curves on top of each other.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Set runs side by side: curves on one scale, what differs in the configurations, verdicts.
+
+    Example: `psyco compare runs/dance runs/dance-naive --out compare.html`
+    """
+    if len(folders) < 2:
+        raise RunError("compare takes two or more run folders")
+    records = [read_run(folder) for folder in folders]
+    different = config_differences(records)
+    if out is not None:
+        from psyco._src.pages.page import compare_page
+
+        durable.write(out, compare_page(records).encode())
+    if as_json:
+        content = {"runs": [summarize(record) for record in records], "differences": different}
+        print(json.dumps(content, indent=2, allow_nan=False, default=str))
+        return
+    _print_verdicts(records)
+    _print_curves(records)
+    _print_differences(folders, different)
+    if out is not None:
+        console.print(f"page: {out}", highlight=False, soft_wrap=True)
+
+
+def _print_verdicts(records: list[Record]) -> None:
+    table = Table("run", "verdict", "return", "confidence", "episodes")
+    for row in map(summarize, records):
+        verdict = row["verdict"] or row["state"]
+        values = ("–" if row[key] is None else f"{row[key]:.4g}" for key in ("return", "confidence"))
+        table.add_row(
+            Text(row["run"]), Text(verdict, style=COLOUR.get(verdict, "")), *values, f"{row['episodes']:,}"
+        )
+    print_table(table)
+
+
+def _print_curves(records: list[Record]) -> None:
+    """Over training episodes, from left to right; all runs of a curve on one scale."""
+    longest = max((record.episodes for record in records), default=0)
+    for name, title in CURVES.items():
+        curves = [_curve(record, name, longest) for record in records]
+        values = np.concatenate(curves)
+        values = values[~np.isnan(values)]
+        if not len(values):
+            continue
+        low, high = float(values.min()), float(values.max())
+        console.print(f"\n{title}, {low:.4g} to {high:.4g}", highlight=False)
+        for record, curve in zip(records, curves, strict=True):
+            last = next((f"{x:.4g}" for x in curve[::-1] if x == x), "–")
+            line = f"  {sparkline(curve, low, high):{WIDTH}}  {last:>8}  {record.folder}"
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _curve(record: Record, name: str, longest: int) -> NDArray[np.float64]:
+    """Means over `WIDTH` equal stretches of training, NaN where a run has nothing."""
+    curve = np.full(WIDTH, np.nan)
+    if record.metrics.rows and name in record.metrics:
+        place = np.minimum((record.metrics["episodes"] - 1) * WIDTH // longest, WIDTH - 1).astype(int)
+        for i in range(WIDTH):
+            here = record.metrics[name][place == i]
+            here = here[~np.isnan(here)]
+            curve[i] = here.mean() if len(here) else np.nan
+    return curve
+
+
+def sparkline(values: NDArray[np.float64], low: float, high: float) -> str:
+    """A curve in one line of text; a gap where there is no value."""
+    span = high - low or 1.0
+    return "".join(
+        " " if x != x else BLOCKS[min(int((x - low) / span * len(BLOCKS)), len(BLOCKS) - 1)] for x in values
+    )
+
+
+def _print_differences(folders: list[Path], different: dict[str, list[Any]]) -> None:
+    if not different:
+        console.print("\nthe configurations are the same", highlight=False)
+        return
+    table = Table("what differs")
+    for folder in folders:
+        table.add_column(Text(folder.name))
+    for key, values in different.items():
+        table.add_row(Text(key), *(Text(str(value)) for value in values))
+    console.print()
+    print_table(table)

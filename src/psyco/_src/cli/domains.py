@@ -1,0 +1,43 @@
+"""`psyco domains`: what there is to act in."""
+
+from __future__ import annotations
+
+import json
+
+from rich.table import Table
+
+from psyco._src.cli.common import Json, console
+from psyco._src.domain.base import parameters, signal_table
+from psyco._src.domain.catalogue import catalogue
+
+
+def domains(as_json: Json = False) -> None:
+    """List the domains with their parameters and signals.
+
+    Example: `psyco domains`
+    """
+    made = {name: factory() for name, factory in sorted(catalogue().items())}
+    if as_json:
+        content = {
+            name: {
+                "parameters": parameters(domain),
+                "signals": {
+                    key: {"size": s.size, "boolean": s.boolean} for key, s in signal_table(domain).items()
+                },
+                "requirement": getattr(domain, "requirement", None),
+            }
+            for name, domain in made.items()
+        }
+        print(json.dumps(content, indent=2))
+        return
+    table = Table("domain", "parameters", "signals", show_lines=True)
+    for name, domain in made.items():
+        table.add_row(
+            name,
+            "\n".join(f"{key}={value}" for key, value in parameters(domain).items()),
+            ", ".join(
+                key if s.size is None else f"{key}\\[0..{s.size - 1}]"
+                for key, s in signal_table(domain).items()
+            ),
+        )
+    console.print(table)

@@ -1,0 +1,106 @@
+"""`psyco exact`: no sampling, no doubt, on domains that are small enough."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from psyco._src.cli.common import Json, Parameters, console, read_policy
+from psyco._src.cli.verify import EXIT
+from psyco._src.domain.base import Domain
+from psyco._src.errors import RunError
+from psyco._src.exact.answers import ExactAnswer, Value
+from psyco._src.exact.answers import exact as answer_exactly
+from psyco._src.exact.files import export as write_files
+from psyco._src.exact.storm import storm_value
+from psyco._src.exact.unfold import actions_of, unfold
+from psyco._src.policy.foreign import AnyPolicy
+from psyco._src.spec.formula import Requirement
+
+
+def exact(
+    policy: Annotated[Path, typer.Argument(metavar="POLICY_OR_RUN", help="A policy file or a run folder.")],
+    domain: Annotated[str | None, typer.Option(help="Where it acts, if not where it was learned.")] = None,
+    require: Annotated[
+        str | None, typer.Option(help="The requirement, as text or file, if not the run's own.")
+    ] = None,
+    storm: Annotated[
+        bool, typer.Option("--storm", help="Ask Storm for a second opinion (psyco[storm]).")
+    ] = False,
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Write the policy's chain and the domain's decision process for Storm, PRISM.",
+        ),
+    ] = None,
+    parameters: Parameters = None,
+    as_json: Json = False,
+) -> None:
+    """Compute a policy's exact probabilities and expected return, and the optimum beside them.
+
+    Exit status: 0 the requirement holds, 1 it does not, 2 bad input.
+
+    Example: `psyco exact runs/obstacles --storm`
+    """
+    found, where, requirement = read_policy(policy, domain, parameters, require)
+    answer = answer_exactly(found, where, requirement)
+    second = storm_value(found, where, requirement) if storm else None
+    files = _export(found, where, requirement, export) if export else []
+    if as_json:
+        print(json.dumps(_content(requirement, answer, second), indent=2))
+    else:
+        _print(requirement, answer, second)
+        for file in files:
+            console.print(f"written: {file}", highlight=False, soft_wrap=True)
+    raise typer.Exit(EXIT[answer.verdict])
+
+
+def _print(requirement: Requirement, answer: ExactAnswer, second: Value | None) -> None:
+    lines = [f"{answer.verdict.name}: exactly, over {answer.nodes:,} situations"]
+    optimum = answer.optimum
+    for k, constraint in enumerate(requirement.constraints):
+        at_best = f", at the optimum {optimum.probabilities[k]:.9f}" if optimum else ""
+        lines.append(f"  {constraint}\n    probability {answer.value.probabilities[k]:.9f}{at_best}")
+    lines.append(f"  expected return {answer.value.expected_return:.6f}")
+    if optimum is None:
+        lines.append("  no controller whatsoever meets this requirement")
+    else:
+        way = "below" if requirement.goal.maximize else "above"
+        if (answer.value.expected_return - optimum.expected_return > 0) == requirement.goal.maximize:
+            way = "above" if requirement.goal.maximize else "below"
+        lines.append(
+            f"  optimum under the requirement {optimum.expected_return:.6f}: this is {answer.gap:.6f} {way} it"
+        )
+    if second is not None:
+        shown = ", ".join(f"{p:.9f}" for p in second.probabilities)
+        lines.append(f"  Storm says: probability {shown}, expected return {second.expected_return:.6f}")
+    lines.append(f"  {answer.guarantee.statement}")
+    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+
+
+def _content(requirement: Requirement, answer: ExactAnswer, second: Value | None) -> dict[str, Any]:
+    return {
+        "verdict": answer.verdict.name,
+        "requirement": str(requirement),
+        "probabilities": list(answer.value.probabilities),
+        "expected_return": answer.value.expected_return,
+        "optimum": answer.optimum and answer.optimum._asdict(),
+        "gap": answer.gap,
+        "storm": second and second._asdict(),
+        "nodes": answer.nodes,
+        "guarantee": {"kind": answer.guarantee.kind, "statement": answer.guarantee.statement},
+    }
+
+
+def _export(policy: AnyPolicy, domain: Domain, requirement: Requirement, folder: Path) -> list[Path]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot write into {folder}: {error.strerror}") from None
+    formulas = [constraint.formula for constraint in requirement.constraints]
+    chain = write_files(unfold(domain, formulas, actions_of(policy, domain)), folder / "chain")
+    return chain + write_files(unfold(domain, formulas), folder / "mdp")

@@ -1,0 +1,61 @@
+"""`psyco report`: a page about a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from psyco._src.cli.common import Trust, console, status, trust_typed
+from psyco._src.run import durable
+from psyco._src.run.folder import read_run
+
+
+def report(
+    run: Annotated[Path, typer.Argument(help="The run's folder.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The page; default: report.html in the run's folder.")
+    ] = None,
+    serve: Annotated[bool, typer.Option("--serve", help="Show the page live while the run goes on.")] = False,
+    host: Annotated[str, typer.Option(help="With --serve: the address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="With --serve: 0 takes a free one.")] = 0,
+    trust: Trust = None,
+) -> None:
+    """Write one self-contained HTML page about a run, or serve it live.
+
+    Example: `psyco report runs/dance`
+    """
+    trust_typed(*trust or ())
+    record = read_run(run)
+    for problem in record.problems:
+        status.print(f"note: {problem}", highlight=False, markup=False, soft_wrap=True)
+    if serve:
+        _serve(run, host, port)
+        return
+    from psyco._src.pages.page import run_page
+
+    path = out or run / "report.html"
+    durable.write(path, run_page(record).encode())
+    console.print(f"page: {path}", highlight=False, soft_wrap=True)
+
+
+def _serve(run: Path, host: str, port: int) -> None:
+    from psyco._src.pages.serve import RunServer
+
+    server = RunServer(run, host, port)
+    if not server.loopback:
+        status.print(
+            f"note: everyone who reaches {host} can read this page",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+    # Flushed at once, so that a program that started this one can read the address.
+    print(f"live page: {server.url}  (Ctrl-C ends it)", flush=True)
+    try:
+        server.serve_forever(poll_interval=0.2)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.server_close()

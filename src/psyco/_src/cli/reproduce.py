@@ -1,0 +1,119 @@
+"""`psyco reproduce`: the paper's evaluation, claim by claim."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from psyco._src.cli.common import console, status
+from psyco._src.paper import runs
+from psyco._src.paper.claims import Claim, Outcome, summary
+from psyco._src.paper.experiments import NAMES
+
+COLOUR = {Outcome.HOLDS: "green", Outcome.FAILS: "red", Outcome.OPEN: "yellow"}
+
+
+def reproduce(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help=f"What to reproduce: {', '.join(NAMES)}.")
+    ] = None,
+    repetitions: Annotated[
+        int | None,
+        typer.Option(min=1, help="Repetitions of every experiment; default: 5, 12 for calibration."),
+    ] = None,
+    episodes: Annotated[
+        int | None,
+        typer.Option(min=1, help="Learning episodes; default: 60,000, 20,000 for obstacle-run."),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Every figure in under a minute, from a fifth of the episodes.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for page, figures and runs; default: reproduction[-quick].")
+    ] = None,
+) -> None:
+    """Run the paper's experiments again: every figure, and whether every claim holds.
+
+    An interrupted reproduction continues where it stopped when it is started again.
+
+    Example: `psyco reproduce --quick`
+    """
+    from psyco._src.paper.reproduce import reproduce as run_reproduction  # imports matplotlib
+
+    folder = out or Path("reproduction-quick" if quick else "reproduction")
+    size: dict[str, Any] = {"episodes": episodes, "repetitions": repetitions, "quick": quick}
+    try:
+        with _Display() as display:
+            done = run_reproduction(names or [], folder, **size, on_progress=display.show)
+    except KeyboardInterrupt:
+        status.print(f"finished runs are kept in {folder}; the same command continues from there")
+        raise
+    for part in done.parts:
+        console.print(f"\n[bold]{part.title}[/]", highlight=False)
+        for claim in part.claims:
+            _print(claim)
+    counts = summary([claim for part in done.parts for claim in part.claims])
+    console.print("\n" + ", ".join(f"{count} {outcome.value}" for outcome, count in counts.items()))
+    console.print(f"page: {done.page}", highlight=False, soft_wrap=True)
+    if quick:
+        status.print("a quick look: at full size, claims may come out differently")
+
+
+class _Display:
+    """Progress over all runs: a bar on a terminal, elsewhere a line for every tenth."""
+
+    def __init__(self) -> None:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[runs]}"),
+            TimeElapsedColumn(),
+            TextColumn("left:"),
+            TimeRemainingColumn(),
+        )
+        self.bar = Progress(*columns, console=status, disable=not status.is_terminal)
+        self.task = self.bar.add_task("compiling", total=None, runs="")
+        self.began = time.perf_counter()
+        self.first: int | None = None  # episodes that were there already
+        self.tenth = 0
+
+    def __enter__(self) -> _Display:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def show(self, progress: runs.Progress) -> None:
+        """Called from the working threads, one at a time."""
+        self.first = progress.episodes if self.first is None else self.first
+        done, told = progress.episodes == progress.all_episodes, f"{progress.runs}/{progress.all_runs} runs"
+        name = "drawing" if done else "learning" if progress.episodes > self.first else "compiling"
+        self.bar.update(
+            self.task, description=name, completed=progress.episodes, total=progress.all_episodes, runs=told
+        )
+        tenth = 10 * progress.episodes // max(1, progress.all_episodes)
+        if not status.is_terminal and tenth > self.tenth:
+            self.tenth = tenth
+            status.print(f"{told}, {tenth * 10}% of the episodes{self._left(progress)}", highlight=False)
+
+    def _left(self, progress: runs.Progress) -> str:
+        new = progress.episodes - (self.first or 0)
+        left = progress.all_episodes - progress.episodes
+        return f", about {left * (time.perf_counter() - self.began) / new:.0f} s left" if new and left else ""
+
+
+def _print(claim: Claim) -> None:
+    """What became of a claim, and where it does not hold, what is there instead."""
+    outcome = Text(f"{claim.outcome.value:18}", COLOUR[claim.outcome])
+    measured = "; ".join(f"{c.what}: {c.measured}, claimed {c.wanted}" for c in claim.comparisons)
+    lines = [claim.text, measured] + [f"We see: {claim.seen}"] * (claim.outcome is not Outcome.HOLDS)
+    grid = Table.grid(padding=(0, 1))
+    grid.add_row(outcome, Text("\n").join([Text(lines[0]), *(Text(line, "dim") for line in lines[1:])]))
+    console.print(grid)

@@ -1,0 +1,119 @@
+"""The protocol of a compiled domain: pure functions over a state that JAX can trace.
+
+A domain is a frozen dataclass, so that two domains with the same parameters are equal and compile once:
+
+    @dataclass(frozen=True)
+    class Corridor:
+        length: int = 10
+        horizon: int = 50
+        name: ClassVar[str] = "corridor"
+        ...
+
+Write random numbers and constants as you would in any JAX program; `examples/corridor.py` is a complete one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+from jax import Array
+
+from psyco._src.domain.actions import Actions
+from psyco._src.errors import DomainError
+from psyco._src.spec.formula import SignalInfo
+
+State = Any  # any pytree of arrays
+
+
+@dataclasses.dataclass(frozen=True)
+class Scene:
+    """How to draw a domain: which vector signals are positions, and the frame around them."""
+
+    bodies: tuple[str, ...]
+    low: tuple[float, float]
+    high: tuple[float, float]
+    contact: float = 0.0  # two bodies closer than this touch
+
+
+class Domain(Protocol):
+    """Where an agent acts: what learning and verification need to know of it before it runs."""
+
+    @property
+    def name(self) -> str:
+        """The name it is made by."""
+
+    @property
+    def horizon(self) -> int:
+        """The longest episode, in steps."""
+
+    @property
+    def actions(self) -> Actions:
+        """What a policy may do."""
+
+    @property
+    def observation_size(self) -> int:
+        """The length of an observation."""
+
+
+@runtime_checkable
+class CompiledDomain(Domain, Protocol):
+    """A simulator as pure functions, which JAX compiles.
+
+    It may also have a method `draw(key)`: the randomness of all steps of an episode, drawn at once, which is faster;
+    arrays whose first axis is the horizon. Then `step` is given its entry of them instead of a key.
+    """
+
+    def reset(self, key: Array) -> State:
+        """A random initial state."""
+
+    def step(self, key: Array, state: State, action: Array) -> tuple[State, Array, Array | bool]:
+        """The next state, the reward `[]` for reaching it, and whether the episode ends there `[]` bool.
+
+        Where episodes always last to the horizon, a plain `False` says so and makes them cheaper.
+        """
+
+    def observe(self, state: State) -> Array:
+        """What the policy sees, `[observation_size]`."""
+
+    def signals(self, state: State) -> Mapping[str, Array]:
+        """What a formula may speak of: numbers and Booleans `[]`, or vectors `[k]`."""
+
+
+# Every domain has these, kept by the rollout itself.
+BUILT_IN_SIGNALS = {
+    "step": SignalInfo(None, False),
+    "reward": SignalInfo(None, False),
+    "return": SignalInfo(None, False),
+}
+
+
+def signal_table(domain: Domain) -> dict[str, SignalInfo]:
+    """The signals that a formula about this domain may name, found without running it."""
+    if not isinstance(domain, CompiledDomain):
+        return dict(domain.table)  # type: ignore[attr-defined]  # a host domain knows them from when it was made
+    state = jax.eval_shape(domain.reset, jax.eval_shape(lambda: jax.random.key(0)))
+    shapes = jax.eval_shape(lambda s: dict(domain.signals(s)), state)
+    table = {}
+    for name, shape in shapes.items():
+        if len(shape.shape) > 1:
+            raise DomainError(
+                f"signal {name!r} of {domain.name} has shape {shape.shape}; give numbers or vectors"
+            )
+        table[name] = SignalInfo(shape.shape[0] if shape.shape else None, shape.dtype == bool)
+    table["obs"] = SignalInfo(domain.observation_size, False)
+    table["action"] = SignalInfo(domain.actions.size, False)
+    return table | BUILT_IN_SIGNALS
+
+
+def parameters(domain: Domain) -> dict[str, Any]:
+    """The keyword arguments that make this domain again."""
+    if hasattr(domain, "parameters"):
+        return dict(domain.parameters)
+    if not dataclasses.is_dataclass(domain):
+        raise DomainError(
+            f"{type(domain).__name__} must be a frozen dataclass, so that its parameters are known"
+        )
+    return {f.name: getattr(domain, f.name) for f in dataclasses.fields(domain) if f.init}

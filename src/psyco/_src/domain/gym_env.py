@@ -1,0 +1,389 @@
+"""Any Gymnasium environment as a domain: spaces, signals, horizon, and how to make it again, anywhere.
+
+An environment is stepped in Python, so this domain has no pure functions; `rollout/host.py` steps it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from psyco._src.domain.actions import Actions, Continuous, Discrete, MultiBinary, MultiDiscrete
+from psyco._src.domain.base import BUILT_IN_SIGNALS
+from psyco._src.domain.checks import check_positive, check_whole
+from psyco._src.errors import DomainError, suggest
+from psyco._src.spec.formula import SignalInfo
+
+Env: TypeAlias = "gymnasium.Env[Any, Any]"
+SignalFunction: TypeAlias = Callable[[Any, dict[str, Any]], Any]
+
+PROBE_STEPS = 20  # random steps that tell which keys `info` has and what the user's own signals look like
+INFO = "info."
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Where episodes of a host domain are made. No result depends on it.
+
+    Args:
+        processes: 1 runs in this process, more in so many others.
+        ray: an address of a Ray cluster, "local" to start one here, None for no Ray.
+        step_timeout: seconds after which a step counts as hanging; it needs a process that can be ended.
+    """
+
+    processes: int = 1
+    ray: str | None = None
+    step_timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        check_whole("workers", processes=self.processes)
+        if self.step_timeout is not None:
+            check_positive("workers", step_timeout=self.step_timeout)
+
+
+@dataclass(frozen=True, eq=False)
+class GymDomain:
+    """A Gymnasium environment with a horizon and signals; `gym_domain` makes it."""
+
+    source: str | Callable[..., Env]  # an id, or what makes the environment
+    arguments: Mapping[str, Any]  # of the environment
+    horizon: int
+    wrappers: tuple[Callable[[Env], Env], ...]
+    functions: Mapping[str, SignalFunction]  # the user's own signals
+    action_bound: float | None
+    name: str
+    actions: Actions
+    action_space: spaces.Space[Any]
+    observation_space: spaces.Space[Any]
+    table: Mapping[str, SignalInfo]  # signals known before running
+    workers: Workers = field(default_factory=Workers)
+
+    @property
+    def observation_size(self) -> int:
+        """The length of a flattened observation."""
+        return int(spaces.flatdim(self.observation_space))
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The keyword arguments that make this domain again, as far as a file can hold them; functions by name."""
+        extra: dict[str, Any] = {"horizon": self.horizon}
+        if self.wrappers:
+            extra["wrappers"] = [name_of(each) for each in self.wrappers]
+        if self.functions:
+            extra["signals"] = {name: name_of(each) for name, each in self.functions.items()}
+        if self.action_bound is not None:
+            extra["action_bound"] = self.action_bound
+        return {name: _plain(value) for name, value in self.arguments.items()} | extra
+
+    def make_env(self, *, limit: bool = True) -> Env:
+        """A new environment, wrapped, and cut off at the horizon unless the caller does that (`limit=False`)."""
+        env = _make_env(self.source, self.arguments, self.horizon, self.wrappers, self.name)
+        made_by_id = isinstance(self.source, str)  # then it has its limit already
+        return gymnasium.wrappers.TimeLimit(env, self.horizon) if limit and not made_by_id else env
+
+    def flatten(self, observation: Any) -> NDArray[np.float32]:
+        """What the network sees `[observation_size]`; an observation that its own space cannot hold is refused."""
+        match self.observation_space:
+            case spaces.Box(shape=shape):
+                array = np.asarray(observation)
+                if array.shape != shape:
+                    raise ValueError(f"an observation of shape {array.shape}; its space says {shape}")
+                return array.astype(np.float32).ravel()
+            case spaces.Discrete(n=n, start=start):
+                if not 0 <= (index := int(observation) - int(start)) < int(n):
+                    raise ValueError(f"an observation outside of {self.observation_space}")
+                return self._one_hot[index]
+            case space:
+                return np.asarray(spaces.flatten(space, observation), np.float32)
+
+    @cached_property
+    def _one_hot(self) -> NDArray[np.float32]:
+        return np.eye(self.observation_size, dtype=np.float32)
+
+    def to_env(self, actions: NDArray[Any]) -> Sequence[Any]:
+        """Decoded actions `[B, ...]`, inside their range -> what `step` takes, one each."""
+        return self._to_env(actions)
+
+    @cached_property
+    def _to_env(self) -> Callable[[NDArray[Any]], Sequence[Any]]:
+        """Made once, since it is called at every step."""
+        match self.action_space:
+            case spaces.Discrete(start=start):
+                first = int(start)
+                return lambda a: (a + first).tolist() if first else a.tolist()
+            case spaces.Box(shape=shape, low=low, high=high, dtype=dtype):
+                whole = np.issubdtype(dtype, np.integer)
+                # Scaling to [low, high] in float32 may go beyond by a rounding error.
+                least, most = low.astype(np.float32), high.astype(np.float32)
+                exact = bool(((least >= low) & (least + (most - least) <= high)).all())
+
+                def to_box(a: NDArray[Any]) -> Sequence[Any]:
+                    a = a.reshape(-1, *shape)
+                    a = a if exact else np.clip(a, low, high)
+                    return list((np.rint(a) if whole else a).astype(dtype, copy=False))
+
+                return to_box
+            case spaces.MultiDiscrete(shape=shape, dtype=dtype, start=start):
+                return lambda a: list((a.reshape(-1, *shape) + start).astype(dtype))
+            case space:
+                return lambda a: list(a.reshape(-1, *(space.shape or ())).astype(space.dtype))
+
+    def to_signal(self, actions: Sequence[Any]) -> NDArray[np.float64]:
+        """What `step` took `[B]` -> the signal `action`: `[B]`, or `[B, size]`."""
+        array = np.asarray(actions, np.float64)
+        return array if self.actions.size is None else array.reshape(len(actions), self.actions.size)
+
+
+def gym_domain(
+    source: str | Callable[..., Env],
+    *,
+    horizon: int | None = None,
+    signals: Mapping[str, SignalFunction | str] | None = None,
+    wrappers: Sequence[Callable[[Env], Env] | str] = (),
+    action_bound: float | None = None,
+    **arguments: Any,
+) -> GymDomain:
+    """Make a domain of an environment.
+
+    Args:
+        source: an id that `gymnasium.make` knows, `module:Id`, a class, or any function that returns an environment
+            (also as text, `module:name`).
+        horizon: the longest episode; by default the environment's own time limit.
+        signals: further signals by name, functions `(observation, info) -> number, Boolean or vector`.
+        wrappers: applied to the environment one after the other.
+        action_bound: stands in where the range of an action is infinite: [-bound, bound].
+        arguments: of the environment.
+    """
+    name = source if isinstance(source, str) else name_of(source)
+    if isinstance(source, str) and ":" in source:
+        source = _import_source(source)
+    if horizon is not None:
+        check_whole(name, horizon=horizon)
+    functions = {key: _resolve(each) for key, each in (signals or {}).items()}
+    for key in functions:
+        if key in _RESERVED or key.startswith(INFO):
+            raise DomainError(
+                f"{name}: a signal cannot be called {key!r}; every environment has that one already"
+            )
+    wrap = tuple(_resolve(each) for each in wrappers)
+    env = _make_env(source, arguments, horizon, wrap, name)
+    try:
+        limit = horizon or time_limit(env)
+        if limit is None:
+            raise DomainError(
+                f"{name} has no time limit of its own; say how long an episode may be, with horizon"
+            )
+        actions, space = _actions(env.action_space, action_bound, name)
+        try:
+            spaces.flatdim(env.observation_space)
+        except (NotImplementedError, ValueError):
+            raise DomainError(
+                f"{name} has observations in {env.observation_space}, which cannot be flattened; "
+                "add a wrapper that turns them into a Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple"
+            ) from None
+        made = GymDomain(
+            source,
+            arguments,
+            limit,
+            wrap,
+            functions,
+            action_bound,
+            name,
+            actions,
+            space,
+            env.observation_space,
+            {},
+        )
+        return dataclasses.replace(made, table=_probe(made, env))
+    finally:
+        env.close()
+
+
+_RESERVED = ("obs", "action", "terminated", "truncated", "end", *BUILT_IN_SIGNALS)
+
+
+def is_gym_name(name: str) -> bool:
+    """Does Gymnasium know this id, with or without a version?"""
+    return name in gymnasium.registry or any(spec.name == name for spec in gymnasium.registry.values())
+
+
+def gym_names() -> list[str]:
+    """All ids that Gymnasium knows now."""
+    return list(gymnasium.registry)
+
+
+def time_limit(env: Env) -> int | None:
+    """The environment's own limit on the steps of an episode."""
+    limit = getattr(getattr(env, "spec", None), "max_episode_steps", None)
+    while limit is None and isinstance(env, gymnasium.Wrapper):
+        limit = getattr(env, "_max_episode_steps", None)
+        env = env.env
+    return limit
+
+
+def signal_values(
+    domain: GymDomain, names: Sequence[str], observation: Any, info: dict[str, Any]
+) -> Iterator[Any]:
+    """The values of `info.key` and of the user's own signals in one state; a missing key gives None."""
+    for name in names:
+        yield _info_value(info, name) if name.startswith(INFO) else domain.functions[name](observation, info)
+
+
+def name_of(thing: Any) -> str:
+    """`module:name` of a function or class, for messages and files."""
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    return f"{module}:{name}" if module and name else type(thing).__name__
+
+
+def resolve(text: str) -> Any:
+    """What `module:name` stands for. It imports the module: only ever call it on what the user typed."""
+    module, _, name = text.partition(":")
+    if not module or not name:
+        raise DomainError(f"{text!r} names nothing; write module:name")
+    try:
+        thing = importlib.import_module(module)
+    except ImportError as error:
+        raise DomainError(f"cannot import {module!r} of {text!r}: {error}") from None
+    for part in name.split("."):
+        if not hasattr(thing, part):
+            raise DomainError(f"{module!r} has no {name!r}{suggest(part, dir(thing))}")
+        thing = getattr(thing, part)
+    return thing
+
+
+def _resolve(thing: Any) -> Any:
+    found = resolve(thing) if isinstance(thing, str) else thing
+    if not callable(found):
+        raise DomainError(f"{thing!r} is no function or class")
+    return found
+
+
+def _import_source(name: str) -> Any:
+    """`module:Id` as Gymnasium reads it if the module registers that id; else a class or function of the module."""
+    module, _, rest = name.partition(":")
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        raise DomainError(f"cannot import {module!r} of {name!r}: {error}") from None
+    return name if is_gym_name(rest) else _resolve(name)
+
+
+def _make_env(
+    source: str | Callable[..., Env],
+    arguments: Mapping[str, Any],
+    horizon: int | None,
+    wrappers: Sequence[Callable[[Env], Env]],
+    name: str,
+) -> Env:
+    try:
+        if isinstance(source, str):
+            # The passive checker of `gymnasium.make` looks at every step; rollouts check what they use themselves.
+            env: Env = gymnasium.make(
+                source, max_episode_steps=horizon, disable_env_checker=True, **arguments
+            )
+        else:
+            env = source(**arguments)
+        for wrap in wrappers:
+            env = wrap(env)
+    except DomainError:
+        raise
+    except Exception as error:  # whatever a stranger's constructor does, the user wants to know which and why
+        raise DomainError(f"cannot make {name}: {type(error).__name__}: {error}") from error
+    if not isinstance(env, gymnasium.Env):
+        raise DomainError(f"{name} made a {type(env).__name__}, which is no gymnasium.Env")
+    return env
+
+
+def _actions(space: Any, bound: float | None, name: str) -> tuple[Actions, spaces.Space[Any]]:
+    """The actions of a policy for an action space, and that space with infinite ranges replaced."""
+    match space:
+        case spaces.Discrete(n=n):
+            return Discrete(int(n)), space
+        case spaces.MultiDiscrete(nvec=nvec):
+            return MultiDiscrete(tuple(map(int, np.ravel(nvec)))), space
+        case spaces.MultiBinary(shape=shape):
+            return MultiBinary(math.prod(shape)), space
+        case spaces.Box(low=low, high=high, dtype=dtype):
+            if not (np.isfinite(low).all() and np.isfinite(high).all()):
+                if bound is None:
+                    raise DomainError(
+                        f"{name} has an action range that is infinite; bound it with action_bound, "
+                        "for example action_bound=1 for actions in [-1, 1], or with a wrapper"
+                    )
+                low, high = np.maximum(low, -bound), np.minimum(high, bound)
+                space = spaces.Box(low.astype(dtype), high.astype(dtype), dtype=dtype)  # type: ignore[arg-type]
+            return Continuous(tuple(map(float, low.ravel())), tuple(map(float, high.ravel()))), space
+    raise DomainError(
+        f"{name} has actions in {space}; PSyCo can act in Box, Discrete, MultiDiscrete and MultiBinary spaces, "
+        "so add a wrapper that turns them into one of these"
+    )
+
+
+def _probe(domain: GymDomain, env: Env) -> dict[str, SignalInfo]:
+    """Names and types of the signals, from a few random steps."""
+    rng = np.random.default_rng(0)
+    table = dict(BUILT_IN_SIGNALS) | {
+        "obs": SignalInfo(domain.observation_size, False),
+        "action": SignalInfo(domain.actions.size, False),
+        "terminated": SignalInfo(None, True),
+        "truncated": SignalInfo(None, True),
+        INFO: SignalInfo(None, None),
+    }
+    names = list(domain.functions)
+    try:
+        observation, info = env.reset(seed=0)
+        keys = set(info)
+        for name, value in zip(names, signal_values(domain, names, observation, info), strict=True):
+            table[name] = _signal_info(domain.name, name, value)
+        for _ in range(PROBE_STEPS):
+            y = rng.uniform(-1.0, 1.0, (1, domain.actions.outputs)).astype(np.float32)
+            observation, _, terminated, truncated, info = env.step(
+                domain.to_env(np.asarray(domain.actions.decode(y)))[0]
+            )
+            keys |= set(info)
+            if terminated or truncated:
+                break
+    except DomainError:
+        raise
+    except Exception as error:  # see _make_env
+        raise DomainError(
+            f"{domain.name} fails when it is tried out with seed 0: {type(error).__name__}: {error}"
+        ) from error
+    return table | {INFO + key: SignalInfo(None, None) for key in sorted(map(str, keys))}
+
+
+def _signal_info(owner: str, name: str, value: Any) -> SignalInfo:
+    array = np.asarray(value)
+    if array.ndim > 1 or array.dtype.kind not in "biuf":
+        raise DomainError(
+            f"{owner}: the signal {name!r} gives {value!r}; give a number, a Boolean, or a vector of them"
+        )
+    return SignalInfo(len(array) if array.ndim else None, array.dtype == bool)
+
+
+def _info_value(info: Mapping[str, Any], name: str) -> Any:
+    """`info.a` or, in a nested dict, `info.a.b`."""
+    key = name.removeprefix(INFO)
+    if key in info:
+        return info[key]
+    head, dot, rest = key.partition(".")
+    return _info_value(info[head], rest) if dot and isinstance(info.get(head), Mapping) else None
+
+
+def _plain(value: Any) -> Any:
+    """A value that JSON and TOML can hold; anything else as text, which at least tells a reader what it was."""
+    try:
+        return json.loads(json.dumps(value))
+    except (TypeError, ValueError):
+        return str(value)

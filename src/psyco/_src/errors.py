@@ -1,0 +1,81 @@
+"""Every error PSyCo raises on purpose, so that `except PsycoError` is enough at a boundary."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+_WIDTH = 100  # characters of a source line that are shown around the caret
+
+
+class Place(NamedTuple):
+    """Where something stands in a text; it carries its source line, so an error can show it at any later time."""
+
+    line: int  # from 1
+    column: int  # from 1
+    source: str  # the whole line
+
+    def __str__(self) -> str:
+        return f"line {self.line}, column {self.column}"
+
+    def picture(self) -> str:
+        """The source line with a caret under the place; a long line is cut to what surrounds the caret."""
+        start = max(0, min(self.column - 1 - _WIDTH // 2, len(self.source) - _WIDTH))
+        shown = self.source[start : start + _WIDTH].replace("\t", " ").rstrip()
+        return f"  {shown}\n  {' ' * (self.column - 1 - start)}^"
+
+
+class PsycoError(Exception):
+    """The parent of all errors of this package."""
+
+
+class RequirementError(PsycoError):
+    """A requirement or formula that cannot be read, or that does not fit what it is used on."""
+
+    def __init__(self, problem: str, place: Place | None = None, advice: str = "") -> None:
+        lines = [problem] if place is None else [f"{problem} at {place}:", place.picture()]
+        super().__init__("\n".join(lines + [advice] * bool(advice)))
+        self.place = place
+
+    @property
+    def line(self) -> int | None:
+        """Line of the offending text, from 1; None where no text is known."""
+        return self.place and self.place.line
+
+    @property
+    def column(self) -> int | None:
+        """Column of the offending text, from 1; None where no text is known."""
+        return self.place and self.place.column
+
+
+class DomainError(PsycoError):
+    """A domain that does not exist, is set up wrongly, or breaks its own protocol."""
+
+
+class RunError(PsycoError):
+    """A run that cannot start, go on, or be read back."""
+
+
+class EpisodeError(RunError):
+    """An episode that could not be played to its end, because of its environment or of a policy from elsewhere.
+
+    Raised out of `synthesize`, it carries in `policy` what was learned before, or None.
+    """
+
+    policy: Any = None
+    learned: Any = None  # where learning stood, on the way from the host loop to who keeps it
+
+    def __init__(self, environment: str, seed: int, step: int, problem: str) -> None:
+        where = f"at step {step}" if step else "in reset"
+        super().__init__(f"{environment}, episode with seed {seed}, {where}: {problem}")
+        self.environment, self.seed, self.step, self.problem = environment, seed, step, problem
+
+    def __reduce__(self) -> tuple[type, tuple[str, int, int, str]]:
+        return EpisodeError, (self.environment, self.seed, self.step, self.problem)
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """` (did you mean ...?)` for a misspelt word, or nothing."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

@@ -1,0 +1,78 @@
+"""The registry: learner name -> learner."""
+
+from __future__ import annotations
+
+import dataclasses
+from numbers import Integral, Real
+from typing import Any
+
+from psyco._src.errors import RunError, suggest
+from psyco._src.learn.base import Learner
+from psyco._src.learn.evosax_es import EvosaxES
+from psyco._src.learn.ppo import PPO
+from psyco._src.learn.safe_es import SafeES
+from psyco._src.learn.snes import SNES
+from psyco._src.policy.network import Network
+from psyco._src.spec.formula import Requirement
+
+# Frozen dataclasses with the fields p_req, c_req, budget, sign, perhaps network, and hyperparameters with defaults.
+LEARNERS: dict[str, type] = {
+    "safe-es": SafeES,
+    "snes": SNES,
+    "evosax": EvosaxES,
+    "ppo": PPO,
+}
+# The type of an option's default -> what may be given, and its name.
+KINDS: dict[type, tuple[Any, str]] = {
+    bool: (bool, "true or false"),
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    str: (str, "a word"),
+}
+GIVEN = ("p_req", "c_req", "network", "budget", "sign")
+
+
+def make_learner(
+    name: str,
+    requirement: Requirement,
+    *,
+    network: Network | None = None,
+    budget: int = 60_000,
+    **options: Any,
+) -> Learner:
+    """The learner of that name for a requirement; `options` replace its default hyperparameters.
+
+    `network` is that of the policy, for learners that look into it, and `budget` the number of training episodes that
+    schedules follow.
+    """
+    if name not in LEARNERS:
+        raise RunError(
+            f"unknown learner {name!r}{suggest(name, list(LEARNERS))}; there are: {', '.join(LEARNERS)}"
+        )
+    known = learner_options(name)
+    for option, value in options.items():
+        if option not in known:
+            raise RunError(
+                f"{name} has no option {option!r}{suggest(option, list(known))}; it has: {', '.join(known)}"
+            )
+        kind, called = KINDS[type(known[option])]
+        if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
+            raise RunError(f"{option} must be {called}, got {value!r}")
+    if "network" in {f.name for f in dataclasses.fields(LEARNERS[name])}:
+        if network is None:
+            raise RunError(f"{name} needs the network of the policy: make_learner(..., network=network)")
+        options["network"] = network
+    demands = requirement.demands
+    learner: Learner = LEARNERS[name](
+        p_req=tuple(demand.p_req for demand in demands),
+        c_req=tuple(demand.confidence for demand in demands),
+        budget=budget,
+        sign=1.0 if requirement.goal.maximize else -1.0,
+        **options,
+    )
+    return learner
+
+
+def learner_options(name: str) -> dict[str, Any]:
+    """The hyperparameters of a learner and their defaults."""
+    return {f.name: f.default for f in dataclasses.fields(LEARNERS[name]) if f.name not in GIVEN}

@@ -1,0 +1,117 @@
+"""Safe Neural Evolutionary Strategies (Alg. SNES). Not Separable Natural Evolution Strategies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from psyco._src.errors import RunError
+from psyco._src.learn import belief as beliefs
+from psyco._src.learn import es
+from psyco._src.learn.base import Proposal, Weighing
+from psyco._src.learn.belief import Belief, single_precision
+from psyco._src.learn.calibration import CALIBRATIONS, Evidence
+from psyco._src.learn.curriculum import risen
+from psyco._src.rollout.episodes import Episodes
+
+
+class SNESState(NamedTuple):
+    """An evolution strategy and a belief about its offspring."""
+
+    es: es.ESState
+    belief: Belief
+
+
+@dataclass(frozen=True)
+class SNES:
+    """The paper's learner.
+
+    Args:
+        p_req: required probability of each demand.
+        c_req: required confidence of each demand.
+        population: offspring per generation, N.
+        alpha: learning rate α.
+        sigma: perturbation rate σ.
+        calibration: the rule that turns belief into λ; the paper's is "soft".
+        curriculum: the required probability rises from 0 over this part of learning; the paper's is 0, full at once.
+        budget: training episodes of the whole run, which the curriculum follows.
+        sign: 1 to maximise the return, -1 to minimise it.
+    """
+
+    p_req: tuple[float, ...]
+    c_req: tuple[float, ...]
+    population: int = 20
+    alpha: float = 0.01
+    sigma: float = 0.1
+    calibration: str = "soft"
+    curriculum: float = 0.0
+    budget: int = 60_000
+    sign: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.population < 2:
+            raise RunError(f"population must be at least 2, got {self.population}")
+        if not self.alpha > 0 or not self.sigma > 0:
+            raise RunError(f"alpha and sigma must be positive, got {self.alpha} and {self.sigma}")
+        if self.calibration not in CALIBRATIONS:
+            raise RunError(f"unknown calibration {self.calibration!r}; there are: {', '.join(CALIBRATIONS)}")
+        if not 0 <= self.curriculum < 1:
+            raise RunError(f"curriculum must be at least 0 and below 1, got {self.curriculum}")
+
+    @property
+    def episodes_per_generation(self) -> int:
+        """One episode per offspring."""
+        return self.population
+
+    def init(self, theta: Array) -> SNESState:
+        """Lines 2-4."""
+        return SNESState(es.init(theta), beliefs.prior(len(self.p_req)))
+
+    def propose(self, key: Array, state: SNESState) -> Proposal:
+        """Lines 7-8: perturb the current parameters."""
+        noise = es.ask(key, state.es, population=self.population)
+        return Proposal(es.offspring(state.es, noise, sigma=self.sigma), noise)
+
+    def update(self, state: SNESState, proposal: Proposal, episodes: Episodes) -> tuple[SNESState, Weighing]:
+        """Lines 11-18: count, believe, weigh, move."""
+        c_req = jnp.asarray(self.c_req, jnp.float32)
+        demanded = self._demanded(state.es.generation)
+        p_req = demanded.astype(jnp.float32)
+        belief = beliefs.observe(state.belief, episodes.satisfied)  # lines 11-12
+        c_sat = beliefs.confidence(belief, demanded)  # line 13
+        weight = self._cost_weights(belief, demanded)
+        with single_precision():
+            share = jnp.mean(episodes.satisfied, axis=0, dtype=jnp.float32)
+            total = jnp.maximum(belief.satisfied + belief.violated, 1).astype(jnp.float32)
+            evidence = Evidence(c_sat, c_req, p_req, share, belief.satisfied / total)
+            rules = CALIBRATIONS[self.calibration](evidence)
+            lam = jnp.min(rules, initial=1.0)  # line 14; the weakest demand decides
+            values = es.normalize(jnp.vstack([self.sign * episodes.ret, episodes.cost.T]))  # lines 15-16
+            score = jnp.concatenate([lam[None], (lam - 1.0) * weight]) @ values  # lines 17-18 in one
+            moved = es.tell(state.es, proposal.memo, score, alpha=self.alpha, sigma=self.sigma)
+            return SNESState(moved, belief), Weighing(lam, c_sat)
+
+    def deployed(self, state: SNESState) -> Array:
+        """The mean of the search distribution."""
+        return state.es.theta
+
+    def _demanded(self, generation: Array) -> Array:
+        """The required probabilities `[K]` float64, as far as the curriculum has come."""
+        p_req = jnp.asarray(self.p_req, jnp.float64)
+        if not self.curriculum:
+            return p_req
+        generations = -(-self.budget // self.population)
+        return p_req * risen(generation, generations, self.curriculum).astype(jnp.float64)
+
+    def _cost_weights(self, belief: Belief, p_req: Array) -> Array:
+        """`[K]`, summing to 1: each cost weighs as far as its demand is expected to fall short.
+
+        With one demand this is 1, as in the paper.
+        """
+        if len(self.p_req) < 2:
+            return jnp.ones(len(self.p_req), jnp.float32)
+        gap = beliefs.shortfall(belief, p_req) + jnp.float32(1e-9)
+        return gap / gap.sum()

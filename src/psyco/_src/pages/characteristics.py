@@ -1,0 +1,69 @@
+"""The operating characteristics of tests as a picture: how likely each verdict is, and how many episodes it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from psyco._src.errors import RunError
+from psyco._src.smc.base import Test
+from psyco._src.smc.plan import Characteristics, operating_characteristics
+from psyco._src.spec.formula import Constraint, Requirement
+
+# Colour-blind safe (Okabe and Ito), the same colour for the same method everywhere.
+COLOURS = {
+    "anytime": "#0072B2",
+    "calibrated": "#009E73",
+    "bayes": "#D55E00",
+    "sprt": "#CC79A7",
+    "fixed": "#666666",
+}
+POINTS = 121
+
+
+def draw_characteristics(
+    requirement: Requirement, tests: Mapping[str, Sequence[Test]], max_episodes: int, path: str | Path
+) -> None:
+    """One row per constraint: chance of SATISFIED and of a wrong verdict, and expected episodes, against the true p."""
+    rows = len(requirement.constraints)
+    figure = Figure(figsize=(13, 3.6 * rows), layout="constrained")
+    axes = figure.subplots(rows, 3, squeeze=False)
+    for k, constraint in enumerate(requirement.constraints):
+        grid = _grid(constraint)
+        for name, methods in tests.items():
+            c = operating_characteristics(methods[k], grid, max_episodes)
+            curves = (c.satisfied, np.maximum(_wrong(constraint, c), 1e-12), c.episodes)
+            for panel, curve in zip(axes[k], curves, strict=True):
+                panel.plot(grid, curve, color=COLOURS.get(name), label=name, linewidth=1.6)
+        delta = 1.0 - constraint.confidence
+        titles = ("probability of SATISFIED", "probability of a wrong verdict", "expected episodes")
+        for panel, title in zip(axes[k], titles, strict=True):
+            panel.set(title=title, xlabel="true probability p", xlim=(grid[0], grid[-1]))
+            for bound in (constraint.lower, constraint.upper):
+                if 0.0 < bound < 1.0:
+                    panel.axvline(bound, color="black", linestyle="--", linewidth=0.8)
+        axes[k][1].axhline(delta, color="black", linestyle=":", linewidth=1.0)
+        axes[k][1].annotate(f"permitted: {delta:.3g}", (grid[0], delta), va="bottom", fontsize=8)
+        axes[k][1].set(yscale="log", ylim=(1e-5, 1.0))
+        axes[k][2].set_ylim(bottom=0)
+        axes[k][0].legend(frameon=False)
+    try:
+        figure.savefig(path, dpi=120)
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot draw into {path}: {error}") from None
+
+
+def _wrong(constraint: Constraint, c: Characteristics) -> np.ndarray:
+    return np.where((c.p >= constraint.lower) & (c.p <= constraint.upper), c.violated, c.satisfied)
+
+
+def _grid(constraint: Constraint) -> np.ndarray:
+    """Around the bounds, which are grid points themselves."""
+    bounds = [b for b in (constraint.lower, constraint.upper) if 0.0 < b < 1.0] or [0.5]
+    room = max(min(b, 1.0 - b) for b in bounds)
+    low, high = max(min(bounds) - 1.5 * room, 0.0), min(max(bounds) + room, 1.0)
+    just_below = [b - 1e-9 for b in bounds]
+    return np.unique([*np.linspace(low, high, POINTS), *bounds, *just_below])

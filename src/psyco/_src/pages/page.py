@@ -1,0 +1,300 @@
+"""One self-contained page about a run, and one that sets several side by side.
+
+What a reader wants first (the verdict, the requirement, the certificate) is plain HTML, there at once and without
+scripts; charts and episodes are drawn by `page.js` from data that stands in the page as JSON. Texts from outside
+(requirements, names of environments, files) are escaped here and nowhere put together by the script.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from hashlib import sha256
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from psyco._src.pages.data import checks, curves, posteriors, requirement_of, trajectories
+from psyco._src.run.compare import config_differences
+from psyco._src.run.folder import Record
+
+Sections = dict[str, str]  # id of an element -> its HTML
+STATES = {
+    "finished": "finished",
+    "running": "running",
+    "stopped": "not finished",
+    "damaged": "damaged",
+}
+
+
+def run_page(record: Record, *, live: bool = False) -> str:
+    """The page of one run; `live`: it asks its server for news, and gets its episodes from there."""
+    data = run_data(record, None if live else trajectories(record))
+    return _page(record.folder.resolve().name, sections(record), data, live=live)
+
+
+def compare_page(records: list[Record]) -> str:
+    """The page that sets runs side by side."""
+    names = [record.folder.resolve().name for record in records]
+    data = {
+        "runs": [
+            {"name": name, "curves": curves(record.metrics), "checks": checks(record.metrics)}
+            for name, record in zip(names, records, strict=True)
+        ],
+        "limits": _limits(records[0]),
+    }
+    return _page("Comparison", {"top": _comparison(names, records)}, data)
+
+
+def run_data(record: Record, episodes: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What the script draws."""
+    return {
+        "runs": [
+            {
+                "name": record.folder.resolve().name,
+                "curves": curves(record.metrics),
+                "checks": checks(record.metrics),
+            }
+        ],
+        "limits": _limits(record),
+        "posteriors": posteriors(record),
+        "trajectories": episodes,
+        "total": record.config.settings.episodes if record.config else None,
+        "state": record.state,
+    }
+
+
+def sections(record: Record) -> Sections:
+    """The parts of a run's page that are plain HTML."""
+    return {
+        "top": _top(record),
+        "certificate": _certificate(record),
+        "details": _details(record),
+    }
+
+
+def embed(data: Any) -> str:
+    """JSON that is safe inside a script element: nothing in it can end the element or start a comment."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"), ensure_ascii=True)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _page(title: str, parts: Sections, data: dict[str, Any], *, live: bool = False) -> str:
+    here = files("psyco._src.pages")
+    script = (here / "page.js").read_text(encoding="utf-8")
+    values = {
+        "title": escape(title),
+        "style": (here / "page.css").read_text(encoding="utf-8"),
+        "script": script,
+        # The browser runs this script and no other, whatever a text might smuggle in.
+        "script_hash": f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
+        "data": embed(data | {"live": live}),
+        **{name: parts.get(name, "") for name in ("top", "certificate", "details")},
+    }
+    page = (here / "page.html").read_text(encoding="utf-8")
+    # In one pass, so that nothing inside a value is taken for a place of its own.
+    pieces = page.split("{{")
+    return pieces[0] + "".join(
+        values[name] + rest for name, _, rest in (p.partition("}}") for p in pieces[1:])
+    )
+
+
+# ---- the parts ------------------------------------------------------------------------------------------------
+
+
+def _top(record: Record) -> str:
+    name = escape(record.folder.resolve().name)
+    domain = escape(record.config.domain) if record.config else "unknown domain"
+    verdict, meaning = meaning_of(record)
+    rows = "".join(f"<li>{escape(problem)}</li>" for problem in record.problems)
+    problems = (
+        '<div class="problems" role="alert"><strong>Not everything is as the run wrote it:</strong>'
+        f"<ul>{rows}</ul></div>"
+    )
+    total = record.config.settings.episodes if record.config else 0
+    facts = [
+        ("domain", domain),
+        ("training", f"{record.episodes:,} of {total:,} episodes"),
+        ("state", STATES[record.state]),
+    ]
+    if record.certificate and isinstance(record.certificate.get("mean_return"), int | float):
+        facts.insert(1, ("return", _plus_minus(record.certificate)))
+    if record.about:
+        facts.append(
+            ("begun", datetime.fromtimestamp(record.about.created, UTC).strftime("%Y-%m-%d %H:%M UTC"))
+        )
+    listed = "".join(f"<div><dt>{key}</dt><dd>{value}</dd></div>" for key, value in facts)
+    requirement = record.config.requirement.strip() if record.config else "(not readable)"
+    return f"""
+<p class="kicker">PSyCo run</p>
+<h1>{name}</h1>
+<div class="verdict {escape(verdict.lower())}">
+<span class="badge">{escape(verdict)}</span><p>{escape(meaning)}</p></div>
+{problems if record.problems else ""}
+<dl class="facts">{listed}</dl>
+<progress value="{record.progress:.4f}" max="1" class="{record.state}">{record.progress:.0%}</progress>
+<h2>Requirement</h2>
+<pre class="requirement"><code>{escape(requirement)}</code></pre>"""
+
+
+def meaning_of(record: Record) -> tuple[str, str]:
+    """The verdict and one sentence that says what it means."""
+    certificate = record.certificate
+    if certificate is None:
+        how = {
+            "running": "the run is still learning; its policy will be verified on fresh episodes at the end",
+            "stopped": f"the run has not finished; go on with: psyco resume {record.folder}",
+        }.get(record.state, f"there is no certificate; psyco resume {record.folder} makes one")
+        return "PENDING", f"No verdict yet: {how}."
+    name = str(certificate.get("verdict", ""))
+    findings = [f for f in certificate.get("findings") or [] if isinstance(f, dict)]
+    if not findings:
+        return name, "The requirement has no constraint: there was nothing to verify but the return."
+    episodes = max(int(f.get("episodes", 0)) for f in findings)
+    shares = " and ".join(f"{f.get('satisfied', 0):,} of {f.get('episodes', 0):,}" for f in findings)
+    seen = f"The formula held in {shares} fresh episodes of the final policy, which learning had never seen"
+    ends = {
+        "SATISFIED": "that is enough evidence that the requirement holds, at the confidence that it asks for.",
+        "VIOLATED": "that is enough evidence that the requirement does not hold.",
+        "UNDECIDED": f"the {episodes:,} episodes were spent before the evidence sufficed either way.",
+    }
+    return name, f"{seen}: {ends.get(name, 'see the certificate.')}"
+
+
+def _certificate(record: Record) -> str:
+    certificate = record.certificate
+    if certificate is None:
+        return '<p class="muted">There is no certificate yet.</p>'
+    findings = [f for f in certificate.get("findings") or [] if isinstance(f, dict)]
+    rows = "".join(
+        f"<tr><td><code>{escape(str(f.get('constraint', '')))}</code></td>"
+        f"<td>{_badge(str(f.get('verdict', '')))}</td>"
+        f"<td>{_text(f.get('satisfied'))} / {_text(f.get('episodes'))}</td>"
+        f"<td>{_text(f.get('lower'))} – {_text(f.get('upper'))}</td><td>{_text(f.get('confidence'))}</td></tr>"
+        for f in findings
+    )
+    table = (
+        '<div class="scroll"><table><thead><tr><th>constraint</th><th>verdict</th><th>held / episodes</th>'
+        f"<th>bounds for p</th><th>c<sub>sat</sub></th></tr></thead><tbody>{rows}</tbody></table></div>"
+    )
+    statements = dict.fromkeys(
+        str(g["statement"])
+        for part in (certificate, *findings)
+        if isinstance(g := part.get("guarantee"), dict) and "statement" in g
+    )
+    # The whole says what its parts say, and sometimes more.
+    longest = [s for s in statements if not any(t != s and t.startswith(s) for t in statements)]
+    guarantee = "".join(f"<p>{escape(statement)}</p>" for statement in longest)
+    plain = {
+        key: value
+        for key, value in certificate.items()
+        if key not in ("findings", "requirement", "verdict", "format") and not isinstance(value, dict | list)
+    }
+    listed = "".join(
+        f"<div><dt>{escape(key.replace('_', ' '))}</dt><dd>{_text(value)}</dd></div>"
+        for key, value in plain.items()
+    )
+    return (
+        f"{table if findings else ''}{guarantee}{_looks(certificate)}"
+        f'<details><summary>All of the certificate</summary><dl class="facts wide">{listed}</dl>'
+        f"<pre><code>{escape(json.dumps(certificate, indent=2))}</code></pre></details>"
+    )
+
+
+def _looks(certificate: Mapping[str, Any]) -> str:
+    """Several policies or attempts share the permitted error: all of them are listed."""
+    looks = [look for look in certificate.get("looks") or [] if isinstance(look, dict)]
+    if len(looks) < 2:
+        return ""
+    rows = "".join(
+        f"<tr><td><code>{escape(str(look.get('policy', ''))[:16])}</code></td>"
+        f"<td>{_badge(str(look.get('verdict', '')))}</td><td>{_text(look.get('episodes'))}</td>"
+        f"<td>{_text(look.get('share'))}</td></tr>"
+        for look in looks
+    )
+    return (
+        '<div class="scroll"><table><thead><tr><th>policies tried, in this order</th><th>verdict</th>'
+        f"<th>episodes</th><th>share of the error</th></tr></thead><tbody>{rows}</tbody></table></div>"
+    )
+
+
+def _details(record: Record) -> str:
+    config = escape(record.config.to_toml()) if record.config else "(not readable)"
+    about = record.about
+    versions = _facts(about.versions) if about else "<p>unknown</p>"
+    machine = _facts(about.machine) if about else "<p>unknown</p>"
+    return (
+        f"<details><summary>Configuration</summary><pre><code>{config}</code></pre></details>"
+        f"<details open><summary>Versions and machine</summary>{versions}{machine}</details>"
+    )
+
+
+def _comparison(names: list[str], records: list[Record]) -> str:
+    rows = ""
+    for i, (name, record) in enumerate(zip(names, records, strict=True)):
+        verdict, _ = meaning_of(record)
+        findings = (record.certificate or {}).get("findings") or []
+        shares = ", ".join(f"{_text(f.get('satisfied'))}/{_text(f.get('episodes'))}" for f in findings)
+        confidences = ", ".join(_text(f.get("confidence")) for f in findings)
+        result = _plus_minus(record.certificate) if record.certificate else "–"
+        rows += (
+            f'<tr><td><span class="key s{i % 6}"></span>{escape(name)}</td>'
+            f"<td>{_badge(verdict)}</td><td>{result}</td>"
+            f"<td>{shares or '–'}</td><td>{confidences or '–'}</td><td>{record.episodes:,}</td></tr>"
+        )
+    different = config_differences(records)
+    lines = "".join(
+        f"<tr><td>{escape(key)}</td>{''.join(f'<td><code>{escape(str(v))}</code></td>' for v in values)}</tr>"
+        for key, values in different.items()
+    )
+    heads = "".join(f"<th>{escape(name)}</th>" for name in names)
+    table = (
+        f'<div class="scroll"><table><thead><tr><th></th>{heads}</tr></thead><tbody>{lines}</tbody></table></div>'
+        if different
+        else "<p>The configurations are the same.</p>"
+    )
+    return f"""
+<p class="kicker">PSyCo comparison</p>
+<h1>{escape(" · ".join(names))}</h1>
+<div class="scroll"><table><thead><tr><th>run</th><th>verdict</th><th>return</th><th>held / episodes</th>
+<th>c<sub>sat</sub></th><th>training episodes</th></tr></thead><tbody>{rows}</tbody></table></div>
+<h2>What differs</h2>{table}"""
+
+
+def _limits(record: Record) -> dict[str, list[float]]:
+    """Dashed lines: what the demands ask for."""
+    requirement = requirement_of(record)
+    demands = requirement.demands if requirement else ()
+    return {
+        "p": sorted({demand.p_req for demand in demands}),
+        "c": sorted({demand.confidence for demand in demands}),
+    }
+
+
+def _badge(verdict: str) -> str:
+    return f'<span class="badge small {escape(verdict.lower())}">{escape(verdict)}</span>'
+
+
+def _facts(values: Mapping[str, Any]) -> str:
+    rows = "".join(f"<div><dt>{escape(str(k))}</dt><dd>{_text(v)}</dd></div>" for k, v in values.items())
+    return f'<dl class="facts wide">{rows}</dl>'
+
+
+def _plus_minus(certificate: Mapping[str, Any]) -> str:
+    mean, error = certificate.get("mean_return"), certificate.get("return_error")
+    if not isinstance(mean, int | float):
+        return "–"
+    return f"{mean:.2f}" + (f" ± {error:.2f}" if isinstance(error, int | float) else "")
+
+
+def _text(value: Any) -> str:
+    """A value from a file, for HTML."""
+    if isinstance(value, bool) or value is None:
+        return escape(str(value))
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) >= 10_000 else str(value)
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return escape(", ".join(map(str, value)) if isinstance(value, list) else str(value))

@@ -1,0 +1,152 @@
+"""The paper's experiments: what is varied, for how long, how often, from which seeds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from psyco._src.domain.catalogue import make
+from psyco._src.errors import RunError, suggest
+from psyco._src.synthesis.problem import Problem, Settings, prepare
+
+POPULATION = 20  # N of both experiments; α = .01 and σ = .1 are stated with it below
+
+
+class Variant(NamedTuple):
+    """What is varied within an experiment."""
+
+    n_max: int  # collisions that the formula allows
+    calibration: str  # how belief becomes λ
+
+
+ONE = Variant(1, "soft")
+FOUR = Variant(4, "soft")
+NONE = Variant(1, "none")  # λ = 1: n_max = 1 is watched, and nothing is done about it
+MLE = Variant(1, "naive")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment of the paper: every variant, `repetitions` times, from the seeds 0, 1, 2, ..."""
+
+    name: str
+    title: str
+    section: str
+    domain: str
+    formula: str  # φ, with n_max to be filled in
+    p_req: float
+    c_req: float
+    variants: Mapping[str, Variant]  # by the name that legends give them
+    episodes: int  # of learning
+    final: int  # the last so many of them are "the end of learning"
+    repetitions: int
+    verify_episodes: int = 1000  # at most, for each verification while learning
+
+    @property
+    def seeds(self) -> range:
+        """One for each repetition."""
+        return range(self.repetitions)
+
+    @property
+    def verify_every(self) -> int:
+        """The paper's 1000 training episodes; fewer where less is learned, so that 10 points remain."""
+        return _generations(min(1000, self.episodes // 10))
+
+    @property
+    def window(self) -> int:
+        """Figures show means over so many consecutive episodes: a hundredth of the whole."""
+        return _generations(self.episodes // 100)
+
+    def requirement(self, variant: Variant) -> str:
+        """The variant's constraint; the goal is to maximise the return under it."""
+        return f"P>={self.p_req} [ {self.formula.format(n_max=variant.n_max)} ] & C>={self.c_req}"
+
+    def problem(self, variant: Variant, seed: int) -> Problem:
+        """One repetition, ready to go, with everything that the paper fixes spelled out."""
+        settings = Settings(
+            episodes=self.episodes,
+            seed=seed,
+            learner="snes",
+            options={
+                "population": POPULATION,
+                "alpha": 0.01,
+                "sigma": 0.1,
+                "calibration": variant.calibration,
+            },
+            hidden=32,
+            bias="one",
+            scaling="none",
+            candidates=1,  # the policy that learning ends with, and no other
+            verify_every=self.verify_every,
+            verify_episodes=self.verify_episodes,
+            method="bayes",
+        )
+        return prepare(make(self.domain), self.requirement(variant), settings)
+
+    def resized(self, *, episodes: int | None = None, repetitions: int | None = None) -> Experiment:
+        """The same with another number of episodes or repetitions; what counts as the end shrinks along."""
+        size = self.episodes if episodes is None else _generations(episodes)
+        return dataclasses.replace(
+            self,
+            episodes=size,
+            final=_generations(self.final * size // self.episodes),
+            repetitions=self.repetitions if repetitions is None else repetitions,
+        )
+
+
+PARTICLE_DANCE = Experiment(
+    name="particle-dance",
+    title="Particle Dance",
+    section="4.1",
+    domain="particle-dance",
+    formula="G (distance >= 0.1 | collisions <= {n_max})",
+    p_req=0.85,
+    c_req=0.98,
+    variants={"unconstrained": NONE, "n_max = 4": FOUR, "n_max = 1": ONE},
+    episodes=60_000,
+    final=10_000,
+    repetitions=5,
+)
+
+CALIBRATION = dataclasses.replace(
+    PARTICLE_DANCE,
+    name="calibration",
+    title="SNES against maximum likelihood",
+    variants={"SNES": ONE, "MLE": MLE},
+    repetitions=12,
+)
+
+OBSTACLE_RUN = Experiment(
+    name="obstacle-run",
+    title="Obstacle Run",
+    section="4.2",
+    domain="obstacle-run",
+    formula="G (!caught | collisions <= {n_max})",
+    p_req=0.9,
+    c_req=0.98,
+    variants={"unconstrained": NONE, "n_max = 4": FOUR, "n_max = 1": ONE},
+    episodes=20_000,
+    final=5_000,
+    repetitions=5,
+)
+
+EXPERIMENTS = {e.name: e for e in (PARTICLE_DANCE, CALIBRATION, OBSTACLE_RUN)}
+BELIEF = "belief"  # the bandit of section 2.4: no learning, so no experiment in this sense
+NAMES = (BELIEF, *EXPERIMENTS)
+
+
+def check_names(names: list[str]) -> list[str]:
+    """The chosen parts of the reproduction in the paper's order; none chosen means all."""
+    for name in names:
+        if name not in NAMES:
+            raise RunError(
+                f"the paper has no experiment {name!r}{suggest(name, list(NAMES))}; there are: {', '.join(NAMES)}"
+            )
+    return [name for name in NAMES if not names or name in names]
+
+
+def _generations(episodes: int) -> int:
+    """So many episodes in whole generations, at least one."""
+    return max(1, episodes // POPULATION) * POPULATION

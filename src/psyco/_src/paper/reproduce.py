@@ -1,0 +1,140 @@
+"""The whole evaluation of the paper: run, draw, decide, write it all down."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+
+from psyco._src.errors import RunError
+from psyco._src.paper.claims import to_csv, to_markdown
+from psyco._src.paper.curves import Results
+from psyco._src.paper.experiments import BELIEF, EXPERIMENTS, Experiment, check_names
+from psyco._src.paper.figures import draw_all, draw_belief, save
+from psyco._src.paper.page import Part, make_page
+from psyco._src.paper.runs import Progress, cores, digest, gather
+from psyco._src.paper.statements import belief_claims, claims_of
+from psyco.version import __version__
+
+PAGE, CLAIMS, QUOTE, FIGURES, RUNS = "reproduction.html", "claims.csv", "claims.md", "figures", "runs"
+QUICK_REPETITIONS, QUICK_SHARE = 3, 5  # of a quick look: repetitions, and one in so many episodes
+
+
+class Reproduction(NamedTuple):
+    """What came out."""
+
+    parts: list[Part]
+    page: Path
+    computed: int  # runs that were computed now
+    kept: int  # runs that an earlier command had finished
+
+
+def reproduce(
+    names: list[str],
+    out: Path,
+    *,
+    episodes: int | None = None,
+    repetitions: int | None = None,
+    quick: bool = False,
+    workers: int | None = None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> Reproduction:
+    """Reproduce the named parts of the paper's evaluation (none: all) and write figures, claims and page to `out`.
+
+    Finished runs are kept in `out`: an interrupted reproduction continues, and the same one again only draws.
+    Neither that nor the number of `workers` changes any number.
+
+    Args:
+        names: parts, of `NAMES`.
+        out: folder for the results.
+        episodes: learning episodes of every experiment; default: the paper's.
+        repetitions: of every experiment; default: the paper's.
+        quick: a fifth of the episodes and three repetitions, unless they are given.
+        workers: runs to compute at the same time; default: as many as there are cores.
+        on_progress: called as the runs go on, from the threads that compute them.
+    """
+    began = time.perf_counter()
+    chosen = check_names(names)
+    experiments = [
+        _sized(EXPERIMENTS[name], episodes, repetitions, quick=quick)
+        for name in chosen
+        if name in EXPERIMENTS
+    ]
+    problems = {
+        (e.name, label): [e.problem(variant, seed) for seed in e.seeds]
+        for e in experiments
+        for label, variant in e.variants.items()
+    }
+    every = [problem for repetition in problems.values() for problem in repetition]
+    try:
+        runs, computed = gather(every, out / RUNS, on_progress, workers=workers or cores())
+        parts = [Part("The belief (section 2.4)", belief_claims(), [draw_belief()])] * (BELIEF in chosen)
+        for e in experiments:
+            own = {label: [runs[digest(p)] for p in problems[e.name, label]] for label in e.variants}
+            results = Results(e, own)
+            parts.append(Part(f"{e.title} (section {e.section})", claims_of(results), draw_all(results)))
+        for part in parts:
+            for drawing in part.drawings:
+                save(drawing, out / FIGURES)
+        claims = [claim for part in parts for claim in part.claims]
+        (out / CLAIMS).write_text(to_csv(claims), encoding="utf-8")
+        (out / QUOTE).write_text(to_markdown(claims), encoding="utf-8")
+        page = make_page(
+            parts, experiments, figures=out / FIGURES, banner=_banner(experiments, quick=quick),
+            made={
+                "this time": f"{_seconds(time.perf_counter() - began)}, {computed} of {len(runs)} runs computed"
+                + (" and the others kept from before" if computed < len(runs) else ""),
+                "sum of all runs": _seconds(sum(run.seconds for run in runs.values())),
+                "versions": ", ".join(f"{name} {number}" for name, number in _versions().items()),
+                "again": f"psyco reproduce {' '.join(names)}".strip() + _options(episodes, repetitions, quick),
+            },
+        )  # fmt: skip
+        (out / PAGE).write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"cannot write the reproduction to {out} ({error}); choose another --out") from None
+    return Reproduction(parts, out / PAGE, computed, len(runs) - computed)
+
+
+def _sized(e: Experiment, episodes: int | None, repetitions: int | None, *, quick: bool) -> Experiment:
+    for name, value in (("episodes", episodes), ("repetitions", repetitions)):
+        if value is not None and value < 1:
+            raise RunError(f"{name} must be at least 1, got {value}")
+    if quick:
+        episodes = e.episodes // QUICK_SHARE if episodes is None else episodes
+        repetitions = QUICK_REPETITIONS if repetitions is None else repetitions
+    return e.resized(episodes=episodes, repetitions=repetitions)
+
+
+def _banner(experiments: list[Experiment], *, quick: bool) -> str | None:
+    """A page of another size than the paper's says so."""
+    changed = [e for e in experiments if e != EXPERIMENTS[e.name]]
+    if not changed:
+        return None
+    sizes = "; ".join(
+        f"{e.title}: {e.episodes:,} episodes and {e.repetitions} repetitions instead of {full.episodes:,} and "
+        f"{full.repetitions}"
+        for e in changed
+        if (full := EXPERIMENTS[e.name])
+    )
+    head = "A quick look, not a reproduction." if quick else "Not the paper's size."
+    return f"{head} {sizes}. Claims may come out differently at full size."
+
+
+def _options(episodes: int | None, repetitions: int | None, quick: bool) -> str:
+    return (
+        " --quick" * quick
+        + (f" --episodes {episodes}" if episodes else "")
+        + (f" --repetitions {repetitions}" if repetitions else "")
+    )
+
+
+def _versions() -> dict[str, str]:
+    own = {"psyco": __version__, "Python": platform.python_version()}
+    return own | {name: version(name) for name in ("jax", "numpy", "scipy", "matplotlib")}
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.1f} minutes"

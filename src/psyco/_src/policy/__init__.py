@@ -1,0 +1,1 @@
+"""What acts: networks, files of ours, policies of others."""

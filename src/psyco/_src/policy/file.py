@@ -1,0 +1,138 @@
+"""A policy of ours, and its file."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import ArrayLike, NDArray
+
+from psyco._src.domain.actions import ACTIONS, Actions
+from psyco._src.domain.base import Domain, parameters
+from psyco._src.errors import RunError
+from psyco._src.policy.network import Network
+
+FORMAT = "psyco-policy-1"
+
+
+@dataclass(frozen=True, eq=False)
+class Policy:
+    """A deterministic, memoryless policy: `policy(observation) -> action`."""
+
+    theta: NDArray[np.float32]  # [D]
+    network: Network
+    actions: Actions
+    domain: str  # the name of the domain it was made for
+    parameters: dict[str, Any]  # that domain's parameters
+
+    def __call__(self, observation: ArrayLike) -> NDArray[Any]:
+        """The action for one observation `[inputs]` or a batch `[..., inputs]`."""
+        x = np.asarray(observation, np.float32)
+        if x.shape[-1:] != (self.network.inputs,):
+            raise RunError(
+                f"this policy sees {self.network.inputs} numbers, the observation has shape {x.shape}"
+            )
+        return np.asarray(_act(self.network, self.actions, jnp.asarray(self.theta), jnp.asarray(x)))
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the file's bytes: what a certificate names the policy by."""
+        return hashlib.sha256(self.to_bytes()).hexdigest()
+
+    def to_bytes(self) -> bytes:
+        """The policy file: safetensors, with the network and the domain in its header."""
+        about = {
+            "format": FORMAT,
+            "network": dataclasses.asdict(self.network),
+            "actions": {"kind": type(self.actions).__name__, **dataclasses.asdict(self.actions)},
+            "domain": self.domain,
+            "parameters": self.parameters,
+        }
+        return _write_tensors(
+            {"theta": np.asarray(self.theta, np.float32)}, {"psyco": json.dumps(about, sort_keys=True)}
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the policy file; the same policy gives the same bytes."""
+        Path(path).write_bytes(self.to_bytes())
+
+    def check(self, domain: Domain) -> None:
+        """Refuse a domain that this policy was not made for."""
+        have = (self.network.inputs, self.actions)
+        want = (domain.observation_size, domain.actions)
+        if have != want:
+            raise RunError(
+                f"this policy was made for {self.domain} ({self.network.inputs} observations, {self.actions}); "
+                f"{domain.name} has {domain.observation_size} observations and {domain.actions}"
+            )
+
+
+def policy_for(domain: Domain, network: Network, theta: ArrayLike) -> Policy:
+    """A policy that knows which domain it belongs to."""
+    return Policy(np.asarray(theta, np.float32), network, domain.actions, domain.name, parameters(domain))
+
+
+def load_policy(path: str | Path) -> Policy:
+    """Read a policy file; whatever is wrong with it is said, and nothing in it is ever executed."""
+    path = Path(path)
+    try:
+        tensors, metadata = _read_tensors(path.read_bytes())
+        about = json.loads(metadata["psyco"])
+        if about["format"] != FORMAT:
+            raise RunError(f"{path} has format {about['format']!r}; this version reads {FORMAT!r}")
+        actions = ACTIONS[about["actions"].pop("kind")](**_tuples(about["actions"]))
+        network = Network(**_tuples(about["network"]))
+        theta = tensors["theta"]
+        domain, values = str(about["domain"]), dict(about["parameters"])
+        if theta.dtype != np.float32:
+            raise RunError(f"{path} is damaged: its parameters are {theta.dtype}, not float32")
+        if theta.shape != (network.size,) or network.outputs != actions.outputs:
+            raise RunError(f"{path} is damaged: {theta.size} parameters for a network of {network.size}")
+        if not np.isfinite(theta).all():
+            raise RunError(f"{path} is damaged: it holds parameters that are not finite numbers")
+    except FileNotFoundError:
+        raise RunError(f"there is no policy file {path}") from None
+    except RunError:
+        raise
+    except Exception as error:  # a damaged file may go wrong anywhere
+        raise RunError(f"{path} is not a PSyCo policy file, or it is damaged ({error})") from None
+    return Policy(theta, network, actions, domain, values)
+
+
+def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
+    """JSON knows lists only; frozen dataclasses hold tuples."""
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
+
+
+@jax.jit(static_argnums=(0, 1))
+def _act(network: Network, actions: Actions, theta: Array, x: Array) -> Array:
+    flat = jax.vmap(lambda row: network.act(actions, theta, row))(x.reshape(-1, x.shape[-1]))
+    return flat.reshape(*x.shape[:-1], *flat.shape[1:])
+
+
+def _write_tensors(tensors: dict[str, NDArray[Any]], metadata: dict[str, str]) -> bytes:
+    from safetensors.numpy import save
+
+    return save(tensors, metadata)
+
+
+def _read_tensors(data: bytes) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    """Tensors and metadata; safetensors' own `load` drops the metadata, which stands in the JSON header."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        tensors = load(data)
+    except SafetensorError as error:
+        raise ValueError(error) from None
+    (size,) = struct.unpack("<Q", data[:8])
+    return tensors, json.loads(data[8 : 8 + size]).get("__metadata__", {})

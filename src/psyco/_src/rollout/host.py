@@ -1,0 +1,461 @@
+"""Episodes of Gymnasium environments: many stepped side by side, each with its own weights, in one process.
+
+Which episodes share a batch must not matter: an episode is a function of its parameters and its seed. So every row
+of the batched network is a product of its own, and an environment is reset with the episode's seed before it is used.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from operator import add, length_hint
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from psyco._src.domain.gym_env import INFO, Env, GymDomain, signal_values
+from psyco._src.errors import DomainError, EpisodeError, PsycoError
+from psyco._src.policy.foreign import ForeignPolicy
+from psyco._src.policy.network import Network
+from psyco._src.rollout.episodes import Episodes
+from psyco._src.rollout.trace import NEEDED, trace
+from psyco._src.spec.monitor import Monitor, compile_monitor
+
+SIDE_BY_SIDE = 64  # environments that one process steps at a time
+MEMORY = 2**28  # bytes that the recorded observations of such a batch may take
+NOISE = 1  # beside an episode's seed, for the noise of exploration
+IDLE = -1  # what a worker's progress shows while no environment is at work
+
+
+class Job(NamedTuple):
+    """What a worker needs to know once."""
+
+    domain: GymDomain
+    network: Network | ForeignPolicy
+    monitor: Monitor
+
+
+class Chunk(NamedTuple):
+    """What a worker needs to know for each batch."""
+
+    theta: NDArray[np.float32]  # [B, D]
+    seeds: list[int]  # [B]
+    std: NDArray[np.float32] | None = None  # [B, outputs] of the noise, for exploring episodes
+
+
+class Progress(Protocol):
+    """A place where a worker writes what it is about to do, for somebody who watches it: [seed, step, row]."""
+
+    def __setitem__(self, index: int, value: int, /) -> None: ...
+
+
+# Runs chunks of a job and returns their episodes in order; see pool.py and cluster.py for others than `in_process`.
+Backend = Callable[[Job, list[Chunk]], list[Episodes]]
+
+
+@dataclass(frozen=True, eq=False)
+class HostSampler:
+    """The Sampler of Gymnasium environments."""
+
+    job: Job
+    backend: Backend
+    workers: int = 1
+
+    @property
+    def compiled(self) -> bool:
+        """It cannot be called inside `jax.jit`."""
+        return False
+
+    def __call__(self, theta: Any, keys: Any) -> Episodes:
+        """Run parameters `[B, D]` with keys `[B]`, one episode each."""
+        return self.run(np.asarray(theta, np.float32), episode_seeds(keys))
+
+    def explore(self, theta: Any, std: Any, keys: Any) -> Episodes:
+        """The same with noise of standard deviation `[B, outputs]` on the scores, and with a trace."""
+        return self.run(np.asarray(theta, np.float32), episode_seeds(keys), np.asarray(std, np.float32))
+
+    def run(
+        self, theta: NDArray[np.float32], seeds: list[int], std: NDArray[np.float32] | None = None
+    ) -> Episodes:
+        """The same with the seeds of the environments."""
+        size = min(side_by_side(self.job.domain), -(-len(seeds) // self.workers))
+        parts = [slice(i, i + size) for i in range(0, len(seeds), size)]
+        chunks = [Chunk(theta[part], seeds[part], None if std is None else std[part]) for part in parts]
+        episodes: Episodes = jax.tree.map(
+            lambda *columns: np.concatenate(columns), *self.backend(self.job, chunks)
+        )
+        return episodes
+
+
+def episode_seeds(keys: Any) -> list[int]:
+    """The seed of each episode's environment: 32 bits of its key, which `fold_in` has mixed well."""
+    return np.asarray(jax.random.key_data(keys))[..., -1].tolist()
+
+
+def in_process() -> Backend:
+    """Run everything here, one chunk after the other."""
+    runner: Runner | None = None
+
+    def run(job: Job, chunks: list[Chunk]) -> list[Episodes]:
+        nonlocal runner
+        if runner is None or runner.job is not job:
+            runner = Runner(job)
+        return [runner(chunk) for chunk in chunks]
+
+    return run
+
+
+def side_by_side(domain: GymDomain) -> int:
+    """How many episodes one process plays at a time: what memory holds, and no more than pays off."""
+    path = 4 * (domain.horizon + 1) * domain.observation_size
+    return max(1, min(SIDE_BY_SIDE, MEMORY // path))
+
+
+def record(
+    domain: GymDomain, network: Network | ForeignPolicy, theta: NDArray[np.float32], key: Any
+) -> dict[str, NDArray[Any]]:
+    """All signals along one episode, arrays of length n+1 where n is the episode's own length."""
+    runner = Runner(Job(domain, network, compile_monitor([])))
+    played = runner.play(Chunk(theta[None], episode_seeds(key[None])), None)
+    runner.close()
+    return {name: values[0, : int(played.length[0]) + 1] for name, values in played.signals.items()}
+
+
+class Played(NamedTuple):
+    """B episodes."""
+
+    signals: dict[str, NDArray[Any]]  # [B, n+1] or [B, n+1, size]
+    ret: NDArray[np.float64]  # [B]
+    length: NDArray[np.int32]  # [B]
+    disturbance: NDArray[np.float32] | None = None  # [B, n, outputs] of exploring episodes
+
+
+class Runner:
+    """Plays the episodes of one job; it keeps its environments, since making one may take long."""
+
+    def __init__(self, job: Job, progress: Progress | None = None) -> None:
+        self.job = job
+        self.progress = progress
+        self._envs: list[Env] = []
+
+    def __call__(self, chunk: Chunk) -> Episodes:
+        """Episodes of parameters `[B, D]` with seeds `[B]`, judged."""
+        monitor = self.job.monitor
+        path = self.play(chunk, monitor.signals if chunk.std is None else monitor.signals | NEEDED)
+        end = np.arange(self.job.domain.horizon + 1) >= path.length[:, None]
+        satisfied, cost = monitor(path.signals, end=end)
+        columns: list[Any] = [path.ret.astype(np.float32), cost.astype(np.float32), satisfied, path.length]
+        if path.disturbance is not None:
+            columns.append(trace(monitor, path.signals, path.length, path.disturbance, end))
+        return Episodes(*columns)
+
+    def play(self, chunk: Chunk, wanted: frozenset[str] | None) -> Played:
+        """The wanted signals (None: all that are known) along the paths, and how they ended.
+
+        After its end the last state of an episode repeats until the horizon, and nothing else does: an environment
+        is never stepped beyond its end.
+        """
+        domain, seeds = self.job.domain, chunk.seeds
+        while len(self._envs) < len(seeds):
+            self._envs.append(domain.make_env(limit=False))  # `t` counts
+        observe = _observer(domain)
+        recorder = _Recorder(domain, len(seeds), wanted)
+        ret, length = np.zeros(len(seeds)), np.zeros(len(seeds), np.int32)
+        resets, steps = self._calls(seeds)
+        raw: Sequence[Any]
+        infos: Sequence[Any]
+        turn: Iterator[Any]
+        # From here on, one entry per episode that goes on; `rows` says which.
+        rows = np.arange(len(seeds))
+        total: list[Any] = [0.0] * len(seeds)
+        t, turn, outcomes = 0, iter(resets), []
+        try:
+            outcomes = [reset() for reset in turn]
+            raw, infos = zip(*outcomes, strict=True)
+            obs = observe(raw)
+            act: Any = actor(self.job.network, domain, chunk.theta)  # only networks can be disturbed
+            disturbance = _disturbance(chunk, domain.horizon)
+            while len(rows):
+                actions = act(obs, raw) if disturbance is None else act(obs, raw, disturbance[rows, t])
+                if t == 0:
+                    # The action of a state is the one that led to it; the first state shows the first action.
+                    recorder.add(0, rows, obs, raw, infos, actions)
+                t, turn = t + 1, iter(steps)
+                outcomes = [step(action) for step, action in zip(turn, actions, strict=True)]
+                raw, reward, terminated, truncated, infos = zip(*outcomes, strict=True)
+                obs = observe(raw)
+                total = list(map(add, total, reward))
+                if not math.isfinite(sum(total)):
+                    raise _Wrong(_first_not_finite(total), "a reward that is not a finite number")
+                if t == domain.horizon:
+                    truncated = tuple(not ended for ended in terminated)
+                recorder.add(t, rows, obs, raw, infos, actions, reward, total, terminated, truncated)
+                if any(terminated) or any(truncated):
+                    ret[rows], length[rows] = total, t  # right for those that end here; the others come again
+                    going = [j for j in range(len(rows)) if not (terminated[j] or truncated[j])]
+                    rows, obs, act = rows[going], obs[going], act.take(np.array(going, int))
+                    raw, infos, total, steps = (
+                        [each[j] for j in going] for each in (raw, infos, total, steps)
+                    )
+        except PsycoError:
+            raise
+        except Exception as error:  # whatever a stranger's code does, the user wants to know where
+            at, problem = _diagnosis(error, turn, outcomes, len(rows), "step" if t else "reset")
+            raise EpisodeError(domain.name, seeds[rows[at]], t, problem) from error
+        if self.progress is not None:
+            self.progress[0] = IDLE
+        signals = recorder.signals(t)
+        for name in sorted(recorder.others & signals.keys()):
+            if (bad := _not_a_number(signals[name])) is not None:
+                raise EpisodeError(
+                    domain.name, seeds[bad[0]], bad[1], f"the signal {name} is not a number (NaN)"
+                )
+        return Played(signals, ret, length, disturbance)
+
+    def close(self) -> None:
+        """Close the environments."""
+        while self._envs:
+            self._envs.pop().close()
+
+    def _calls(self, seeds: list[int]) -> tuple[list[Callable[[], Any]], list[Any]]:
+        """`reset` and `step` of each environment; somebody who watches sees them announced."""
+        envs = self._envs[: len(seeds)]
+        resets: list[Any] = [partial(env.reset, seed=seed) for env, seed in zip(envs, seeds, strict=True)]
+        steps: list[Any] = [env.step for env in envs]
+        if self.progress is not None:
+            for row, seed in enumerate(seeds):
+                resets[row] = _announced(resets[row], self.progress, seed, row, first=0)
+                steps[row] = _announced(steps[row], self.progress, seed, row, first=1)
+        return resets, steps
+
+
+def _announced(
+    call: Callable[..., Any], progress: Progress, seed: int, row: int, *, first: int
+) -> Callable[..., Any]:
+    number = itertools.count(first)
+
+    def announce(*action: Any) -> Any:
+        progress[0], progress[1], progress[2] = seed, next(number), row
+        return call(*action)
+
+    return announce
+
+
+def _disturbance(chunk: Chunk, steps: int) -> NDArray[np.float32] | None:
+    """What exploration adds to the scores, `[B, n, outputs]`: each episode's from its own seed."""
+    if chunk.std is None:
+        return None
+    shape = steps, chunk.std.shape[1]
+    drawn = [np.random.default_rng((seed, NOISE)).standard_normal(shape, np.float32) for seed in chunk.seeds]
+    return chunk.std[:, None] * np.stack(drawn)
+
+
+# ---- observations ---------------------------------------------------------------------------------------------
+
+
+def _observer(domain: GymDomain) -> Callable[[Sequence[Any]], NDArray[np.float32]]:
+    """From the environments' observations to `[n, size]`, checked."""
+    size, space, flatten = domain.observation_size, domain.observation_space, domain.flatten
+    flat_already = isinstance(space, spaces.Box) and len(space.shape) == 1
+
+    def observe(raw: Sequence[Any]) -> NDArray[np.float32]:
+        if flat_already and set(map(len, raw)) == {size}:
+            x = np.concatenate(raw, dtype=np.float32, casting="unsafe")
+        else:
+            parts = []
+            for at, observation in enumerate(raw):
+                try:
+                    parts.append(flatten(observation))
+                except Exception as error:  # whatever a stranger's observation is
+                    raise _Wrong(at, f"{error} (it is {_brief(observation)})") from error
+            x = np.concatenate(parts)
+        # One product tells whether all is finite; it may overflow, so look again.
+        if not math.isfinite(x.dot(x)) and not np.isfinite(x).all():
+            at = int(np.argmin(np.isfinite(x))) // size
+            raise _Wrong(at, f"an observation that is not finite: {_brief(raw[at])}")
+        return x.reshape(len(raw), size)
+
+    return observe
+
+
+# ---- what went wrong ------------------------------------------------------------------------------------------
+
+
+class _Wrong(ValueError):
+    """Something is wrong with the episode at this position."""
+
+    def __init__(self, at: int, problem: str) -> None:
+        super().__init__(problem)
+        self.at = at
+
+
+def _diagnosis(
+    error: Exception, turn: Iterator[Any], outcomes: list[Any], count: int, call: str
+) -> tuple[int, str]:
+    """At which position it went wrong, and how. `turn` has given out the calls that were begun."""
+    if isinstance(error, _Wrong):
+        return error.at, str(error)
+    values = 5 if call == "step" else 2
+    if not length_hint(turn) and len(outcomes) == count:
+        for at, outcome in enumerate(outcomes):
+            if not isinstance(outcome, tuple) or len(outcome) != values:
+                return at, f"{call} returned {_brief(outcome)}; Gymnasium wants a tuple of {values}"
+    return max(0, count - length_hint(turn) - 1), f"{type(error).__name__}: {error}"
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _first_not_finite(values: Sequence[Any]) -> int:
+    return next((at for at, value in enumerate(values) if not math.isfinite(value)), 0)
+
+
+def _not_a_number(values: NDArray[Any]) -> tuple[int, int] | None:
+    """The first (row, time) of a NaN."""
+    if values.dtype.kind != "f" or not np.isnan(values).any():
+        return None
+    row, time, *_ = np.argwhere(np.isnan(values))[0].tolist()
+    return row, time
+
+
+# ---- signals --------------------------------------------------------------------------------------------------
+
+
+class _Recorder:
+    """Keeps the signals that somebody wants; the last state of an episode repeats to the horizon."""
+
+    def __init__(self, domain: GymDomain, count: int, wanted: frozenset[str] | None) -> None:
+        self.domain, self.count, self.everything = domain, count, wanted is None
+        names = {name for name in domain.table if name != INFO} if wanted is None else wanted
+        self.arrays: dict[str, NDArray[Any]] = {}  # [n+1, B, ...]
+        kinds = {"obs": np.float32, "terminated": bool, "truncated": bool}
+        for name in names & {"obs", "action", "reward", "return", "terminated", "truncated", "step"}:
+            size = domain.table[name].size
+            shape = (domain.horizon + 1, count) if size is None else (domain.horizon + 1, count, size)
+            self.arrays[name] = np.zeros(shape, kinds.get(name, np.float64))
+        # `info` and the user's functions give Python values, whose types are known in the end only.
+        self.others = names - self.arrays.keys()
+        self.values: dict[str, list[list[Any]]] = {name: [[] for _ in range(count)] for name in self.others}
+
+    def add(
+        self,
+        t: int,
+        rows: NDArray[np.intp],
+        obs: NDArray[np.float32],
+        raw: Sequence[Any],
+        infos: Sequence[Any],
+        actions: Sequence[Any],
+        reward: Any = 0.0,
+        total: Any = 0.0,
+        terminated: Any = False,
+        truncated: Any = False,
+    ) -> None:
+        """The states at time t of the episodes that go on; the others stay where they were."""
+        known = {"obs": obs, "step": t, "reward": reward, "return": total}
+        known |= {"terminated": terminated, "truncated": truncated}
+        for name, array in self.arrays.items():
+            now: Any = self.domain.to_signal(actions) if name == "action" else known[name]
+            if len(rows) == self.count:
+                array[t] = now
+            else:
+                array[t] = array[t - 1]
+                array[t, rows] = now
+        others = tuple(self.others)
+        if others:
+            for row, observation, info in zip(rows.tolist(), raw, infos, strict=True):
+                found = signal_values(self.domain, others, observation, info)
+                for name, value in zip(others, found, strict=True):
+                    self.values[name][row].append(value)
+
+    def signals(self, last: int) -> dict[str, NDArray[Any]]:
+        """`[B, n+1, ...]` each."""
+        for array in self.arrays.values():
+            array[last + 1 :] = array[last]
+        done = {name: np.moveaxis(array, 0, 1) for name, array in self.arrays.items()}
+        for name, rows in self.values.items():
+            stacked = self._stacked(rows)
+            if stacked is not None:
+                done[name] = stacked
+            elif not self.everything:  # else `info` may hold whatever it likes
+                value = next(value for row in rows for value in row if value is not None)
+                raise DomainError(
+                    f"the signal {name} of {self.domain.name} is {_brief(value)}; "
+                    "a formula needs numbers or Booleans, or vectors of the same length"
+                )
+        return done
+
+    def _stacked(self, rows: list[list[Any]]) -> NDArray[Any] | None:
+        """Values over time as one array `[B, n+1, ...]`; None if they make none."""
+        known = np.asarray(next((value for row in rows for value in row if value is not None), 0.0))
+        # A key that `info` does not have counts as 0, or false.
+        missing = np.zeros_like(known)
+        try:
+            filled = [np.array([missing if value is None else value for value in row]) for row in rows]
+            longest = self.domain.horizon + 1
+            stacked = np.stack(
+                [np.pad(r, [(0, longest - len(r))] + [(0, 0)] * (r.ndim - 1), "edge") for r in filled]
+            )
+        except (TypeError, ValueError):
+            return None
+        return stacked if stacked.dtype.kind in "biuf" and stacked.ndim <= 3 else None
+
+
+# ---- policies -------------------------------------------------------------------------------------------------
+
+
+class Actor(Protocol):
+    """B policies at work."""
+
+    def __call__(self, flat: NDArray[np.float32], raw: Sequence[Any]) -> Sequence[Any]:
+        """From observations, flat `[B, size]` and as they came, to actions as `step` takes them."""
+
+    def take(self, rows: NDArray[np.intp]) -> Actor:
+        """The same for some of the policies."""
+
+
+def actor(network: Network | ForeignPolicy, domain: GymDomain, theta: NDArray[np.float32]) -> Actor:
+    """Policies with parameters `[B, D]`, ready to act in the environments of a domain."""
+    return _Networks(network, domain, theta) if isinstance(network, Network) else network.actor(domain)
+
+
+class _Networks:
+    """B networks evaluated in one go, with the bits that each would give alone."""
+
+    def __init__(self, network: Network, domain: GymDomain, theta: NDArray[np.float32]) -> None:
+        self.network, self.domain, self.theta = network, domain, theta
+        w1, w2, *biases = network.parts(theta)
+        self.w1, self.w2 = np.ascontiguousarray(w1), np.ascontiguousarray(w2.swapaxes(1, 2))
+        one = np.ones(1, np.float32)
+        self.b1: NDArray[np.float32] = biases[0][:, None] if biases else one
+        self.b2: NDArray[np.float32] = biases[1][:, None] if biases else one
+        self.shift, self.scale = np.array(network.shift, np.float32), np.array(network.scale, np.float32)
+
+    def take(self, rows: NDArray[np.intp]) -> _Networks:
+        return _Networks(self.network, self.domain, self.theta[rows])
+
+    def __call__(
+        self, flat: NDArray[np.float32], raw: Sequence[Any], disturbance: NDArray[np.float32] | None = None
+    ) -> Sequence[Any]:
+        actions, y = self.domain.actions, self.scores(flat)
+        if disturbance is not None:
+            y = y + disturbance
+        return self.domain.to_env(actions.decode(y if actions.ranked else np.tanh(y, out=y)))
+
+    def scores(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """`[B, outputs]`. A stacked matmul is one product per row, so a row does not see its neighbours."""
+        if len(self.scale):
+            x = (x - self.shift) / self.scale
+        hidden = np.matmul(x[:, None], self.w1)
+        hidden += self.b1
+        np.maximum(hidden, 0, out=hidden)
+        y = np.matmul(hidden, self.w2)
+        y += self.b2
+        return y[:, 0]

@@ -1,0 +1,73 @@
+"""Observation scaling: mean and spread of what random policies see, fixed before learning begins.
+
+Statistics that ran along with learning would make the meaning of parameters drift, and depend on how far each worker
+is. These are a function of the seed alone, and become part of the network and so of the policy file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from psyco._src.domain.base import CompiledDomain, Domain
+from psyco._src.domain.gym_env import GymDomain
+from psyco._src.policy.network import Network
+from psyco._src.rollout.device import record_batch
+from psyco._src.rollout.episodes import episode_keys
+from psyco._src.rollout.host import Chunk, HostSampler, Job, Runner, episode_seeds, side_by_side
+from psyco._src.spec.monitor import compile_monitor
+
+EPISODES = 32
+
+
+def scaled(network: Network, domain: Domain, key: Array) -> Network:
+    """The network with the shift and scale that make the observations of random policies standard."""
+    theta = jax.vmap(network.init)(episode_keys(jax.random.fold_in(key, 0), 0, EPISODES))
+    keys = episode_keys(jax.random.fold_in(key, 1), 0, EPISODES)
+    if isinstance(domain, GymDomain):
+        seen = _play(Job(domain, network, compile_monitor([])), np.asarray(theta), episode_seeds(keys))
+    else:
+        assert isinstance(domain, CompiledDomain)
+        signals, length = record_batch(domain, network, frozenset({"obs"}), theta, keys)
+        seen = _until_end(signals["obs"], length)
+    shift, scale = _standard(np.concatenate(seen).astype(np.float64))
+    return dataclasses.replace(network, shift=shift, scale=scale)
+
+
+def _play(job: Job, theta: NDArray[np.float32], seeds: list[int]) -> list[NDArray[np.float32]]:
+    """The observations of each episode, `[n, inputs]`."""
+    workers = job.domain.workers
+    if workers.step_timeout is not None:
+        # Observations stay in the worker; but a step that hangs does so there first, where it can be ended.
+        from psyco._src.rollout.pool import in_processes
+
+        pool = in_processes(workers.processes, workers.step_timeout)
+        HostSampler(job, pool, workers.processes).run(theta, seeds)
+    runner, size = Runner(job), side_by_side(job.domain)
+    seen: list[NDArray[np.float32]] = []
+    for i in range(0, len(seeds), size):
+        played = runner.play(Chunk(theta[i : i + size], seeds[i : i + size]), frozenset({"obs"}))
+        seen += _until_end(played.signals["obs"], played.length)
+    runner.close()
+    return seen
+
+
+def _until_end(paths: Any, length: Any) -> list[NDArray[np.float32]]:
+    return [np.array(path[: n + 1]) for path, n in zip(paths, length, strict=True)]
+
+
+def _standard(seen: NDArray[np.float64]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation per column `[n, inputs]`, to six digits.
+
+    Switches (columns of 0 and 1, as in a one-hot code) and constants stay as they are: a state that random policies
+    hardly see would become a huge number.
+    """
+    mean, std = seen.mean(axis=0), seen.std(axis=0)
+    leave = ((seen == 0) | (seen == 1)).all(axis=0) | (std <= 1e-6 * (1 + abs(mean)))
+    shift, scale = np.where(leave, 0.0, mean), np.where(leave, 1.0, std)
+    return tuple(float(f"{x:.6g}") for x in shift), tuple(float(f"{x:.6g}") for x in scale)

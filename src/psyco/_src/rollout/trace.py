@@ -1,0 +1,38 @@
+"""From the signals along paths to a Trace: who looks into episodes sees one record per step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from psyco._src.rollout.episodes import Trace
+from psyco._src.spec.monitor import Monitor
+
+NEEDED = frozenset({"obs", "reward"})  # the signals that a trace needs besides those of its monitor
+
+
+def trace(monitor: Monitor, signals: dict[str, Any], length: Any, disturbance: Any, end: Any) -> Trace:
+    """The trace of paths with signals `[..., n+1]` (or vectors), lengths `[...]` and noise `[..., n, outputs]`.
+
+    Step t leads from state t to state t+1 and takes the blame for that. The first step also takes that for the first
+    state, and the last one that for the repetitions of the last state up to the horizon. NumPy and JAX alike.
+    """
+    xp: Any = jnp if isinstance(length, jax.Array) else np
+    blame = monitor.blame(signals, end)
+    steps, states = np.arange(disturbance.shape[-2]), np.arange(disturbance.shape[-2] + 1)
+    length = length[..., None]
+    alive, last, beyond = (steps < length)[..., None], (steps == length - 1)[..., None], states > length
+    taken = xp.where(alive, blame[..., 1:, :], 0.0)
+    taken += xp.where((steps == 0)[:, None], blame[..., :1, :], 0.0)
+    taken += xp.where(last, (blame * beyond[..., None]).sum(axis=-2, keepdims=True), 0.0)
+    found = Trace(
+        obs=signals["obs"][..., :-1, :],
+        disturbance=xp.where(alive, disturbance, 0.0),
+        reward=xp.where(alive[..., 0], signals["reward"][..., 1:], 0.0),
+        blame=taken,
+        alive=alive[..., 0],
+    )
+    return Trace(*(x.astype(np.float32) for x in found))

@@ -1,0 +1,216 @@
+"""The configuration of a run: exact, complete, and a file that `psyco synthesize --config` takes.
+
+    requirement = "P>=0.85 [ G (distance >= 0.1 | collisions <= 1) ] & C>=0.98"
+    [domain]      name, and its parameters
+    [learner]     name, and its hyperparameters
+    [settings]    episodes, seed, ...: the fields of `Settings`
+    [execution]   devices, ...: how it is computed, which does not change the outcome
+    [tracking]    to = ["tensorboard"]
+
+A file by hand needs no more than a domain and a requirement.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from psyco._src.domain.base import parameters
+from psyco._src.domain.catalogue import make, remake
+from psyco._src.errors import PsycoError, RunError, suggest
+from psyco._src.learn.learners import LEARNERS, learner_options
+from psyco._src.run import durable
+from psyco._src.run.tracking import TRACKERS
+from psyco._src.spec.parse import parse
+from psyco._src.synthesis.problem import Problem, Settings, prepare
+
+HEADER = "# The configuration of a PSyCo run; `psyco synthesize --config FILE` repeats it.\n"
+SEAL = "# sha256 "  # of the lines above it: tells a damaged file from an intact one
+
+SETTINGS = {f.name: f for f in dataclasses.fields(Settings) if f.name not in ("learner", "options")}
+EXECUTION = {
+    name: parameter.default
+    for name, parameter in inspect.signature(prepare).parameters.items()
+    if parameter.kind is parameter.KEYWORD_ONLY
+}
+KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+
+
+@dataclass(frozen=True)
+class Config:
+    """What is run, and how."""
+
+    domain: str
+    requirement: str
+    parameters: dict[str, Any] = field(default_factory=dict)
+    settings: Settings = field(default_factory=Settings)
+    execution: dict[str, Any] = field(default_factory=dict)
+    tracking: tuple[str, ...] = ()
+
+    def prepare(self) -> Problem:
+        """Check everything that can be checked before the first episode."""
+        domain = make(self.domain, **self.parameters)
+        return prepare(domain, parse(self.requirement), self.settings, **self.execution)
+
+    def complete(self, problem: Problem) -> Config:
+        """The same with every default written out, so that later versions with other defaults repeat it."""
+        options = {name: getattr(problem.learner, name) for name in learner_options(self.settings.learner)}
+        return dataclasses.replace(
+            self,
+            parameters=parameters(problem.domain),
+            settings=dataclasses.replace(self.settings, options=options),
+            execution=_without_none(EXECUTION | self.execution),
+        )
+
+    @property
+    def identity(self) -> str:
+        """Hash of all that determines where learning stands after a generation; how long it goes on is not part."""
+        settings = dataclasses.asdict(self.settings)
+        del settings["episodes"]
+        what = [self.domain, self.parameters, self.requirement, settings]
+        return durable.digest(json.dumps(what, sort_keys=True, default=str).encode())
+
+    def to_toml(self) -> str:
+        """The file."""
+        settings = {name: getattr(self.settings, name) for name in SETTINGS}
+        tables = {
+            "requirement": self.requirement,
+            "domain": {"name": self.domain, **self.parameters},
+            "learner": {"name": self.settings.learner, **self.settings.options},
+            "settings": settings,
+            "execution": self.execution,
+            "tracking": {"to": list(self.tracking)},
+        }
+        try:
+            text = HEADER + tomli_w.dumps(_without_none(tables), multiline_strings=True)
+        except TypeError as error:
+            raise RunError(
+                f"this run can't be written down: {error}; run folders hold numbers and text only"
+            ) from None
+        return f"{text}{SEAL}{durable.digest(text.encode())}\n"
+
+
+def is_sealed(text: str) -> bool:
+    """Whether a configuration is exactly as it was written by `to_toml`."""
+    above, seal, checksum = text.rpartition(SEAL)
+    return bool(seal) and checksum == durable.digest(above.encode()) + "\n"
+
+
+def load_config(path: Path) -> Config:
+    """Read a configuration file, checked."""
+    try:
+        return read_config(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError(f"cannot read the configuration {path}: {error}") from None
+
+
+def read_config(text: str, source: str) -> Config:
+    """A checked configuration; errors name the key, its value and what is allowed there."""
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise RunError(f"{source} is not a TOML file: {error}") from None
+    try:
+        return _read(content)
+    except PsycoError as error:
+        raise RunError(f"{source}: {error}") from None
+
+
+def _read(content: dict[str, Any]) -> Config:
+    _check_keys("", content, ["requirement", "domain", "learner", "settings", "execution", "tracking"])
+    domain = _table(content, "domain")
+    learner = _table(content, "learner")
+    settings = _table(content, "settings")
+    execution = _table(content, "execution")
+    tracking = _table(content, "tracking")
+    for table, values in {"requirement": content, "domain.name": domain}.items():
+        name = table.rpartition(".")[2]
+        if not isinstance(values.get(name), str):
+            raise RunError(f"{table} = {values.get(name, '(missing)')!r} is not allowed: it must be text")
+    parse(content["requirement"])
+    parameters = {name: _frozen(value) for name, value in domain.items() if name != "name"}
+    made = remake(domain["name"], **parameters)  # unknown parameters and bad values are named there
+    _check_types("domain", parameters, _defaults(made))
+
+    name = learner.pop("name", Settings().learner)
+    _check_choice("learner.name", name, LEARNERS)
+    known = learner_options(name)
+    _check_keys("learner.", learner, known)
+    _check_types("learner", learner, known)
+
+    _check_keys("settings.", settings, SETTINGS, homes={"learner": known, "execution": EXECUTION})
+    _check_types("settings", settings, {f.name: f.default for f in SETTINGS.values()})
+    _check_keys("execution.", execution, EXECUTION)
+    _check_types("execution", execution, EXECUTION)
+    _check_keys("tracking.", tracking, ["to"])
+    trackers = tracking.get("to", [])
+    if not isinstance(trackers, list):
+        raise RunError(f'tracking.to = {trackers!r} is not allowed: it must be a list, as in ["tensorboard"]')
+    for tracker in trackers:
+        _check_choice("tracking.to", tracker, TRACKERS)
+    options = {key: _frozen(value) for key, value in learner.items()}
+    settings = {key: _frozen(value) for key, value in settings.items()}
+    return Config(
+        domain=domain["name"],
+        requirement=content["requirement"],
+        parameters=parameters,
+        settings=Settings(learner=name, options=options, **settings),
+        execution=execution,
+        tracking=tuple(trackers),
+    )
+
+
+def _table(content: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = content.get(name, {})
+    if not isinstance(value, dict):
+        raise RunError(f"{name} = {value!r} is not allowed: it must be a table, [{name}]")
+    return dict(value)
+
+
+def _check_keys(
+    table: str, given: Iterable[str], known: Iterable[str], homes: Mapping[str, Iterable[str]] | None = None
+) -> None:
+    for key in given:
+        if key not in (names := list(known)):
+            home = next((home for home, keys in (homes or {}).items() if key in keys), None)
+            hint = f" (it belongs to [{home}])" if home else suggest(key, names)
+            raise RunError(f"unknown key {table + key!r}{hint}; allowed are: {', '.join(names)}")
+
+
+def _check_choice(key: str, value: Any, known: Iterable[str]) -> None:
+    if value not in (names := list(known)):
+        hint = suggest(value, names) if isinstance(value, str) else ""
+        raise RunError(f"{key} = {value!r} is not allowed{hint}; allowed are: {', '.join(names)}")
+
+
+def _check_types(table: str, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    """A value must be of the kind that the default is of; a whole number is a number."""
+    for key, value in given.items():
+        kind = type(defaults.get(key))
+        fits = type(value) in ((int, float) if kind is float else (kind,))
+        if kind in KINDS and not fits:
+            raise RunError(f"{table}.{key} = {value!r} is not allowed: it must be {KINDS[kind]}")
+
+
+def _defaults(domain: Any) -> dict[str, Any]:
+    return {f.name: f.default for f in dataclasses.fields(domain) if f.init}
+
+
+def _frozen(value: Any) -> Any:
+    """Lists as tuples, all the way down: what compiles must be hashable."""
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
+def _without_none(value: Any) -> Any:
+    """TOML has no None: what is None is left out, and is None again when read."""
+    if isinstance(value, Mapping):
+        return {key: _without_none(each) for key, each in value.items() if each is not None}
+    return value

@@ -1,0 +1,55 @@
+"""Files that are whole or not there at all, whatever happens while they are written."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from psyco._src.errors import RunError
+
+
+def write(path: Path, data: bytes) -> None:
+    """Replace a file in one step: temporary file, fsync, rename, fsync of the folder.
+
+    A kill or a power cut at any moment leaves either the old content or the new one.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            sync(file.fileno())
+        os.replace(temporary, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise failed(path, error) from None
+
+
+def sync(descriptor: int) -> None:
+    """Wait until what was written has reached the disk."""
+    os.fsync(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames and new names in a folder durable, where the system can."""
+    if os.name == "nt":  # Windows has no descriptors of folders, and its renames are journalled
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        sync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def failed(path: Path, error: OSError) -> RunError:
+    """What to say when a file of a run can't be written."""
+    return RunError(
+        f"cannot write {path}: {error.strerror or error}; what was saved before is intact. "
+        f"Make room or mend it, then go on with `psyco resume`"
+    )
+
+
+def digest(data: bytes) -> str:
+    """SHA-256, in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()

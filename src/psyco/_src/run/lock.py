@@ -1,0 +1,79 @@
+"""One process per run folder."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from psyco._src.errors import RunError
+
+LOCK = ".lock"
+
+
+@contextmanager
+def lock(folder: Path) -> Iterator[None]:
+    """Hold the folder until the block ends; the system lets go of it when the process dies, however it dies."""
+    path = folder / LOCK
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise RunError(f"cannot write in {folder}: {error.strerror}") from None
+    try:
+        if not _seize_soon(descriptor):
+            holder = os.read(descriptor, 64).decode(errors="replace").strip()
+            raise RunError(
+                f"{folder} is in use by another process{f' ({holder})' * bool(holder)}; "
+                "wait until it ends, or stop it first"
+            )
+        # Who holds it is only for the message above: a full disk is no reason to stop here.
+        try:
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, f"process {os.getpid()}\n".encode())
+        except OSError:
+            pass
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process is at work in this folder right now."""
+    try:
+        descriptor = os.open(folder / LOCK, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        return not _seize(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _seize_soon(descriptor: int) -> bool:
+    """Take the lock; whoever only looks whether it is taken holds it for an instant."""
+    for _ in range(5):
+        if _seize(descriptor):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def _seize(descriptor: int) -> bool:
+    """Take the lock without waiting; closing the descriptor gives it back."""
+    try:
+        try:
+            import fcntl
+        except ImportError:  # Windows
+            import msvcrt
+
+            # Far behind the text, since such a lock also keeps others from reading what it covers.
+            os.lseek(descriptor, 1 << 20, os.SEEK_SET)
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+            os.lseek(descriptor, 0, os.SEEK_SET)
+        else:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Statistical model checking: tests over counts of outcomes, each with the guarantee that it gives."""

@@ -1,0 +1,91 @@
+"""How a test will behave, before any episode is sampled: exact dynamic programming over its counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from psyco._src.errors import RunError
+from psyco._src.smc.base import ACCEPT, CONTINUE, REJECT, Counts, Test
+from psyco._src.spec.formula import Constraint
+
+NEGLIGIBLE = 1e-25  # states rarer than this are dropped: together they weigh less than rounding errors
+
+
+class Characteristics(NamedTuple):
+    """The operating characteristics of a test at true probabilities p `[P]`, for a cap of N episodes."""
+
+    p: NDArray[np.float64]  # [P]
+    satisfied_by: NDArray[
+        np.float64
+    ]  # [N+1, P] probability of the verdict SATISFIED after at most n episodes
+    violated_by: NDArray[np.float64]  # [N+1, P]
+
+    @property
+    def satisfied(self) -> NDArray[np.float64]:
+        """Probability of the verdict SATISFIED, `[P]`."""
+        return self.satisfied_by[-1]
+
+    @property
+    def violated(self) -> NDArray[np.float64]:
+        """Probability of the verdict VIOLATED, `[P]`."""
+        return self.violated_by[-1]
+
+    @property
+    def undecided(self) -> NDArray[np.float64]:
+        """Probability that the cap comes first, `[P]`."""
+        return np.maximum(1.0 - self.satisfied - self.violated, 0.0)
+
+    @property
+    def episodes(self) -> NDArray[np.float64]:
+        """Expected episodes, `[P]`: the sum of the probabilities of going on."""
+        return (1.0 - self.satisfied_by - self.violated_by)[:-1].sum(axis=0)
+
+    def needed(self, chance: float) -> NDArray[np.float64]:
+        """Episodes after which a verdict is there with that probability, `[P]`; infinite beyond the cap."""
+        enough = self.satisfied_by + self.violated_by >= chance
+        return np.where(enough.any(axis=0), np.argmax(enough, axis=0), np.inf)
+
+
+def operating_characteristics(test: Test, p: ArrayLike, max_episodes: int) -> Characteristics:
+    """Exactly how `test` behaves on outcomes with true probability p `[P]`.
+
+    The states after n episodes are the numbers of satisfied ones; those at which the test has decided are absorbed.
+    """
+    if max_episodes < 1:
+        raise RunError(f"the maximum number of episodes must be at least 1, got {max_episodes}")
+    p = np.atleast_1d(np.asarray(p, np.float64))
+    if not ((p >= 0.0) & (p <= 1.0)).all():
+        raise RunError(f"a true probability lies between 0 and 1, got {p.tolist()}")
+    by = {decision: np.zeros((max_episodes + 1, p.size)) for decision in (ACCEPT, REJECT)}
+    alive, first = np.ones((p.size, 1)), 0  # [P, width] chances of first, first+1, ... satisfied episodes
+    for n in range(1, max_episodes + 1):
+        alive = np.pad(alive * (1.0 - p)[:, None], ((0, 0), (0, 1))) + np.pad(
+            alive * p[:, None], ((0, 0), (1, 0))
+        )
+        satisfied = first + np.arange(alive.shape[1])
+        decided = test.decide(Counts(satisfied, n - satisfied))
+        for decision, absorbed in by.items():
+            absorbed[n] = absorbed[n - 1] + alive[:, decided == decision].sum(axis=1)
+        alive = np.where(decided == CONTINUE, alive, 0.0)
+        kept = np.flatnonzero(alive.max(axis=0) > NEGLIGIBLE)
+        if not len(kept):
+            for absorbed in by.values():
+                absorbed[n:] = absorbed[n]
+            break
+        alive, first = alive[:, kept[0] : kept[-1] + 1], first + int(kept[0])
+    return Characteristics(p, by[ACCEPT], by[REJECT])
+
+
+def interesting_probabilities(constraint: Constraint) -> NDArray[np.float64]:
+    """True probabilities worth a row in a table: the bounds, some points around them, and a coarse grid."""
+    bounds = [b for b in (constraint.lower, constraint.upper) if 0.0 < b < 1.0]
+    room = [min(b, 1.0 - b) for b in bounds]
+    near = [
+        b + x * r for b, r in zip(bounds, room, strict=True) for x in (-0.5, -0.2, -0.05, 0.0, 0.05, 0.2, 0.5)
+    ]
+    grid: Sequence[float] = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
+    return np.unique(np.round([*near, *grid], 6))

@@ -1,0 +1,90 @@
+"""Signals along a path -> satisfied, cost (appendices A and B), on NumPy arrays and inside compiled JAX code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from psyco._src.errors import RequirementError
+from psyco._src.spec.algebra import costs_on, spread, violations_on
+from psyco._src.spec.atoms import Array, States
+from psyco._src.spec.check import END
+from psyco._src.spec.formula import Formula, Label, Signal, walk
+from psyco._src.spec.normal import Normal, normalize
+
+
+@dataclass(frozen=True)
+class Monitor:
+    """K compiled formulas; call it with the signals of a path, or of many."""
+
+    formulas: tuple[Formula, ...]
+    severity: bool
+    signals: frozenset[str]  # the names it needs, labels among them
+    _normal: tuple[Normal, ...] = field(repr=False, compare=False)
+
+    def __call__(self, signals: Mapping[str, Array], end: Array | None = None) -> tuple[Array, Array]:
+        """(satisfied bool `[..., K]`, cost `[..., K]`) for signals `[..., T]`, or `[..., T, size]` if vectors.
+
+        NumPy arrays give NumPy results in float64; JAX arrays, traced ones too, give JAX results in float32.
+        `end` is bool `[..., T]`, true in the last state of each path and in its repetitions; by default the last
+        position. If no formula names a signal, the first of `signals`, not a vector, tells the shape.
+        """
+        path = self._path(signals, end)
+        xp, shape = path.xp, path.shape
+        with np.errstate(all="ignore"):  # dividing by zero is no error: a comparison with its result decides
+            violations = violations_on(path)
+            costs = costs_on(path, violations, self.severity)
+            satisfied = [~violations.start(each) for each in self._normal]
+            cost = [costs.start(each) for each in self._normal]
+        if not cost:
+            return xp.zeros((*shape[:-1], 0), bool), xp.zeros((*shape[:-1], 0), path.dtype)
+        return xp.stack(satisfied, axis=-1), xp.stack(cost, axis=-1)
+
+    def blame(self, signals: Mapping[str, Array], end: Array | None = None) -> Array:
+        """Where along a path its cost arises: `[..., T, K]`, not negative; its sum over T is the cost.
+
+        A top-level `G` of a state formula is to blame on the states where that fails, and `&` on those that its
+        operands are to blame on. All other costs depend on many states, and stand at the last one.
+        """
+        path = self._path(signals, end)
+        with np.errstate(all="ignore"):
+            costs = costs_on(path, violations_on(path), self.severity)
+            blame = [spread(costs, each) for each in self._normal]
+        return path.xp.stack(blame, axis=-1) if blame else path.xp.zeros((*path.shape, 0), path.dtype)
+
+    def _path(self, signals: Mapping[str, Array], end: Array | None) -> States:
+        arrays = [*signals.values(), *([] if end is None else [end])]
+        xp: ModuleType = jnp if any(isinstance(each, jax.Array) for each in arrays) else np
+        shape = self._shape(signals, end)
+        if end is None:
+            end = xp.arange(shape[-1]) == shape[-1] - 1
+        return States(xp, signals, xp.asarray(end), shape)
+
+    def _shape(self, signals: Mapping[str, Array], end: Array | None) -> tuple[int, ...]:
+        shapes = [] if end is None else [np.shape(end)]
+        for formula in self.formulas:
+            for node in walk(formula):
+                if isinstance(node, Signal | Label) and node.name in self.signals and node.name in signals:
+                    shape = np.shape(signals[node.name])
+                    shapes.append(
+                        shape[:-1] if isinstance(node, Signal) and node.index is not None else shape
+                    )
+        if not shapes and not signals:
+            raise RequirementError("a path without signals has no length: pass at least one signal")
+        return np.broadcast_shapes(*(shapes or [np.shape(next(iter(signals.values())))]))
+
+
+def compile_monitor(formulas: Sequence[Formula], *, severity: bool = False) -> Monitor:
+    """Prepare K formulas for evaluation.
+
+    A formula with no temporal operator costs 0 where it holds and 1 where it does not. With `severity` it is opened
+    up: an inequality costs how far it is from holding, anything else 1, and `&` adds and `|` multiplies in it too.
+    """
+    named = (node for f in formulas for node in walk(f) if isinstance(node, Signal | Label))
+    names = frozenset(node.name for node in named if node != Label(END))
+    return Monitor(tuple(formulas), severity, names, tuple(normalize(f, severity) for f in formulas))

@@ -1,1 +1,0 @@
-"""V: verifying a policy."""

@@ -1,0 +1,146 @@
+"""From candidates to a certificate: order, honesty, and when learning may end."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import psyco
+from psyco._src.errors import RunError
+from psyco._src.rollout.sampler import make_sampler
+from psyco._src.spec.parse import parse
+from psyco._src.synthesis.problem import beginning, certified, learn, make_settings, prepare, ranked, remark
+
+DOMAIN = psyco.make("obstacle-run", horizon=12)
+CALM = "P>=0.5 [ G (!caught | collisions <= 1) ] & C>=0.9"
+HOPELESS = "P>=0.99 [ F<=2 (distance <= 0.01) ] & C>=0.9"
+
+
+def small(requirement=CALM, **settings):
+    defaults = {"episodes": 220, "population": 20, "checks": 2, "verify_every": 110, "max_episodes": 2000}
+    return prepare(DOMAIN, requirement, make_settings(**{**defaults, **settings}))
+
+
+def with_candidates(problem, thetas):
+    """A state after the last generation whose candidates are the given parameters, the last one current."""
+    state = beginning(problem).state
+    inner = state.inner._replace(theta=jnp.asarray(thetas[-1]))
+    made = jnp.array([10 * i for i in range(1, len(thetas))] + [1000], jnp.int32)
+    return state._replace(inner=inner, theta=jnp.stack(thetas), made=made, generation=jnp.int32(1000))
+
+
+def constant(problem, action):
+    """Parameters of a policy that always takes one action: all weights zero but that action's bias."""
+    w1, w2, b1, b2 = problem.network.shapes
+    bias = np.zeros(b2, np.float32)
+    bias[action] = 1.0
+    return jnp.asarray(np.concatenate([np.zeros(np.prod(w1) + np.prod(w2) + np.prod(b1), np.float32), bias]))
+
+
+def test_sufficient_candidates_come_first_by_return_the_rest_by_belief() -> None:
+    """`left` reaches the target from the last row; `up` and `stay` hardly ever do."""
+    problem = small("P>=0.3 [ F target ] & C>=0.9", candidates=3, selection_episodes=250)
+    up, left, stay = (constant(problem, action) for action in (2, 3, 0))
+    found = ranked(problem, with_candidates(problem, [up, left, stay]))
+    assert not any(c.enough for c in found)  # one in five starts in the last row
+    assert [c.confidence for c in found] == sorted((c.confidence for c in found), reverse=True)
+    assert found[0].generation == 20
+    easy = small("P>=0.02 [ F target ] & C>=0.9", candidates=3, selection_episodes=250)
+    first, *rest = ranked(easy, with_candidates(easy, [up, left, stay]))
+    assert first.generation == 20
+    assert first.enough
+    assert first.mean_return > max(c.mean_return for c in rest)
+
+
+def test_candidates_play_the_same_episodes() -> None:
+    problem = small(candidates=2, selection_episodes=50)
+    same = constant(problem, 3)
+    one, other = ranked(problem, with_candidates(problem, [same, same]))
+    assert (one.mean_return, one.confidence) == (other.mean_return, other.confidence)
+
+
+def test_the_certificate_is_about_the_returned_policy_and_lists_every_look() -> None:
+    problem = small("P>=0.8 [ F target ] & C>=0.9", candidates=3, selection_episodes=50, attempts=2)
+    state = with_candidates(problem, [constant(problem, a) for a in (2, 3, 0)])
+    policy, certificate = certified(problem, state)
+    assert certificate.verdict is psyco.Verdict.VIOLATED
+    assert certificate.policy == policy.digest
+    assert len(certificate.looks) == 2
+    assert sum(look.share for look in certificate.looks) == pytest.approx(1.0)
+    words = remark(certificate)
+    assert "2 candidates were tried" in words
+    assert "out of reach" in words
+
+
+def test_what_cannot_be_met_ends_without_a_certificate_and_says_why() -> None:
+    result = psyco.synthesize(
+        DOMAIN, HOPELESS, episodes=440, population=20, selection_episodes=50, verify_every=0
+    )
+    assert result.certificate.verdict is not psyco.Verdict.SATISFIED
+    assert "No policy was certified" in result.remark
+    assert "lower probability" in result.remark
+
+
+def test_learning_ends_when_all_is_satisfied_also_when_it_was_interrupted_there() -> None:
+    problem = small("P>=0.01 [ F target ] & C>=0.9", until_satisfied=True)
+    snapshots = list(learn(problem))
+    assert 0 < snapshots[-1].generation < problem.generations
+    assert snapshots[-1].metrics["verdict"][-1] == "SATISFIED"
+    assert all(s.metrics["verdict"][-1] != "SATISFIED" for s in snapshots[:-1])
+    assert list(learn(problem, snapshots[-1])) == []
+    _, certificate = certified(problem, snapshots[-1].state)
+    assert certificate.verdict is psyco.Verdict.SATISFIED
+
+
+def test_later_looks_of_a_run_until_satisfied_need_more_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = []
+    real = psyco._src.synthesis.verify_parameters
+
+    def spy(*args, share=1.0, **settings):
+        shares.append(share)
+        return real(*args, share=share, **settings)
+
+    monkeypatch.setattr(psyco._src.synthesis, "verify_parameters", spy)
+    list(learn(small("P>=0.999 [ F target ] & C>=0.9", until_satisfied=True, max_episodes=250)))
+    assert shares == pytest.approx([1 / 2, 1 / 6])
+    assert sum(shares) <= 1
+
+
+def test_until_satisfied_needs_verifications() -> None:
+    with pytest.raises(RunError, match="verify_every"):
+        make_settings(until_satisfied=True, verify_every=0)
+
+
+def test_severity_changes_costs_and_never_satisfaction() -> None:
+    dance = psyco.make("particle-dance", horizon=10)
+    requirement = parse("P>=0.5 [ G distance >= 0.8 ]")
+    network = psyco._src.synthesis.network_for(dance, hidden=4)
+    theta = jax.vmap(network.init)(jax.random.split(jax.random.key(0), 40))
+    keys = jax.random.split(jax.random.key(1), 40)
+    plain, severe = (
+        make_sampler(dance, network, requirement, severity=s)(theta, keys) for s in (False, True)
+    )
+    np.testing.assert_array_equal(plain.satisfied, severe.satisfied)
+    bad = ~np.asarray(plain.satisfied)
+    assert bad.any()
+    assert (np.asarray(severe.cost)[bad] > 0).all()
+    assert (
+        np.asarray(severe.cost)[bad] < np.asarray(plain.cost)[bad]
+    ).all()  # no state is further than 0.8 from holding
+
+
+def test_bias_is_the_papers_for_snes_and_learned_otherwise_unless_it_is_given() -> None:
+    assert prepare(DOMAIN, CALM, make_settings(learner="snes")).network.bias == "one"
+    assert prepare(DOMAIN, CALM, make_settings()).network.bias == "learned"
+    assert prepare(DOMAIN, CALM, make_settings(bias="one")).network.bias == "one"
+    with pytest.raises(RunError, match="bias"):
+        prepare(DOMAIN, CALM, make_settings(bias="two"))
+
+
+def test_schedules_follow_the_episodes_of_the_run() -> None:
+    problem = small(episodes=4400)
+    assert problem.learner.budget == 4400
+    assert problem.generations == problem.learner.generations == 200
+    assert dataclasses.replace(problem.learner, budget=440).generations == 20
