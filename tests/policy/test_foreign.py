@@ -1,16 +1,22 @@
 """Policies of others: loaded, asked, verified like our own."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import cloudpickle
 import gymnasium
 import numpy as np
 import pytest
 
 import psyco
 from psyco._src.policy.file import policy_for
-from psyco._src.policy.foreign import _sb3_algorithm, as_policy, open_policy
+from psyco._src.policy.foreign import as_policy, open_policy
+from psyco._src.policy.loaders import sb3_algorithm
 from psyco._src.policy.network import network_for
 from tests.environments import Mixed, Walk, to_the_left
+
+pytestmark = pytest.mark.slow  # needs extras
 
 REQUIREMENT = "P>=0.5 [ G (abs(obs[0]) <= 2.9) ] & C>=0.9"
 
@@ -28,13 +34,13 @@ def test_a_function_is_verified_as_the_loop_that_calls_it() -> None:
     assert verified(lambda obs: 1) != (satisfied, mean)
 
 
-def test_an_onnx_file_a_torchscript_module_and_the_policy_itself_agree(tmp_path: Path) -> None:
+def test_an_onnx_file_a_pytorch_module_and_the_policy_itself_agree(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    pytest.importorskip("onnxruntime")
+    onnx = pytest.importorskip("onnx")
     domain = psyco.make(Walk, horizon=20)
     network = network_for(domain)
     policy = policy_for(domain, network, np.random.default_rng(3).normal(0, 0.5, network.size))
-    psyco.export_onnx(policy, tmp_path / "p.onnx")
+    psyco.export(policy, tmp_path / "p.onnx")
     w1, w2 = network.parts(policy.theta)
 
     class Net(torch.nn.Module):
@@ -49,7 +55,110 @@ def test_an_onnx_file_a_torchscript_module_and_the_policy_itself_agree(tmp_path:
     expected = verified(policy)
     assert verified(str(tmp_path / "p.onnx")) == expected
     assert verified(str(tmp_path / "p.pt")) == expected
+    assert verified(Net()) == expected
+    model = onnx.load(tmp_path / "p.onnx")
+    for rows in (1, 7):  # a file may fix how many observations it takes
+        for value in (*model.graph.input, *model.graph.output):
+            value.type.tensor_type.shape.dim[0].dim_value = rows
+        onnx.save(model, tmp_path / "fixed.onnx")
+        assert verified(str(tmp_path / "fixed.onnx")) == expected
     assert verified(str(tmp_path / "p.onnx"), workers=2) == expected
+
+
+def test_an_onnx_input_that_is_no_batch_is_refused(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in ("x", "y")]
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "g", ends[:1], ends[1:])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "flat.onnx")
+    with pytest.raises(psyco.RunError, match=r"an input of shape \[2\]; .* \[n, size\]"):
+        verified(str(tmp_path / "flat.onnx"))
+
+
+def test_a_module_is_verified_as_it_is_now_and_left_as_it_is() -> None:
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(0.9))
+    policy = as_policy(module)
+    expected = verified(policy)
+    assert module.training
+    assert verified(cloudpickle.loads(cloudpickle.dumps(policy))) == expected  # as a worker sees it
+    again = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(0.9))
+    again.load_state_dict(module.state_dict())
+    assert as_policy(again).digest == policy.digest
+    with torch.no_grad():
+        module[0].weight.mul_(-1.0)
+    assert verified(policy) == expected != verified(module)
+    assert as_policy(module).digest != policy.digest
+
+
+@pytest.fixture(scope="module")
+def trained() -> Iterator[Any]:
+    """A model of Stable-Baselines3 that has learned a little under VecNormalize."""
+    sb3 = pytest.importorskip("stable_baselines3")
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+    env = VecNormalize(DummyVecEnv([lambda: gymnasium.wrappers.TimeLimit(Walk(), 20)]))
+    model = sb3.PPO("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, seed=0, device="cpu")
+    model.learn(16)
+    env.obs_rms.mean[:], env.obs_rms.var[:] = (1.0, 10.0), (0.01, 1e-4)  # so that they matter
+    yield model
+    env.close()
+
+
+def test_a_model_in_memory_acts_by_its_predict_on_what_its_vecnormalize_makes_of_observations(
+    trained: Any, tmp_path: Path
+) -> None:
+    statistics = trained.get_vec_normalize_env()
+
+    def by_hand(observation: Any) -> Any:
+        return trained.predict(statistics.normalize_obs(observation), deterministic=True)[0]
+
+    before = statistics.obs_rms.mean.copy(), statistics.obs_rms.count
+    expected = verified(by_hand)
+    assert verified(trained) == expected
+    assert (statistics.obs_rms.mean == before[0]).all() and statistics.obs_rms.count == before[1]
+    trained.save(tmp_path / "model.zip")
+    alone = type(trained).load(tmp_path / "model.zip", device="cpu")  # it has lost its environment
+    assert verified((alone, statistics)) == verified((alone.policy, statistics)) == expected
+    assert verified(alone) == verified(f"sb3:{tmp_path / 'model.zip'}") != expected
+
+
+def test_a_model_in_memory_is_known_by_its_tensors_and_statistics(trained: Any) -> None:
+    statistics = trained.get_vec_normalize_env()
+    policy = as_policy(trained)
+    travelled = cloudpickle.loads(cloudpickle.dumps(policy))
+    assert travelled.digest == policy.digest == as_policy((trained.policy, statistics)).digest
+    assert as_policy(trained.policy).digest != policy.digest
+    expected = verified(policy)
+    assert verified(travelled) == expected
+    statistics.obs_rms.mean[0] += 3.0
+    try:
+        assert verified(policy) == expected  # what is to be verified was fixed before
+        assert as_policy(trained).digest != policy.digest
+    finally:
+        statistics.obs_rms.mean[0] -= 3.0
+
+
+class Predictor:
+    def __init__(self, memory: Any = None) -> None:
+        self.memory = memory
+
+    def predict(self, observation: Any, deterministic: bool = False) -> Any:
+        assert deterministic
+        return to_the_left(observation), self.memory
+
+
+def test_whatever_predicts_is_a_policy_unless_it_has_a_memory() -> None:
+    assert verified(Predictor()) == verified(to_the_left)
+    with pytest.raises(psyco.RunError, match="Predictor has a memory"):
+        verified(Predictor(memory=np.zeros(3)))
+
+
+@pytest.mark.parametrize("pair", [(Predictor(), None), (1, 2, 3)])
+def test_a_pair_that_is_none_is_refused(pair: Any) -> None:
+    with pytest.raises(psyco.RunError, match="a pair is"):
+        as_policy(pair)
 
 
 @pytest.mark.parametrize("algorithm", ["PPO", "A2C", "DQN", "SAC", "TD3", "DDPG"])
@@ -61,7 +170,7 @@ def test_the_algorithm_of_an_sb3_file_is_found(algorithm: str, tmp_path: Path) -
     small = {} if algorithm in ("PPO", "A2C") else {"buffer_size": 10}
     model = getattr(sb3, algorithm)("MlpPolicy", environment, device="cpu", **small)
     model.save(path)
-    assert _sb3_algorithm(path).upper() == algorithm
+    assert sb3_algorithm(path).upper() == algorithm
     env = gymnasium.make(environment)
     observation, _ = env.reset(seed=1)
     expected = model.predict(observation, deterministic=True)[0]
@@ -154,6 +263,24 @@ def test_a_broken_file_is_said(name: str, tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(psyco.RunError, match="broken") as caught:
         verified(name)
     assert not isinstance(caught.value, psyco.EpisodeError)  # it is said before any episode
+
+
+def test_files_of_others_are_named_with_a_remedy(trained: Any, tmp_path: Path) -> None:
+    import torch
+
+    trained.save(tmp_path / "model.zip")
+    with pytest.raises(
+        psyco.RunError, match=r"model.zip is a model of Stable-Baselines3; write sb3:.*model.zip"
+    ):
+        verified(str(tmp_path / "model.zip"))
+    for name in ("net.pth", "net.bin"):  # with a suffix of PyTorch, and without
+        torch.save(trained.policy.state_dict(), tmp_path / name)
+        with pytest.raises(psyco.RunError, match=r"is a state_dict .* torch.nn.Module"):
+            verified(str(tmp_path / name))
+    for name in ("policy.pkl", "policy.pickle"):
+        (tmp_path / name).write_bytes(cloudpickle.dumps(to_the_left))
+        with pytest.raises(psyco.RunError, match=r"is a pickle, .* load it in Python"):
+            verified(str(tmp_path / name))
 
 
 def test_what_cannot_be_called_is_no_policy() -> None:

@@ -1,1 +1,1 @@
-"""What acts: networks, files of ours, policies of others."""
+"""What acts: the network of the paper and its file, policies of others, and the protocol that both follow."""

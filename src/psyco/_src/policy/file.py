@@ -17,14 +17,16 @@ from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
 from psyco._src.domain.actions import ACTIONS, Actions
-from psyco._src.domain.base import Domain, parameters
+from psyco._src.domain.base import Domain
+from psyco._src.domain.catalogue import describe
 from psyco._src.errors import RunError
 from psyco._src.policy.network import Network
+from psyco._src.policy.recognize import recognized
 
 FORMAT = "psyco-policy-1"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Policy:
     """A deterministic, memoryless policy: `policy(observation) -> action`."""
 
@@ -33,6 +35,12 @@ class Policy:
     actions: Actions
     domain: str  # the name of the domain it was made for
     parameters: dict[str, Any]  # that domain's parameters
+
+    def __repr__(self) -> str:
+        n = self.network
+        return (
+            f"<Policy for {self.domain}: {n.inputs} -> {n.hidden} -> {n.outputs}, sha256:{self.digest[:16]}>"
+        )
 
     def __call__(self, observation: ArrayLike) -> NDArray[Any]:
         """The action for one observation `[inputs]` or a batch `[..., inputs]`."""
@@ -66,7 +74,7 @@ class Policy:
         Path(path).write_bytes(self.to_bytes())
 
     def check(self, domain: Domain) -> None:
-        """Refuse a domain that this policy was not made for."""
+        """Refuse a domain whose observations or actions are not those that this policy was made for."""
         have = (self.network.inputs, self.actions)
         want = (domain.observation_size, domain.actions)
         if have != want:
@@ -77,8 +85,15 @@ class Policy:
 
 
 def policy_for(domain: Domain, network: Network, theta: ArrayLike) -> Policy:
-    """A policy that knows which domain it belongs to."""
-    return Policy(np.asarray(theta, np.float32), network, domain.actions, domain.name, parameters(domain))
+    """A policy that knows which domain it belongs to.
+
+    Args:
+        domain: where it acts; how to make it again goes into the policy's file.
+        network: what turns observations into actions.
+        theta: parameters `[D]`, kept as float32.
+    """
+    name, values = describe(domain)
+    return Policy(np.asarray(theta, np.float32), network, domain.actions, name, values)
 
 
 def load_policy(path: str | Path) -> Policy:
@@ -104,7 +119,8 @@ def load_policy(path: str | Path) -> Policy:
     except RunError:
         raise
     except Exception as error:  # a damaged file may go wrong anywhere
-        raise RunError(f"{path} is not a PSyCo policy file, or it is damaged ({error})") from None
+        what = recognized(path) or f"not a PSyCo policy file, or it is damaged ({error})"
+        raise RunError(f"{path} is {what}") from None
     return Policy(theta, network, actions, domain, values)
 
 

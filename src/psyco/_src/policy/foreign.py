@@ -1,4 +1,4 @@
-"""Policies that were made elsewhere: Stable-Baselines3 models, ONNX files, TorchScript modules, Python functions.
+"""Policies that were made elsewhere: Stable-Baselines3 models, ONNX files, PyTorch modules, Python functions.
 
 They are verified like our own. Where a file of another tool can run code when it is loaded (Stable-Baselines3 keeps
 pickled objects in its zip files, `python:` imports a module), it is loaded only because the user named it so.
@@ -7,13 +7,13 @@ pickled objects in its zip files, `python:` imports a module), it is loaded only
 from __future__ import annotations
 
 import hashlib
-import json
-import zipfile
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -25,13 +25,12 @@ from psyco._src.domain.actions import Actions, Continuous, MultiBinary
 from psyco._src.domain.base import Domain
 from psyco._src.domain.gym_env import GymDomain, name_of, resolve
 from psyco._src.errors import DomainError, RunError
+from psyco._src.policy import loaders
+from psyco._src.policy.actor import Crew
 from psyco._src.policy.file import Policy, load_policy
+from psyco._src.policy.loaders import Decide
 
-ROWS = 64  # networks of others always see so many rows: then a row does not depend on how many there are
 TORCH, ONNX = (".pt", ".pth", ".torchscript"), (".onnx",)
-
-# (flat observations [N, size], raw observations, the actions to choose from) -> actions, one per row.
-Decide: TypeAlias = Callable[[NDArray[np.float32], Sequence[Any], Actions], Sequence[Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,28 +38,28 @@ class ForeignPolicy:
     """A policy of others, in the place of one of ours wherever it is verified."""
 
     source: str  # where it comes from, as the user wrote it
-    digest: str  # SHA-256 of its file; of a Python function, which has none, of its name
+    digest: str  # SHA-256 of its file or of its tensors; of a Python function, which has neither, of its name
     load: Callable[[], Decide]
-    native: bool = (
-        False  # it speaks the environment's own language: raw observations in, actions as `step` takes them
-    )
+    # It speaks the environment's own language: raw observations in, actions as `step` takes them.
+    native: bool = False
 
     @property
     def theta(self) -> NDArray[np.float32]:
-        """No parameters that anybody could change."""
+        """Parameters `[0]`: none that anybody could change."""
         return np.zeros(0, np.float32)
 
     @property
     def network(self) -> ForeignPolicy:
-        """What samplers run."""
+        """The Actor that samplers run, as `Policy.network` is: itself."""
         return self
 
     def check(self, domain: Domain) -> None:
-        """What it needs is only known when it acts; but that it can be loaded."""
+        """Refuse what cannot be loaded; whether it fits the domain is only known when it acts."""
         _ = self._decide
 
-    def act(self, actions: Actions, theta: Array, x: Array) -> Array:
-        """Inside compiled code: the action for one observation `[inputs]`, asked of the host."""
+    def act(self, actions: Actions, theta: Array, x: Array, disturbance: Array | None = None) -> Array:
+        """Inside compiled code: the action for one observation `[inputs]`, asked of the host; see `Actor`."""
+        self._refuse_exploring(disturbance)
         kind = jnp.float32 if isinstance(actions, Continuous) else jnp.int32
         shape = jax.ShapeDtypeStruct(() if actions.size is None else (actions.size,), kind)
 
@@ -89,9 +88,17 @@ class ForeignPolicy:
             )
         return rows
 
-    def actor(self, domain: GymDomain) -> _Actor:
-        """In a host loop."""
-        return _Actor(self, domain)
+    def crew(self, domain: GymDomain, theta: NDArray[np.float32]) -> Crew:
+        """The policy in the environments of a domain; its parameters `[B, 0]` say nothing."""
+        return _Soloist(self, domain)
+
+    def _refuse_exploring(self, disturbance: Any) -> None:
+        """Nobody can learn with a policy that has no scores to disturb."""
+        if disturbance is not None:
+            raise RunError(
+                f"the policy {self.source} was made elsewhere: it can be verified, but it cannot explore; "
+                "psyco.synthesize learns with networks of its own"
+            )
 
     @cached_property
     def _decide(self) -> Decide:
@@ -103,14 +110,19 @@ class ForeignPolicy:
 
 
 @dataclass(frozen=True)
-class _Actor:
+class _Soloist:
+    """The Crew of a policy of others: one for all episodes, since it keeps no state of theirs."""
+
     policy: ForeignPolicy
     domain: GymDomain
 
-    def take(self, rows: NDArray[np.intp]) -> _Actor:
+    def take(self, rows: NDArray[np.intp]) -> _Soloist:
         return self
 
-    def __call__(self, flat: NDArray[np.float32], raw: Sequence[Any]) -> Sequence[Any]:
+    def __call__(
+        self, flat: NDArray[np.float32], raw: Sequence[Any], disturbance: NDArray[np.float32] | None = None
+    ) -> Sequence[Any]:
+        self.policy._refuse_exploring(disturbance)
         chosen = self.policy._decide(flat, raw, self.domain.actions)
         if not self.policy.native:
             return self.domain.to_env(np.asarray(chosen))
@@ -125,20 +137,46 @@ class _Actor:
         return chosen
 
 
+class Predictor(Protocol):
+    """What Stable-Baselines3's models have in common."""
+
+    def predict(self, observation: Any, *, deterministic: bool) -> Any:
+        """Actions for observations, and the policy's memory, if it has one."""
+
+
 AnyPolicy: TypeAlias = Policy | ForeignPolicy
 
+# Whatever stands for a policy: `as_policy` says how each is read.
+PolicyLike: TypeAlias = AnyPolicy | str | Path | Callable[[Any], Any] | Predictor | tuple[Predictor, Any]
 
-def as_policy(policy: AnyPolicy | str | Path | Callable[[Any], Any]) -> AnyPolicy:
-    """A policy from whatever stands for one: itself, a file, a name with a prefix, or a function."""
+
+def as_policy(policy: PolicyLike) -> AnyPolicy:
+    """A policy from whatever stands for one.
+
+    Args:
+        policy: a policy; the name of one, as `open_policy` reads it; a model of Stable-Baselines3, with the
+            VecNormalize of its environment or in a pair with another; a `torch.nn.Module` from float32 `[n, size]` to
+            actions or to scores of discrete ones; a function, or `predict` of any object, from observation to action.
+    """
     if isinstance(policy, Policy | ForeignPolicy):
         return policy
     if isinstance(policy, str | Path):
         return open_policy(str(policy))
-    if not callable(policy):
-        raise RunError(
-            f"{policy!r} is no policy: give a Policy, a file, or a function from observation to action"
-        )
-    return _function(name_of(policy), policy)
+    if isinstance(policy, tuple):
+        return _from_pair(policy)
+    if loaders.sb3_policy(policy) is not None:
+        return _from_sb3(policy, getattr(policy, "get_vec_normalize_env", lambda: None)())
+    if loaders.is_module(policy):
+        digest, packed = loaders.tensors_digest(policy), loaders.pack(policy)
+        return ForeignPolicy(name_of(type(policy)), digest, partial(loaders.unpack_torch, packed))
+    if hasattr(policy, "predict"):
+        return _from_function(name_of(type(policy)), partial(loaders.predicted, policy))
+    if callable(policy):
+        return _from_function(name_of(policy), policy)
+    raise RunError(
+        f"{policy!r} is no policy: give a Policy, a file, a model with predict, a torch.nn.Module, "
+        "or a function from observation to action"
+    )
 
 
 def open_policy(name: str) -> AnyPolicy:
@@ -146,26 +184,59 @@ def open_policy(name: str) -> AnyPolicy:
     kind, colon, rest = name.partition(":")
     if colon and kind == "python":
         try:
-            return _function(rest, resolve(rest))
+            return _from_function(rest, resolve(rest))
         except DomainError as error:
             raise RunError(str(error)) from None
     if colon and kind == "sb3":
         algorithm, colon, file = rest.partition(":")
         path = Path(file if colon else rest)
-        return ForeignPolicy(
-            name, _digest(path), partial(_load_sb3, path, algorithm if colon else None), native=True
-        )
+        load = partial(loaders.load_sb3, path, algorithm if colon else None)
+        return ForeignPolicy(name, _digest(path), load, native=True)
     path = Path(name)
     if path.suffix in ONNX:
-        return ForeignPolicy(name, _digest(path), partial(_load_onnx, path))
+        return ForeignPolicy(name, _digest(path), partial(loaders.load_onnx, path))
     if path.suffix in TORCH:
-        return ForeignPolicy(name, _digest(path), partial(_load_torch, path))
+        return ForeignPolicy(name, _digest(path), partial(loaders.load_torch, path))
     return load_policy(path)
 
 
-def is_foreign(name: str) -> bool:
-    """Is this the name of a policy of others?"""
-    return name.startswith(("sb3:", "python:")) or Path(name).suffix in (*ONNX, *TORCH)
+@contextmanager
+def plain_failures() -> Iterator[None]:
+    """Compiled code that asks a policy of others wraps what that raises in pages of XLA's; say what it was."""
+    jaxs = logging.getLogger("jax._src.callback")  # it prints the same pages before it raises
+    before, jaxs.disabled = jaxs.disabled, True
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if "callback" not in str(error).lower():
+            raise
+        raise RunError(f"the policy failed: {str(error).strip().splitlines()[-1]}") from error
+    finally:
+        jaxs.disabled = before
+
+
+def _from_function(name: str, function: Any) -> ForeignPolicy:
+    if not callable(function):
+        raise RunError(f"python:{name} is no function")
+    source = f"python:{name}"
+    digest = hashlib.sha256(source.encode()).hexdigest()
+    return ForeignPolicy(source, digest, partial(loaders.by_function, function), native=True)
+
+
+def _from_pair(pair: tuple[Any, ...]) -> ForeignPolicy:
+    if len(pair) != 2 or loaders.sb3_policy(pair[0]) is None or not hasattr(pair[1], "normalize_obs"):
+        kinds = ", ".join(type(each).__name__ for each in pair)
+        raise RunError(f"a pair is (model of Stable-Baselines3, VecNormalize), got ({kinds})")
+    return _from_sb3(*pair)
+
+
+def _from_sb3(model: Any, statistics: Any) -> ForeignPolicy:
+    """A model or its policy, with the VecNormalize that scaled what it saw, if any did."""
+    if statistics is not None and not statistics.norm_obs:
+        statistics = None  # it scaled rewards alone
+    policy = loaders.sb3_policy(model)  # it acts; a model has its environment and its replay buffer with it
+    load = partial(loaders.unpack_sb3, loaders.pack((policy, statistics)))
+    return ForeignPolicy(name_of(type(model)), loaders.tensors_digest(policy, statistics), load, native=True)
 
 
 def _digest(path: Path) -> str:
@@ -173,137 +244,3 @@ def _digest(path: Path) -> str:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise RunError(f"cannot read the policy {path}: {error.strerror}") from None
-
-
-# ---- one loader each ------------------------------------------------------------------------------------------
-
-
-def _function(name: str, function: Any) -> ForeignPolicy:
-    if not callable(function):
-        raise RunError(f"python:{name} is no function")
-
-    def decide(flat: NDArray[np.float32], raw: Sequence[Any], actions: Actions) -> Sequence[Any]:
-        return [function(observation) for observation in raw]
-
-    source = f"python:{name}"
-    return ForeignPolicy(source, hashlib.sha256(source.encode()).hexdigest(), lambda: decide, native=True)
-
-
-def _load_sb3(path: Path, algorithm: str | None) -> Decide:
-    try:
-        import stable_baselines3 as sb3
-    except ImportError:
-        raise RunError(f'{path} needs Stable-Baselines3 installed: pip install "psyco[sb3]"') from None
-    name = (algorithm or _sb3_algorithm(path)).upper()
-    if not hasattr(sb3, name):
-        raise RunError(f"Stable-Baselines3 has no algorithm {name!r}; write for example sb3:ppo:{path}")
-    try:
-        model = getattr(sb3, name).load(path, device="cpu")
-    except Exception as error:  # whatever its pickled parts raise
-        raise RunError(
-            f"Stable-Baselines3 cannot load {path} as {name}: {type(error).__name__}: {error}"
-        ) from error
-
-    def predict(rows: Any) -> NDArray[Any]:
-        return model.predict(rows, deterministic=True)[0]
-
-    def decide(flat: NDArray[np.float32], raw: Sequence[Any], actions: Actions) -> Sequence[Any]:
-        return list(_by_rows(predict, list(raw)))
-
-    return decide
-
-
-def _sb3_algorithm(path: Path) -> str:
-    """Which algorithm saved this file, from what it kept; nothing of it is unpickled."""
-    try:
-        with zipfile.ZipFile(path) as file:
-            data = json.loads(file.read("data"))
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise RunError(f"{path} is no model of Stable-Baselines3 ({error})") from None
-    module = str(data.get("policy_class", {}).get("__module__", ""))
-    for name in ("dqn", "sac"):
-        if f".{name}." in module:
-            return name
-    if ".td3." in module:
-        return "td3" if data.get("policy_delay", 2) > 1 else "ddpg"
-    return "ppo" if "clip_range" in data else "a2c"
-
-
-def _load_onnx(path: Path) -> Decide:
-    try:
-        import onnxruntime
-    except ImportError:
-        raise RunError(f'{path} needs ONNX Runtime installed: pip install "psyco[onnx]"') from None
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    try:
-        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime has a class for each of its troubles
-        raise RunError(f"{path} is not an ONNX file that can be run: {error}") from None
-    first, *others = session.get_inputs()
-    if others:
-        raise RunError(
-            f"{path} takes {len(others) + 1} inputs; a policy takes one, the observations [n, size]"
-        )
-    return _network(lambda rows: session.run(None, {first.name: rows})[0])
-
-
-def _load_torch(path: Path) -> Decide:
-    try:
-        import torch
-    except ImportError:
-        raise RunError(f'{path} needs PyTorch installed: pip install "psyco[torch]"') from None
-    try:
-        module = torch.jit.load(str(path), map_location="cpu").eval()
-    except RuntimeError as error:
-        raise RunError(
-            f"{path} is not a TorchScript module; save it with torch.jit.script(...).save(...) ({error})"
-        ) from None
-
-    def run(rows: NDArray[np.float32]) -> NDArray[Any]:
-        with torch.inference_mode():
-            output = module(torch.from_numpy(rows))
-        return (output[0] if isinstance(output, tuple) else output).numpy()
-
-    return _network(run)
-
-
-def _network(run: Callable[[NDArray[np.float32]], NDArray[Any]]) -> Decide:
-    """A network `[n, size] -> [n, ...]` whose outputs are actions, or scores of discrete ones."""
-
-    def decide(flat: NDArray[np.float32], raw: Sequence[Any], actions: Actions) -> Sequence[Any]:
-        y = np.asarray(_by_rows(run, flat))
-        if not np.isfinite(y).all():
-            raise ValueError("the policy gives a number that is not finite")
-        size = 1 if actions.size is None else actions.size
-        if (
-            not isinstance(actions, Continuous)
-            and y.dtype.kind == "f"
-            and y.shape == (len(flat), actions.outputs)
-        ):
-            return np.asarray(actions.decode(y))  # type: ignore[return-value]  # scores: the largest wins
-        if y.size != len(flat) * size:
-            raise ValueError(f"the policy gives {y.shape[1:]} numbers per observation; an action is {size}")
-        y = y.reshape(len(flat) if actions.size is None else (len(flat), size))
-        if isinstance(actions, Continuous):
-            return np.clip(y, actions.low, actions.high)
-        return np.rint(y).astype(np.int64)
-
-    return decide
-
-
-def _by_rows(run: Callable[[Any], NDArray[Any]], rows: Any) -> NDArray[Any]:
-    """`run` on blocks of ROWS rows, the last one filled up with copies of its first."""
-    blocks = []
-    for start in range(0, len(rows), ROWS):
-        block = list(rows[start : start + ROWS])
-        count = len(block)
-        block += block[:1] * (ROWS - count)
-        blocks.append(run(_stack(block))[:count])
-    return np.concatenate(blocks)
-
-
-def _stack(block: list[Any]) -> Any:
-    if isinstance(block[0], dict):
-        return {key: np.stack([each[key] for each in block]) for key in block[0]}
-    return np.stack(block)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,9 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.typing import NDArray
 
 from psyco._src.domain.actions import Actions
 from psyco._src.domain.base import Domain
+from psyco._src.domain.gym_env import GymDomain
 from psyco._src.errors import RunError
 
 Bias = Literal["one", "learned"]
@@ -76,7 +79,7 @@ class Network:
         return jnp.tanh(self.scores(theta, x))
 
     def scores(self, theta: Array, x: Array) -> Array:
-        """The same before the last tanh."""
+        """θ2 relu(θ1 x + b1) + b2, `[outputs]`, for one parameter vector `[D]` and one observation `[inputs]`."""
         parts = self.parts(theta)
         b1, b2 = parts[2:] if self.bias == "learned" else (1.0, 1.0)
         if self.scale:
@@ -85,15 +88,23 @@ class Network:
         return parts[1] @ hidden + b2
 
     def act(self, actions: Actions, theta: Array, x: Array, disturbance: Array | None = None) -> Array:
-        """The action for one parameter vector `[D]` and one observation `[inputs]`.
+        """The action for one observation.
 
-        A `disturbance` `[outputs]` is added to the scores; whoever explores does so there.
+        Args:
+            actions: what there is to choose from.
+            theta: parameters `[D]`.
+            x: the observation `[inputs]`.
+            disturbance: added to the scores `[outputs]`; whoever explores does so there.
         """
         scores = self.scores(theta, x)
         if disturbance is not None:
             scores += disturbance
         # tanh keeps the order of scores, but in float32 large ones all become 1: choose before it.
         return actions.decode(scores if actions.ranked else jnp.tanh(scores))
+
+    def crew(self, domain: GymDomain, theta: NDArray[np.float32]) -> Networks:
+        """Networks with parameters `[B, D]`, ready to act in the environments of a domain."""
+        return Networks(self, domain, theta)
 
     def parts(self, theta: Any) -> list[Any]:
         """Parameters `[..., D]` as arrays of `shapes`, each with the leading axes of theta."""
@@ -105,7 +116,13 @@ class Network:
 
 
 def network_for(domain: Domain, *, hidden: int = 32, bias: Bias = "one") -> Network:
-    """The paper's network in the shape that a domain needs."""
+    """The paper's network in the shape that a domain needs.
+
+    Args:
+        domain: where it will act.
+        hidden: units of the hidden layer.
+        bias: 1, as in the paper's equation, or learned.
+    """
     return Network(domain.observation_size, domain.actions.outputs, hidden, bias)
 
 
@@ -114,3 +131,40 @@ def _combine(x: Array, rows: Array) -> Array:
     if len(rows) > 32:
         return x @ rows
     return sum((x[i] * rows[i] for i in range(1, len(rows))), start=x[0] * rows[0])
+
+
+class Networks:
+    """The Crew of networks: B of them evaluated in one go, with the bits that each would give alone."""
+
+    def __init__(self, network: Network, domain: GymDomain, theta: NDArray[np.float32]) -> None:
+        self.network, self.domain, self.theta = network, domain, theta
+        w1, w2, *biases = network.parts(theta)
+        self.w1, self.w2 = np.ascontiguousarray(w1), np.ascontiguousarray(w2.swapaxes(1, 2))
+        one = np.ones(1, np.float32)
+        self.b1: NDArray[np.float32] = biases[0][:, None] if biases else one
+        self.b2: NDArray[np.float32] = biases[1][:, None] if biases else one
+        self.shift, self.scale = np.array(network.shift, np.float32), np.array(network.scale, np.float32)
+
+    def take(self, rows: NDArray[np.intp]) -> Networks:
+        """The networks of these rows."""
+        return Networks(self.network, self.domain, self.theta[rows])
+
+    def __call__(
+        self, flat: NDArray[np.float32], raw: Sequence[Any], disturbance: NDArray[np.float32] | None = None
+    ) -> Sequence[Any]:
+        """Actions `[B]` as `step` takes them, for observations `[B, size]`; see `Crew`."""
+        actions, y = self.domain.actions, self.scores(flat)
+        if disturbance is not None:
+            y = y + disturbance
+        return self.domain.to_env(actions.decode(y if actions.ranked else np.tanh(y, out=y)))
+
+    def scores(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """`[B, outputs]`. A stacked matmul is one product per row, so a row does not see its neighbours."""
+        if len(self.scale):
+            x = (x - self.shift) / self.scale
+        hidden = np.matmul(x[:, None], self.w1)
+        hidden += self.b1
+        np.maximum(hidden, 0, out=hidden)
+        y = np.matmul(hidden, self.w2)
+        y += self.b2
+        return y[:, 0]
