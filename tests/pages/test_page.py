@@ -6,24 +6,38 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from psyco._src.pages.page import compare_page, embed, run_page
 from psyco._src.pages.serve import RunServer
 from psyco._src.run.config import Config
-from psyco._src.run.folder import read_run
-from psyco._src.run.session import execute, resume_run, start_run
+from psyco._src.run.folder import load_episodes, read_run
+from psyco._src.run.samples import sampling
+from psyco._src.run.session import build, execute, resume_run, start_run
+from psyco._src.smc.base import Verdict
+from psyco._src.synthesis.loop import Sink
 from tests.run.small import CONFIG
 
 playwright = pytest.importorskip("playwright.sync_api")
+COLOUR = "e => getComputedStyle(e).color"
+OVERLAPPING = """figure => {
+  const boxes = [...figure.querySelectorAll("svg text, .legend > *")].map((e) => e.getBoundingClientRect());
+  const meet = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+  return boxes.some((a, i) => boxes.slice(0, i).some((b) => meet(a, b)));
+}"""
+HANGING_OVER = """section => [...section.querySelectorAll("*")].some(
+  (e) => e.getBoundingClientRect().right > section.getBoundingClientRect().right)"""
 EVIL = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
 
 
 def run(folder: Path, config: Config = CONFIG) -> Path:
-    with start_run(folder, config) as session:
+    with start_run(folder, config, build(config)) as session:
         execute(session)
     return folder
 
@@ -42,12 +56,12 @@ def address(finished: Path) -> str:
 def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "half"
 
-    def stop(problem: Any, snapshot: Any) -> None:
-        if snapshot.generation >= 70:
+    def stop(problem: Any, position: Any) -> None:
+        if position.generation >= 70:
             raise KeyboardInterrupt
 
-    with start_run(folder, CONFIG) as session, pytest.raises(KeyboardInterrupt):
-        execute(session, on_segment=stop)
+    with start_run(folder, CONFIG, build(CONFIG)) as session, pytest.raises(KeyboardInterrupt):
+        execute(session, sinks=[sampling(folder / "episodes.json", every=0), Sink(reached=stop)])
     return folder
 
 
@@ -95,12 +109,33 @@ def test_a_page_shows_everything_on_a_desk_and_on_a_phone(
         for chart in ("return", "satisfied", "c_sat", "lambda", "split", "cost"):
             assert page.locator(f"#chart-{chart} path.line").count() >= 1, chart
         assert page.locator("#posteriors .density").count() == 1
-        assert "p_req 0.85" in page.locator("#posteriors .limit").first.text_content()
+        assert "p_req 0.85" in page.locator("#posteriors .legend").inner_text()
+        assert page.locator("#posteriors line.limit").count() == 1
+        assert page.locator("#certificate .psyco-certificate").get_attribute("data-verdict") == verdict
+        for figure in page.locator(".chart").all():
+            assert figure.locator(".axis .title").count() == 2, "both axes say what they show"
+            assert figure.locator("svg text:not(.axis text)").count() == 0, "no text stands on the data"
+            assert not figure.evaluate(OVERLAPPING), "nor on another"
         assert page.locator("#thumbs button").count() >= 1
         assert page.locator("#stage .body").count() == 2
         assert page.evaluate("document.documentElement.scrollWidth") == width, "nothing hangs over the edge"
         dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (sum(map(int, dark[4:-1].split(","))) < 200) == (scheme == "dark")
+
+
+@pytest.mark.browser
+def test_a_certificate_of_many_looks_fits_on_a_phone(browser: Any, finished: Path, tmp_path: Path) -> None:
+    record = read_run(finished)
+    assert record.certificate is not None
+    looks = tuple(
+        dataclasses.replace(look, verdict=Verdict.UNDECIDED, episodes=10_000)
+        for look in 3 * record.certificate.looks
+    )
+    many = dataclasses.replace(record, certificate=dataclasses.replace(record.certificate, looks=looks))
+    address = write(tmp_path / "page.html", run_page(many))
+    with open_page(browser, address, viewport={"width": 390, "height": 800}) as page:
+        assert page.locator(".psyco-certificate .looks tr").count() == 1 + len(looks)
+        assert not page.locator(".psyco-certificate").evaluate(HANGING_OVER)
 
 
 @pytest.mark.browser
@@ -165,17 +200,31 @@ def test_violations_are_marked(browser: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.browser
+@pytest.mark.parametrize("bodies", [["agent"], 4 * ["particle", "agent"]], ids=len)
+def test_a_scene_may_have_any_number_of_bodies(
+    browser: Any, finished: Path, tmp_path: Path, bodies: list[str]
+) -> None:
+    record = read_run(finished)
+    shown = load_episodes(record)
+    assert shown is not None
+    text = run_page(record).replace(embed(shown["scene"]), embed(shown["scene"] | {"bodies": bodies}))
+    with open_page(browser, write(tmp_path / "page.html", text)) as page:
+        page.locator("#scrub").evaluate("s => { s.value = s.max; s.dispatchEvent(new Event('input')); }")
+        assert page.locator("#stage .body").count() == len(bodies)
+
+
+@pytest.mark.browser
 def test_a_run_without_a_certificate_has_a_page(browser: Any, unfinished: Path, tmp_path: Path) -> None:
     with open_page(browser, write(tmp_path / "page.html", run_page(read_run(unfinished)))) as page:
         assert page.locator(".verdict .badge").inner_text() == "PENDING"
         assert "psyco resume" in page.locator(".verdict").inner_text()
         assert "latest verification" in page.locator("#belief-note").inner_text()
-        assert page.locator("#stage .body").count() == 2, "its checkpoint can act already"
+        assert page.locator("#stage .body").count() == 2, "it was seen to act already"
 
 
 @pytest.mark.browser
 def test_a_run_that_has_only_begun_has_a_page(browser: Any, tmp_path: Path) -> None:
-    with start_run(tmp_path / "run", CONFIG):
+    with start_run(tmp_path / "run", CONFIG, build(CONFIG)):
         page_text = run_page(read_run(tmp_path / "run"))
     with open_page(browser, write(tmp_path / "page.html", page_text)) as page:
         assert page.locator(".verdict .badge").inner_text() == "PENDING"
@@ -190,10 +239,11 @@ def test_a_live_page_follows_the_run_to_its_verdict(browser: Any, unfinished: Pa
         with open_page(browser, server.url) as page:
             assert page.locator(".verdict .badge").inner_text() == "PENDING"
             with resume_run(unfinished) as session:
+                assert session is not None
                 execute(session)
             page.locator(".verdict .badge:not(:text('PENDING'))").wait_for(timeout=20_000)
             assert "1,500 of 1,500" in page.locator(".facts").first.inner_text()
-            assert page.locator("#certificate table").count() == 1
+            assert page.locator("#certificate .psyco-certificate").count() == 1
     finally:
         server.shutdown()
         server.server_close()
@@ -211,7 +261,7 @@ def test_text_from_outside_is_text_and_no_script(browser: Any, finished: Path, t
         config=dataclasses.replace(
             record.config, domain=EVIL, requirement=f"// {EVIL}\n{record.config.requirement}"
         ),
-        certificate=record.certificate | {"domain": EVIL, "verdict": EVIL, EVIL: EVIL},
+        certificate=dataclasses.replace(record.certificate, domain=EVIL, issued=EVIL, method=EVIL),
         about=dataclasses.replace(record.about, machine={EVIL: EVIL}),
         problems=(EVIL,),
     )
@@ -241,6 +291,31 @@ def test_compared_runs_share_their_charts(
     with open_page(browser, write(tmp_path / "compare.html", text)) as page:
         assert page.locator("#chart-return .legend button").all_inner_texts() == ["dance", "half"]
         assert not page.locator("#episodes").is_visible()
+        legends = page.locator("#charts .legend button").all()
+        colours = {(b.inner_text().split(",")[0], b.locator(".key").evaluate(COLOUR)) for b in legends}
+        assert len(legends) > 8
+        assert len(colours) == 2, "a run has one colour in all charts"
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_table_that_scrolls_has_a_shadow_where_it_goes_on(
+    browser: Any, finished: Path, unfinished: Path, tmp_path: Path, scheme: str
+) -> None:
+    address = write(tmp_path / "compare.html", compare_page([read_run(finished), read_run(unfinished)]))
+    with open_page(browser, address, viewport={"width": 390, "height": 800}, color_scheme=scheme) as page:
+        table = page.locator(".scroll").first
+        assert table.evaluate("e => e.scrollWidth > e.clientWidth")
+
+        def edges() -> list[bool]:
+            """Whether left and right differ from the middle, above all text."""
+            with Image.open(BytesIO(table.screenshot())) as shot:
+                row = np.asarray(shot.convert("L"), int)[4]
+            return [abs(row[x] - row[len(row) // 2]) > 20 for x in (1, -2)]
+
+        assert edges() == [False, True]
+        table.evaluate("e => e.scrollTo(e.scrollWidth, 0)")
+        assert edges() == [True, False]
 
 
 def test_a_page_holds_all_it_needs_in_under_3_megabytes_with_the_verdict_before_any_script(

@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from html import escape
 
 from psyco._src.certify.certificate import Certificate, Finding, Look
-from psyco._src.smc.base import Verdict, percent
+from psyco._src.certify.colours import CSS
+from psyco._src.smc.base import percent
 from psyco._src.spec.parse import parse
 
-STYLE = """
+STYLE = (
+    f".psyco-certificate{{{CSS}}}"
+    + """
 .psyco-certificate{font:1rem/1.5 system-ui,sans-serif;border:1px solid #8888;border-left:.5rem solid var(--verdict);
 border-radius:.5rem;padding:1rem 1.25rem;max-width:60rem;overflow-wrap:anywhere}
 .psyco-certificate h2{margin:0;color:var(--verdict)}
@@ -17,10 +20,14 @@ border-radius:.5rem;padding:1rem 1.25rem;max-width:60rem;overflow-wrap:anywhere}
 .psyco-certificate code{font-family:ui-monospace,monospace;font-size:.9em}
 .psyco-certificate table{border-collapse:collapse;margin:.25rem 0}
 .psyco-certificate :is(td,th){padding:.1rem .9rem .1rem 0;text-align:left;vertical-align:top;font-weight:400}
-.psyco-certificate th{opacity:.7;white-space:nowrap}
+.psyco-certificate th{opacity:.7}
+.psyco-certificate th[scope=row]{white-space:nowrap}
+.psyco-certificate .looks{font-size:.85em}
+.psyco-certificate .looks :is(td,th){overflow-wrap:normal;padding-right:.6rem}
+.psyco-certificate .looks code{overflow-wrap:anywhere}
 .psyco-certificate svg{display:block;width:100%;max-width:36rem;height:auto}
 """
-COLOUR = {Verdict.SATISFIED: "#1a7f4b", Verdict.VIOLATED: "#c0392b", Verdict.UNDECIDED: "#b7791f"}
+)
 
 
 def certificate_html(certificate: Certificate) -> str:
@@ -29,7 +36,7 @@ def certificate_html(certificate: Certificate) -> str:
     return "\n".join(
         [
             f'<section class="psyco-certificate" data-verdict="{c.verdict.name}" '
-            f'style="--verdict:{COLOUR[c.verdict]}">',
+            f'style="--verdict:var(--{c.verdict.name.lower()})">',
             f"<style>{STYLE}</style>",
             f"<h2>{c.verdict.name}</h2>",
             f"<p>{escape(c.verdict.value.capitalize())}.</p>",
@@ -64,7 +71,8 @@ def _bar(f: Finding) -> str:
     return (
         f'<svg viewBox="0 0 400 46" role="img" aria-label="{escape(label)}" font-size="10" fill="currentColor">'
         '<line x1="10" x2="390" y1="24" y2="24" stroke="currentColor" stroke-opacity=".35"/>'
-        f'<line x1="{x[0]:.1f}" x2="{x[1]:.1f}" y1="24" y2="24" stroke="{COLOUR[f.verdict]}" stroke-width="7"/>'
+        f'<line x1="{x[0]:.1f}" x2="{x[1]:.1f}" y1="24" y2="24" stroke-width="7" '
+        f'style="stroke:var(--{f.verdict.name.lower()})"/>'
         f"{''.join(map(_dash, sorted({constraint.lower, constraint.upper} - {0.0, 1.0})))}"
         f'<circle cx="{x[2]:.1f}" cy="24" r="5"/>'
         '<text x="7" y="43">0</text><text x="387" y="43">1</text></svg>'
@@ -80,13 +88,14 @@ def _dash(p: float) -> str:
 
 
 def _looks(looks: tuple[Look, ...]) -> list[str]:
-    head = "<tr><th>look</th><th>policy</th><th>verdict</th><th>episodes</th><th>share of the error</th></tr>"
+    names = ("look", "policy", "verdict", "episodes", "share of the error")
+    head = "".join(f'<th scope="col">{name}</th>' for name in names)
     body = [
         f"<tr><td>{i}</td><td><code>{escape(str(look.policy)[:16])}</code></td><td>{look.verdict.name}</td>"
         f"<td>{look.episodes:,}</td><td>{percent(look.share)}</td></tr>"
         for i, look in enumerate(looks, 1)
     ]
-    return ["<h3>All looks</h3>", f"<table>{head}{''.join(body)}</table>"]
+    return ["<h3>All looks</h3>", f'<table class="looks"><tr>{head}</tr>{"".join(body)}</table>']
 
 
 def _circumstances(c: Certificate) -> dict[str, str]:
@@ -110,5 +119,7 @@ def _settings(values: Mapping[str, object]) -> list[str]:
 
 
 def _rows(rows: dict[str, str]) -> str:
-    body = "".join(f"<tr><th>{escape(key)}</th><td>{escape(text)}</td></tr>" for key, text in rows.items())
+    body = "".join(
+        f'<tr><th scope="row">{escape(key)}</th><td>{escape(text)}</td></tr>' for key, text in rows.items()
+    )
     return f"<table>{body}</table>"

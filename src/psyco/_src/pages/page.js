@@ -58,9 +58,9 @@ function pathOf(xs, ys, X, Y) {
 
 // ---- a frame with axes, hover and zoom -------------------------------------------------------------------------
 
-const MARGIN = { left: 52, right: 12, top: 10, bottom: 24 };
+const MARGIN = { left: 66, right: 12, top: 10, bottom: 40 };
 
-function frame(box, xRange, yRange, xLabel) {
+function frame(box, xRange, yRange, xLabel, [xTitle, yTitle]) {
   const width = Math.max(260, box.clientWidth || 480), height = Math.round(clamp(width * 0.5, 190, 270));
   const X = (x) => MARGIN.left + ((x - xRange[0]) / (xRange[1] - xRange[0] || 1)) * (width - MARGIN.left - MARGIN.right);
   const Y = (y) => height - MARGIN.bottom - ((y - yRange[0]) / (yRange[1] - yRange[0] || 1)) * (height - MARGIN.top - MARGIN.bottom);
@@ -71,10 +71,13 @@ function frame(box, xRange, yRange, xLabel) {
     axis.append(svg("line", { x1: MARGIN.left, x2: width - MARGIN.right, y1: Y(y), y2: Y(y) }));
     axis.append(svg("text", { x: MARGIN.left - 7, y: Y(y) + 4, "text-anchor": "end" }, short(y)));
   }
-  for (const x of ticks(...xRange, width < 360 ? 3 : 5)) {
+  for (const x of ticks(...xRange, width < 360 ? 4 : 5)) {
     const anchor = X(x) > width - 40 ? "end" : "middle";
-    axis.append(svg("text", { x: anchor === "end" ? width - MARGIN.right : X(x), y: height - 6, "text-anchor": anchor }, xLabel(x)));
+    axis.append(svg("text", { x: anchor === "end" ? width - MARGIN.right : X(x), y: height - 22, "text-anchor": anchor }, xLabel(x)));
   }
+  const middle = (height + MARGIN.top - MARGIN.bottom) / 2;
+  axis.append(svg("text", { class: "title", x: (width + MARGIN.left - MARGIN.right) / 2, y: height - 5, "text-anchor": "middle" }, xTitle));
+  axis.append(svg("text", { class: "title", x: 12, y: middle, transform: `rotate(-90 12 ${middle})`, "text-anchor": "middle" }, yTitle));
   root.append(axis);
   box.replaceChildren(root);
   return { root, X, Y, inverse, width, height, box };
@@ -103,12 +106,12 @@ function hideTip(area) {
 // ---- the curves --------------------------------------------------------------------------------------------------
 
 const CHARTS = [
-  { id: "return", title: "Return", series: [["return", "return"]], dots: ["verified_return", "when verified"] },
-  { id: "satisfied", title: "Share of satisfying episodes", series: [["satisfied", "satisfied"]], dots: ["verified_share", "when verified"], limits: "p" },
-  { id: "c_sat", title: "Confidence", series: [["c_sat", "c_sat while learning"]], dots: ["verified_confidence", "when verified"], limits: "c" },
-  { id: "lambda", title: "λ, the weight of return against cost", series: [["lambda", "λ"]] },
-  { id: "split", title: "Return, split by outcome", series: [["return_satisfying", "satisfying episodes"], ["return_violating", "violating episodes"]] },
-  { id: "cost", title: "Cost", series: [["cost", "mean cost"]] },
+  { id: "return", title: "Return", y: "return per episode", series: [["return", "return"]], dots: ["verified_return", "when verified"] },
+  { id: "satisfied", title: "Share of satisfying episodes", y: "share of episodes", series: [["satisfied", "satisfied"]], dots: ["verified_share", "when verified"], limits: "p" },
+  { id: "c_sat", title: "Confidence", y: "c_sat", series: [["c_sat", "c_sat while learning"]], dots: ["verified_confidence", "when verified"], limits: "c" },
+  { id: "lambda", title: "λ, the weight of return against cost", y: "λ", series: [["lambda", "λ"]] },
+  { id: "split", title: "Return, split by outcome", y: "return per episode", series: [["return_satisfying", "satisfying episodes"], ["return_violating", "violating episodes"]] },
+  { id: "cost", title: "Cost", y: "cost per episode", series: [["cost", "mean cost"]] },
 ];
 
 function seriesOf(chart) {
@@ -118,7 +121,9 @@ function seriesOf(chart) {
     const ys = run.curves[key];
     if (!ys || !ys.some(isNumber)) return;
     const name = many ? run.name + (chart.series.length > 1 ? `, ${label}` : "") : label;
-    found.push({ name, xs: run.curves.episodes, raw: ys, soft: moving(ys), colour: `s${(many ? r * chart.series.length + s : s) % 6}` });
+    // One run: a colour for each line. Several: each has its colour everywhere, and its second line is dashed.
+    const colour = many ? `s${r % 6}${s ? " dashed" : ""}` : `s${s}`;
+    found.push({ name, xs: run.curves.episodes, raw: ys, soft: moving(ys), colour });
   }));
   return found;
 }
@@ -153,6 +158,9 @@ function drawChart(chart, figure, all, checks) {
   };
   all.forEach((s) => item(s.name, html("span", { class: `key ${s.colour}` })));
   if (checks.length) item(chart.dots[1], html("span", { class: "key dot" }));
+  const limits = (chart.limits && data.limits[chart.limits]) || [];
+  // Beside the line it would sooner or later stand on the data.
+  for (const limit of limits) legend.append(html("span", {}, html("span", { class: "key dashed" }), `required ${limit}`));
   caption.replaceChildren(html("span", {}, chart.title), legend);
 
   const shown = all.filter((s) => !view.hidden.has(`${chart.id}/${s.name}`));
@@ -160,14 +168,13 @@ function drawChart(chart, figure, all, checks) {
   const last = Math.max(...all.map((s) => s.xs[s.xs.length - 1]));
   const xRange = view.zoom ? [Math.max(0, view.zoom[0]), Math.min(last, view.zoom[1])] : [0, last];
   const inside = (x) => x >= xRange[0] && x <= xRange[1];
-  const limits = (chart.limits && data.limits[chart.limits]) || [];
   const values = shown.flatMap((s) => (view.smooth ? s.soft : s.raw).filter((y, i) => isNumber(y) && inside(s.xs[i])));
   values.push(...dots.filter((c) => inside(c.episodes)).map((c) => c[chart.dots[0]]), ...(values.length ? limits : []));
   let low = Math.min(...values), high = Math.max(...values);
   if (!values.length) [low, high] = [0, 1];
   if (high - low < 1e-9) [low, high] = [low - 0.5, high + 0.5];
   const pad = (high - low) * 0.06;
-  const area = frame(box, xRange, [low - pad, high + pad], (x) => (x >= 1000 ? `${short(x / 1000)}k` : short(x)));
+  const area = frame(box, xRange, [low - pad, high + pad], (x) => (x >= 1000 ? `${short(x / 1000)}k` : short(x)), ["training episodes", chart.y]);
   area.root.setAttribute("aria-label", `${chart.title} over training episodes`);
   const clip = `clip-${chart.id}`;
   area.root.append(svg("clipPath", { id: clip }, svg("rect", { x: MARGIN.left, y: MARGIN.top - 4, width: area.width - MARGIN.left - MARGIN.right, height: area.height - MARGIN.top - MARGIN.bottom + 8 })));
@@ -180,11 +187,7 @@ function drawChart(chart, figure, all, checks) {
   for (const check of dots) marks.append(svg("circle", { class: check.verdict.toLowerCase(), cx: area.X(check.episodes), cy: area.Y(check[chart.dots[0]]), r: 2.6 }));
   plot.append(marks);
   area.root.append(plot);
-  for (const limit of limits) {
-    area.root.append(svg("g", { class: "limit" },
-      svg("line", { x1: MARGIN.left, x2: area.width - MARGIN.right, y1: area.Y(limit), y2: area.Y(limit) }),
-      svg("text", { x: area.width - MARGIN.right, y: area.Y(limit) - 5, "text-anchor": "end" }, `required ${limit}`)));
-  }
+  for (const limit of limits) area.root.append(svg("line", { class: "limit", x1: MARGIN.left, x2: area.width - MARGIN.right, y1: area.Y(limit), y2: area.Y(limit) }));
   interact(area, chart, shown, dots, xRange);
 }
 
@@ -251,21 +254,28 @@ function drawPosteriors() {
   $("belief-note").textContent = all[0].source === "certificate"
     ? "The posterior over the probability p that an episode of the final policy satisfies the formula, from a uniform prior and the certificate's episodes."
     : "The posterior over p from the latest verification during learning; the certificate comes at the end.";
-  $("posteriors").replaceChildren(...all.map((p) => html("figure", { class: "chart" }, html("figcaption", {}, `${p.label}: ${p.satisfied.toLocaleString("en-US")} satisfied, ${p.violated.toLocaleString("en-US")} violated`), html("div", { class: "plot" }))));
+  $("posteriors").replaceChildren(...all.map((p) => html("figure", { class: "chart" },
+    html("figcaption", {},
+      html("span", {}, `${p.label}: ${p.satisfied.toLocaleString("en-US")} satisfied, ${p.violated.toLocaleString("en-US")} violated`),
+      html("span", { class: "legend" },
+        ...bounds(p).map((x) => html("span", {}, html("span", { class: "key dashed" }), `p_req ${x}`)),
+        html("span", {}, html("span", { class: "key area" }), `c_sat ${p.mass.toFixed(4)}, required ${p.confidence}`))),
+    html("div", { class: "plot" }))));
   all.forEach((p, i) => drawPosterior(p, $("posteriors").children[i].children[1]));
 }
+
+const bounds = (p) => [p.lower, p.upper].filter((x) => x > 0 && x < 1);
 
 function drawPosterior(p, box) {
   const a = p.satisfied + 1, b = p.violated + 1;
   const mean = a / (a + b), deviation = Math.sqrt((mean * (1 - mean)) / (a + b + 1));
-  const bounds = [p.lower, p.upper].filter((x) => x > 0 && x < 1);
-  const low = Math.max(0, Math.min(mean - 5 * deviation, ...bounds) - deviation);
-  const high = Math.min(1, Math.max(mean + 5 * deviation, ...bounds) + deviation);
+  const low = Math.max(0, Math.min(mean - 5 * deviation, ...bounds(p)) - deviation);
+  const high = Math.min(1, Math.max(mean + 5 * deviation, ...bounds(p)) + deviation);
   const scale = logGamma(a + b) - logGamma(a) - logGamma(b);
   const density = (x) => Math.exp(scale + (a - 1) * Math.log(Math.max(x, 1e-300)) + (b - 1) * Math.log(Math.max(1 - x, 1e-300)));
   const xs = Array.from({ length: 301 }, (_, i) => low + (i / 300) * (high - low));
   const ys = xs.map(density), top = Math.max(...ys);
-  const area = frame(box, [low, high], [0, top * 1.12], short);
+  const area = frame(box, [low, high], [0, top * 1.12], short, ["p", "density"]);
   area.root.setAttribute("aria-label", "posterior density of p");
   const under = (from, to, kind) => {
     if (to <= from) return;
@@ -276,15 +286,7 @@ function drawPosterior(p, box) {
   const [from, to] = [clamp(p.lower, low, high), clamp(p.upper, low, high)];
   under(low, from, ""); under(from, to, "good"); under(to, high, "");
   area.root.append(svg("path", { class: "density", d: pathOf(xs, ys, area.X, area.Y) }));
-  for (const x of bounds) {
-    const right = area.X(x) > area.width * 0.6;
-    area.root.append(svg("g", { class: "limit" },
-      svg("line", { x1: area.X(x), x2: area.X(x), y1: MARGIN.top, y2: area.height - MARGIN.bottom }),
-      svg("text", { x: area.X(x) + (right ? -6 : 6), y: MARGIN.top + 12, "text-anchor": right ? "end" : "start" }, `p_req ${x}`)));
-  }
-  const left = area.X(mean) > area.width * 0.5;
-  const corner = { x: left ? MARGIN.left + 8 : area.width - MARGIN.right - 4, "text-anchor": left ? "start" : "end" };
-  area.root.append(svg("g", { class: "limit" }, svg("text", { ...corner, y: MARGIN.top + 34 }, `c_sat ${p.mass.toFixed(4)}`), svg("text", { ...corner, y: MARGIN.top + 50 }, `required ${p.confidence}`)));
+  for (const x of bounds(p)) area.root.append(svg("line", { class: "limit", x1: area.X(x), x2: area.X(x), y1: MARGIN.top, y2: area.height - MARGIN.bottom }));
   area.root.addEventListener("pointermove", (event) => {
     hideTip(area);
     const x = clamp(area.inverse(place(area, event)), low, high);
@@ -298,6 +300,7 @@ function drawPosterior(p, box) {
 
 const player = { index: 0, time: 0, playing: false, before: 0, drawn: "" };
 const STEPS_PER_SECOND = 12;
+const BODIES = ["s1", "s0", "s2", "s3", "s4", "s5"]; // the colours of the bodies in a scene
 
 const current = () => data.trajectories.episodes[player.index];
 
@@ -361,7 +364,7 @@ function paintScene(root, episode, time, size, small) {
   root.append(svg("rect", { class: "frame", x: pad, y: pad, width: (scene.high[0] - scene.low[0]) * unit, height: (scene.high[1] - scene.low[1]) * unit, rx: 3 }));
   const names = svg("g", { class: "names" });
   scene.bodies.forEach((body, b) => {
-    const path = episode.signals[body], colour = b % 2 ? "s0" : "s1";
+    const path = episode.signals[body], colour = BODIES[b % BODIES.length];
     const at = (i) => path[Math.min(i, path.length - 1)];
     const now = at(step).map((x, k) => x + (at(step + 1)[k] - x) * rest);
     const points = [...path.slice(0, step + 1), now];
@@ -377,15 +380,18 @@ function paintScene(root, episode, time, size, small) {
     const left = X(now[0]) > size * 0.8;
     if (!small) names.append(svg("text", { class: colour, x: X(now[0]) + (left ? -10 : 10), y: Math.max(16, Y(now[1]) - 9), "text-anchor": left ? "end" : "start" }, body));
   });
-  const [first, second] = scene.bodies.map((body) => episode.signals[body]);
+  const tracks = scene.bodies.map((body) => episode.signals[body]), agent = tracks.at(-1);
   const reach = small ? 3 : 6;
-  for (let i = 0; second && i <= step; i++) {
-    const [x, y] = [X(second[i][0]), Y(second[i][1])];
+  for (let i = 0; i <= step; i++) {
     if (episode.violations.includes(i)) {
+      const [x, y] = [X(agent[i][0]), Y(agent[i][1])];
       root.append(svg("path", { class: "cross", d: `M${x - reach} ${y - reach}L${x + reach} ${y + reach}M${x - reach} ${y + reach}L${x + reach} ${y - reach}` }));
-    } else if (Math.hypot(first[i][0] - second[i][0], first[i][1] - second[i][1]) < scene.contact) {
-      root.append(svg("circle", { class: "contact", cx: x, cy: y, r: reach }));
+      continue;
     }
+    tracks.forEach((second, b) => {
+      const touched = tracks.slice(0, b).some((first) => Math.hypot(first[i][0] - second[i][0], first[i][1] - second[i][1]) < scene.contact);
+      if (touched) root.append(svg("circle", { class: "contact", cx: X(second[i][0]), cy: Y(second[i][1]), r: reach }));
+    });
   }
   root.append(names);
 }

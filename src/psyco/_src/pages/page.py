@@ -16,9 +16,13 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from psyco._src.pages.data import checks, curves, posteriors, requirement_of, trajectories
+from psyco._src.certify.certificate import Certificate
+from psyco._src.certify.colours import CSS
+from psyco._src.certify.html import certificate_html
+from psyco._src.pages.data import checks, curves, posteriors, requirement_of
 from psyco._src.run.compare import config_differences
-from psyco._src.run.folder import Record
+from psyco._src.run.folder import Run, load_episodes, resume_hint
+from psyco._src.smc.base import Verdict
 
 Sections = dict[str, str]  # id of an element -> its HTML
 STATES = {
@@ -29,13 +33,13 @@ STATES = {
 }
 
 
-def run_page(record: Record, *, live: bool = False) -> str:
+def run_page(record: Run, *, live: bool = False) -> str:
     """The page of one run; `live`: it asks its server for news, and gets its episodes from there."""
-    data = run_data(record, None if live else trajectories(record))
+    data = run_data(record, load_episodes(record))
     return _page(record.folder.resolve().name, sections(record), data, live=live)
 
 
-def compare_page(records: list[Record]) -> str:
+def compare_page(records: list[Run]) -> str:
     """The page that sets runs side by side."""
     names = [record.folder.resolve().name for record in records]
     data = {
@@ -48,7 +52,7 @@ def compare_page(records: list[Record]) -> str:
     return _page("Comparison", {"top": _comparison(names, records)}, data)
 
 
-def run_data(record: Record, episodes: Mapping[str, Any] | None) -> dict[str, Any]:
+def run_data(record: Run, episodes: Mapping[str, Any] | None) -> dict[str, Any]:
     """What the script draws."""
     return {
         "runs": [
@@ -66,7 +70,7 @@ def run_data(record: Record, episodes: Mapping[str, Any] | None) -> dict[str, An
     }
 
 
-def sections(record: Record) -> Sections:
+def sections(record: Run) -> Sections:
     """The parts of a run's page that are plain HTML."""
     return {
         "top": _top(record),
@@ -86,7 +90,7 @@ def _page(title: str, parts: Sections, data: dict[str, Any], *, live: bool = Fal
     script = (here / "page.js").read_text(encoding="utf-8")
     values = {
         "title": escape(title),
-        "style": (here / "page.css").read_text(encoding="utf-8"),
+        "style": f":root {{{CSS}}}\n" + (here / "page.css").read_text(encoding="utf-8"),
         "script": script,
         # The browser runs this script and no other, whatever a text might smuggle in.
         "script_hash": f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
@@ -104,7 +108,7 @@ def _page(title: str, parts: Sections, data: dict[str, Any], *, live: bool = Fal
 # ---- the parts ------------------------------------------------------------------------------------------------
 
 
-def _top(record: Record) -> str:
+def _top(record: Run) -> str:
     name = escape(record.folder.resolve().name)
     domain = escape(record.config.domain) if record.config else "unknown domain"
     verdict, meaning = meaning_of(record)
@@ -119,7 +123,7 @@ def _top(record: Record) -> str:
         ("training", f"{record.episodes:,} of {total:,} episodes"),
         ("state", STATES[record.state]),
     ]
-    if record.certificate and isinstance(record.certificate.get("mean_return"), int | float):
+    if record.certificate and record.certificate.mean_return is not None:
         facts.insert(1, ("return", _plus_minus(record.certificate)))
     if record.about:
         facts.append(
@@ -139,88 +143,40 @@ def _top(record: Record) -> str:
 <pre class="requirement"><code>{escape(requirement)}</code></pre>"""
 
 
-def meaning_of(record: Record) -> tuple[str, str]:
+def meaning_of(record: Run) -> tuple[str, str]:
     """The verdict and one sentence that says what it means."""
     certificate = record.certificate
     if certificate is None:
+        hint = resume_hint(record.folder, record.config)
         how = {
             "running": "the run is still learning; its policy will be verified on fresh episodes at the end",
-            "stopped": f"the run has not finished; go on with: psyco resume {record.folder}",
-        }.get(record.state, f"there is no certificate; psyco resume {record.folder} makes one")
+            "stopped": f"the run has not finished; go on with: {hint}",
+        }.get(record.state, f"there is no certificate; {hint} makes one")
         return "PENDING", f"No verdict yet: {how}."
-    name = str(certificate.get("verdict", ""))
-    findings = [f for f in certificate.get("findings") or [] if isinstance(f, dict)]
-    if not findings:
-        return name, "The requirement has no constraint: there was nothing to verify but the return."
-    episodes = max(int(f.get("episodes", 0)) for f in findings)
-    shares = " and ".join(f"{f.get('satisfied', 0):,} of {f.get('episodes', 0):,}" for f in findings)
+    if not certificate.findings:
+        return (
+            certificate.verdict.name,
+            "The requirement has no constraint: there was nothing to verify but the return.",
+        )
+    shares = " and ".join(f"{f.satisfied:,} of {f.episodes:,}" for f in certificate.findings)
     seen = f"The formula held in {shares} fresh episodes of the final policy, which learning had never seen"
-    ends = {
-        "SATISFIED": "that is enough evidence that the requirement holds, at the confidence that it asks for.",
-        "VIOLATED": "that is enough evidence that the requirement does not hold.",
-        "UNDECIDED": f"the {episodes:,} episodes were spent before the evidence sufficed either way.",
-    }
-    return name, f"{seen}: {ends.get(name, 'see the certificate.')}"
+    end = {
+        Verdict.SATISFIED: "that is enough evidence that the requirement holds, at the confidence that it asks for.",
+        Verdict.VIOLATED: "that is enough evidence that the requirement does not hold.",
+        Verdict.UNDECIDED: f"the {certificate.episodes:,} episodes were spent before the evidence sufficed either way.",
+    }[certificate.verdict]
+    return certificate.verdict.name, f"{seen}: {end}"
 
 
-def _certificate(record: Record) -> str:
-    certificate = record.certificate
-    if certificate is None:
+def _certificate(record: Run) -> str:
+    if record.certificate is None:
         return '<p class="muted">There is no certificate yet.</p>'
-    findings = [f for f in certificate.get("findings") or [] if isinstance(f, dict)]
-    rows = "".join(
-        f"<tr><td><code>{escape(str(f.get('constraint', '')))}</code></td>"
-        f"<td>{_badge(str(f.get('verdict', '')))}</td>"
-        f"<td>{_text(f.get('satisfied'))} / {_text(f.get('episodes'))}</td>"
-        f"<td>{_text(f.get('lower'))} – {_text(f.get('upper'))}</td><td>{_text(f.get('confidence'))}</td></tr>"
-        for f in findings
-    )
-    table = (
-        '<div class="scroll"><table><thead><tr><th>constraint</th><th>verdict</th><th>held / episodes</th>'
-        f"<th>bounds for p</th><th>c<sub>sat</sub></th></tr></thead><tbody>{rows}</tbody></table></div>"
-    )
-    statements = dict.fromkeys(
-        str(g["statement"])
-        for part in (certificate, *findings)
-        if isinstance(g := part.get("guarantee"), dict) and "statement" in g
-    )
-    # The whole says what its parts say, and sometimes more.
-    longest = [s for s in statements if not any(t != s and t.startswith(s) for t in statements)]
-    guarantee = "".join(f"<p>{escape(statement)}</p>" for statement in longest)
-    plain = {
-        key: value
-        for key, value in certificate.items()
-        if key not in ("findings", "requirement", "verdict", "format") and not isinstance(value, dict | list)
-    }
-    listed = "".join(
-        f"<div><dt>{escape(key.replace('_', ' '))}</dt><dd>{_text(value)}</dd></div>"
-        for key, value in plain.items()
-    )
-    return (
-        f"{table if findings else ''}{guarantee}{_looks(certificate)}"
-        f'<details><summary>All of the certificate</summary><dl class="facts wide">{listed}</dl>'
-        f"<pre><code>{escape(json.dumps(certificate, indent=2))}</code></pre></details>"
-    )
+    details = f"<pre><code>{escape(record.certificate.to_json())}</code></pre>"
+    shown = certificate_html(record.certificate)
+    return f"{shown}<details><summary>All of the certificate</summary>{details}</details>"
 
 
-def _looks(certificate: Mapping[str, Any]) -> str:
-    """Several policies or attempts share the permitted error: all of them are listed."""
-    looks = [look for look in certificate.get("looks") or [] if isinstance(look, dict)]
-    if len(looks) < 2:
-        return ""
-    rows = "".join(
-        f"<tr><td><code>{escape(str(look.get('policy', ''))[:16])}</code></td>"
-        f"<td>{_badge(str(look.get('verdict', '')))}</td><td>{_text(look.get('episodes'))}</td>"
-        f"<td>{_text(look.get('share'))}</td></tr>"
-        for look in looks
-    )
-    return (
-        '<div class="scroll"><table><thead><tr><th>policies tried, in this order</th><th>verdict</th>'
-        f"<th>episodes</th><th>share of the error</th></tr></thead><tbody>{rows}</tbody></table></div>"
-    )
-
-
-def _details(record: Record) -> str:
+def _details(record: Run) -> str:
     config = escape(record.config.to_toml()) if record.config else "(not readable)"
     about = record.about
     versions = _facts(about.versions) if about else "<p>unknown</p>"
@@ -231,13 +187,13 @@ def _details(record: Record) -> str:
     )
 
 
-def _comparison(names: list[str], records: list[Record]) -> str:
+def _comparison(names: list[str], records: list[Run]) -> str:
     rows = ""
     for i, (name, record) in enumerate(zip(names, records, strict=True)):
         verdict, _ = meaning_of(record)
-        findings = (record.certificate or {}).get("findings") or []
-        shares = ", ".join(f"{_text(f.get('satisfied'))}/{_text(f.get('episodes'))}" for f in findings)
-        confidences = ", ".join(_text(f.get("confidence")) for f in findings)
+        findings = record.certificate.findings if record.certificate else ()
+        shares = ", ".join(f"{_text(f.satisfied)}/{_text(f.episodes)}" for f in findings)
+        confidences = ", ".join(_text(f.confidence) for f in findings)
         result = _plus_minus(record.certificate) if record.certificate else "–"
         rows += (
             f'<tr><td><span class="key s{i % 6}"></span>{escape(name)}</td>'
@@ -247,12 +203,14 @@ def _comparison(names: list[str], records: list[Record]) -> str:
     different = config_differences(records)
     lines = "".join(
         f"<tr><td>{escape(key)}</td>{''.join(f'<td><code>{escape(str(v))}</code></td>' for v in values)}</tr>"
-        for key, values in different.items()
+        for key, values in (different or {}).items()
     )
     heads = "".join(f"<th>{escape(name)}</th>" for name in names)
     table = (
         f'<div class="scroll"><table><thead><tr><th></th>{heads}</tr></thead><tbody>{lines}</tbody></table></div>'
         if different
+        else "<p>The configurations can't be compared: not all of them are readable.</p>"
+        if different is None
         else "<p>The configurations are the same.</p>"
     )
     return f"""
@@ -263,7 +221,7 @@ def _comparison(names: list[str], records: list[Record]) -> str:
 <h2>What differs</h2>{table}"""
 
 
-def _limits(record: Record) -> dict[str, list[float]]:
+def _limits(record: Run) -> dict[str, list[float]]:
     """Dashed lines: what the demands ask for."""
     requirement = requirement_of(record)
     demands = requirement.demands if requirement else ()
@@ -282,11 +240,10 @@ def _facts(values: Mapping[str, Any]) -> str:
     return f'<dl class="facts wide">{rows}</dl>'
 
 
-def _plus_minus(certificate: Mapping[str, Any]) -> str:
-    mean, error = certificate.get("mean_return"), certificate.get("return_error")
-    if not isinstance(mean, int | float):
+def _plus_minus(certificate: Certificate) -> str:
+    if certificate.mean_return is None:
         return "–"
-    return f"{mean:.2f}" + (f" ± {error:.2f}" if isinstance(error, int | float) else "")
+    return f"{certificate.mean_return:.2f} ± {certificate.return_error or 0.0:.2f}"
 
 
 def _text(value: Any) -> str:

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
-import math
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Lock
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from psyco._src.errors import RunError
-from psyco._src.pages.data import trajectories
 from psyco._src.pages.page import run_data, run_page, sections
-from psyco._src.run.checkpoint import checkpoint_files
-from psyco._src.run.folder import ABOUT, CERTIFICATE, METRICS, Record, read_run
+from psyco._src.run.folder import ABOUT, CERTIFICATE, EPISODES, METRICS, load_episodes, read_run
 from psyco._src.run.lock import is_locked
 
 logger = logging.getLogger(__name__)
-EPISODES_EVERY = 10.0  # seconds
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -33,8 +27,6 @@ class RunServer(ThreadingHTTPServer):
     def __init__(self, folder: Path, host: str = "127.0.0.1", port: int = 0) -> None:
         self.folder = folder
         self.loopback = host in LOOPBACK
-        self._sampled: tuple[object, float, Any] = (None, -math.inf, None)  # of which policy, when, episodes
-        self._lock = Lock()
         try:
             super().__init__((host, port), _Handler)
         except OSError as error:
@@ -50,7 +42,7 @@ class RunServer(ThreadingHTTPServer):
     def version(self) -> str:
         """Changes when the run's files do."""
         return (
-            f"{self._stamp(METRICS)} {self._stamp(CERTIFICATE)} {self._stamp(ABOUT)} {is_locked(self.folder)}"
+            " ".join(map(self._stamp, (METRICS, CERTIFICATE, EPISODES, ABOUT))) + f" {is_locked(self.folder)}"
         )
 
     def news(self) -> dict[str, Any]:
@@ -60,23 +52,12 @@ class RunServer(ThreadingHTTPServer):
         return {
             "version": version,
             "sections": sections(record),
-            "data": run_data(record, self._current_episodes(record)),
+            "data": run_data(record, load_episodes(record)),
         }
 
     def page(self) -> str:
         """The page itself."""
         return run_page(read_run(self.folder), live=True)
-
-    def _current_episodes(self, record: Record) -> Mapping[str, Any] | None:
-        """Sampling takes time from the run itself: only for a new policy, and not too often."""
-        newest = next(checkpoint_files(self.folder), None)
-        policy = self._stamp(CERTIFICATE), newest if record.certificate is None else None
-        with self._lock:
-            known, when, episodes = self._sampled
-            if policy != known and (record.state != "running" or time.monotonic() > when + EPISODES_EVERY):
-                episodes = trajectories(record)
-                self._sampled = policy, time.monotonic(), episodes
-            return episodes
 
     def _stamp(self, name: str) -> str:
         try:

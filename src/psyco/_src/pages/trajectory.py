@@ -2,93 +2,206 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations, cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.animation import FuncAnimation, PillowWriter
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure, SubFigure
 from numpy.typing import NDArray
+from PIL import Image
 
-from psyco._src.domain.base import Domain, Scene
+from psyco._src.domain.base import Domain, scene_of
+from psyco._src.errors import RunError
+from psyco._src.run.samples import COMPONENTS
 
 Signals = Mapping[str, NDArray[Any]]
-COLOURS = ("Blues", "Reds", "Greens", "Purples")  # one colour map per body, light to dark over time
+COLOURS = (
+    "Blues",
+    "Reds",
+    "Greens",
+    "Purples",
+    "Oranges",
+    "Greys",
+)  # one map per body, light to dark over time
+WIDTH, HEIGHT = 4.2, 4.6  # of one episode, in inches
+STRIP = 6  # frames of a film above the signals
+STEPS_PER_SECOND = 12
 
 
-def draw_trajectory(domain: Domain, episodes: Sequence[Signals], path: Path) -> None:
-    """Write a picture of some episodes, side by side."""
-    figure, axes = plt.subplots(1, len(episodes), figsize=(4.2 * len(episodes), 4.6), squeeze=False)
-    for axis, signals in zip(axes[0], episodes, strict=True):
-        _draw(domain, axis, signals, len(signals["step"]))
+def draw_trajectory(
+    domain: Domain, episodes: Sequence[Signals], path: Path, frames: Sequence[Image.Image] = ()
+) -> None:
+    """Write a picture of some episodes, side by side.
+
+    Args:
+        domain: where they were played; its `scene` says how to draw them.
+        episodes: the signals of each, `[n+1, ...]`.
+        path: of the picture.
+        frames: a film of the first episode, one per state; some of them stand above the signals.
+    """
+    figure = Figure(figsize=(WIDTH * len(episodes), HEIGHT), layout="constrained")
+    below: Figure | SubFigure = figure
+    if len(frames):
+        height = 0.4 + WIDTH * len(episodes) / STRIP * frames[0].height / frames[0].width
+        figure.set_figheight(height + HEIGHT)
+        strip, below = figure.subfigures(2, 1, height_ratios=(height, HEIGHT), squeeze=False)[:, 0]
+        _draw_strip(strip, frames)
+    for axis, signals in zip(below.subplots(1, len(episodes), squeeze=False)[0], episodes, strict=True):
+        _picture(domain, axis, signals).show(len(signals["step"]))
         axis.set_title(f"return {signals['return'][-1]:.2f}, {int(signals['step'][-1])} steps", fontsize=10)
-    _save(figure, path)
+    try:
+        figure.savefig(path, dpi=130)
+    except OSError as error:
+        raise RunError(f"cannot draw into {path}: {error}") from None
 
 
 def animate_trajectory(domain: Domain, signals: Signals, path: Path) -> None:
-    """Write an animated GIF of one episode."""
-    figure, axis = plt.subplots(figsize=(4.2, 4.6))
+    """Write an animated GIF of one episode, a frame per state."""
+    figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
+    axis = figure.subplots()
+    title = axis.set_title(" ", fontsize=10)
+    moving, show = _picture(domain, axis, signals)
 
-    def frame(count: int) -> list[Any]:
-        axis.clear()
-        _draw(domain, axis, signals, count + 1)
-        axis.set_title(f"step {count}, return {signals['return'][count]:.2f}", fontsize=10)
-        return []
+    def show_all(count: int) -> None:
+        show(count)
+        title.set_text(caption(signals, count - 1))
 
-    FuncAnimation(figure, frame, frames=len(signals["step"]), blit=False).save(path, PillowWriter(fps=12))
-    plt.close(figure)
-
-
-def _draw(domain: Domain, axis: Axes, signals: Signals, count: int) -> None:
-    scene = getattr(domain, "scene", None)
-    if isinstance(scene, Scene):
-        _draw_scene(scene, axis, signals, count)
-    else:
-        _draw_signals(axis, signals, count)
+    save_gif(_frames(figure, [*moving, title], show_all, len(signals["step"])), path, STEPS_PER_SECOND)
 
 
-def _draw_scene(scene: Scene, axis: Axes, signals: Signals, count: int) -> None:
-    total = len(signals["step"])
-    for body, colours in zip(scene.bodies, COLOURS, strict=False):
-        x = np.asarray(signals[body], float)[:count]
-        shade = plt.get_cmap(colours)(np.linspace(0.25, 1.0, total))[:count]
-        for start in range(count - 1):
-            axis.plot(*x[start : start + 2].T, color=shade[start], linewidth=1.5, solid_capstyle="round")
-        axis.scatter(x[:, 0], x[:, 1], color=shade, s=8, zorder=2)
-        axis.scatter(x[-1:, 0], x[-1:, 1], color=shade[-1:], s=60, zorder=3, label=body, edgecolor="white")
-    first, second = (np.asarray(signals[body], float)[:count] for body in scene.bodies[:2])
-    touching = np.linalg.norm(first - second, axis=1) < scene.contact
-    if touching.any():
-        axis.scatter(
-            second[touching, 0],
-            second[touching, 1],
-            marker="x",
-            color="black",
-            s=40,
-            zorder=4,
-            label="contact",
-        )
+def caption(signals: Signals, step: int) -> str:
+    """What stands beside a frame."""
+    return f"step {step}, return {signals['return'][step]:.2f}"
+
+
+def save_gif(frames: Iterator[Image.Image], path: Path, per_second: float) -> None:
+    """Write an animation that goes on for ever."""
+    first, *rest = map(few_colours, frames)
+    try:
+        first.save(path, save_all=True, append_images=rest, duration=1000 / per_second, loop=0)
+    except OSError as error:
+        raise RunError(f"cannot draw into {path}: {error}") from None
+
+
+def few_colours(frame: Image.Image) -> Image.Image:
+    """The 256 colours that a GIF has; Pillow's own way to choose them takes longer than all of the drawing."""
+    return frame.quantize(method=Image.Quantize.FASTOCTREE)
+
+
+def _frames(
+    figure: Figure, moving: Sequence[Artist], show: Callable[[int], None], count: int
+) -> Iterator[Image.Image]:
+    """What stands still is drawn once; for each frame only what moves is drawn over it."""
+    canvas = FigureCanvasAgg(figure)
+    for artist in moving:
+        artist.set_animated(True)
+    canvas.draw()
+    still = canvas.copy_from_bbox(figure.bbox)
+    for now in range(1, count + 1):
+        canvas.restore_region(still)
+        show(now)
+        for artist in moving:
+            figure.draw_artist(artist)
+        yield Image.fromarray(np.array(canvas.buffer_rgba())).convert("RGB")
+
+
+# ---- one episode ----------------------------------------------------------------------------------------------
+
+
+class _Picture(NamedTuple):
+    """An episode on its axes."""
+
+    moving: list[Artist]  # in the order in which they are drawn
+    show: Callable[[int], None]  # lets them show so many states, from the first one on
+
+
+def _picture(domain: Domain, axis: Axes, signals: Signals) -> _Picture:
+    scene = scene_of(domain)
+    if scene is None:
+        return _signals_picture(axis, signals)
     axis.set(xlim=(scene.low[0], scene.high[0]), ylim=(scene.low[1], scene.high[1]), xlabel="x", ylabel="y")
     axis.set_aspect("equal")
+    tracks = {body: np.asarray(signals[body], float) for body in scene.bodies}
+    return _scene_picture(axis, tracks, scene.contact)
+
+
+def _scene_picture(axis: Axes, tracks: Mapping[str, NDArray[np.float64]], contact: float) -> _Picture:
+    """Bodies with their tracks `[n+1, 2]`, and where they touch."""
+    trails, dots, bodies, shades = [], [], [], []
+    for (body, track), colours in zip(tracks.items(), cycle(COLOURS), strict=False):
+        shade = matplotlib.colormaps[colours](np.linspace(0.25, 1.0, len(track)))
+        trails.append(LineCollection([], colors=shade, linewidths=1.5, capstyle="round"))
+        axis.add_collection(trails[-1])
+        x, y = track.T
+        dots.append(axis.scatter(x, y, color=shade, s=8, zorder=2))
+        bodies.append(
+            axis.scatter(x[-1], y[-1], color=shade[-1:], s=60, zorder=3, edgecolor="white", label=body)
+        )
+        shades.append(shade)
+    when, where = _contacts(list(tracks.values()), contact)
+    crosses = axis.scatter(where[:, 0], where[:, 1], marker="x", color="black", s=40, zorder=4)
+    if len(when):
+        crosses.set_label("contact")
     axis.legend(loc="upper left", fontsize=8, framealpha=0.8)
 
+    def show(count: int) -> None:
+        for track, shade, trail, dot, body in zip(tracks.values(), shades, trails, dots, bodies, strict=True):
+            trail.set_segments([*np.stack([track[: count - 1], track[1:count]], axis=1)])
+            dot.set_offsets(track[:count])
+            body.set_offsets(track[count - 1])
+            body.set_facecolor(shade[count - 1])
+        crosses.set_offsets(where[when < count])
 
-def _draw_signals(axis: Axes, signals: Signals, count: int) -> None:
-    """Domains without a scene: every number over time."""
-    for name, values in signals.items():
-        if values.ndim == 1 and name not in ("step", "return"):
-            axis.plot(signals["step"][:count], np.asarray(values, float)[:count], label=name)
-    axis.set(xlabel="step", xlim=(0, max(1, len(signals["step"]) - 1)))
-    axis.legend(loc="upper left", fontsize=8, framealpha=0.8)
+    return _Picture([*trails, *dots, *bodies, crosses], show)
 
 
-def _save(figure: Figure, path: Path) -> None:
-    figure.tight_layout()
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+def _contacts(
+    tracks: Sequence[NDArray[np.float64]], contact: float
+) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """When `[m]` and where `[m, 2]` two bodies touch: at the place of the later one in the scene."""
+    when, where = [np.zeros(0, np.intp)], [np.zeros((0, 2))]
+    for first, second in combinations(tracks, 2):
+        touching = np.flatnonzero(np.linalg.norm(first - second, axis=1) < contact)
+        when.append(touching)
+        where.append(second[touching])
+    return np.concatenate(when), np.concatenate(where)
+
+
+def _signals_picture(axis: Axes, signals: Signals) -> _Picture:
+    """Domains without a scene: every number over time, and the first few of every vector."""
+    step, series = signals["step"], dict(_series(signals))
+    lines = [axis.plot(step, values, label=name)[0] for name, values in series.items()]
+    axis.set(xlabel="step", xlim=(0, max(1, len(step) - 1)))
+    if lines:
+        axis.legend(loc="upper left", fontsize=8, framealpha=0.8)
+
+    def show(count: int) -> None:
+        for line, values in zip(lines, series.values(), strict=True):
+            line.set_data(step[:count], values[:count])
+
+    return _Picture([*lines], show)
+
+
+def _series(signals: Signals) -> Iterator[tuple[str, NDArray[np.float64]]]:
+    for name, values in sorted(signals.items()):  # so that a signal has the same colour everywhere
+        numbers = np.asarray(values, float)
+        if numbers.ndim == 2:
+            yield from ((f"{name}[{k}]", column) for k, column in enumerate(numbers.T[:COMPONENTS]))
+        elif name not in ("step", "return"):
+            yield name, numbers
+
+
+def _draw_strip(figure: SubFigure, frames: Sequence[Image.Image]) -> None:
+    """A few frames of a film, from the first to the last."""
+    steps = np.unique(np.linspace(0, len(frames) - 1, STRIP).astype(int))
+    for axis, step in zip(figure.subplots(1, len(steps), squeeze=False)[0], steps, strict=True):
+        axis.imshow(frames[step].convert("RGB"))
+        axis.set_title(f"step {step}", fontsize=8)
+        axis.set_axis_off()
