@@ -1,5 +1,10 @@
 """`python -m psyco` is the same program as `psyco`."""
 
-from psyco._src.cli import main
+import sys
 
-main()
+try:
+    from psyco._src.cli import main
+
+    main()
+except KeyboardInterrupt:  # while even that was imported
+    sys.exit(130)

@@ -6,91 +6,72 @@
     print(bridge.certify(model, "cartpole.zip"))
 
 The environment pays `λ reward - (1 - λ) cost`, where cost is what each step adds to the cost of the requirement's
-formulas; under `Rmin=? [ C ]` the reward changes its sign. Now and then the callback plays deterministic episodes,
-what would be deployed, and moves λ by them: down while the requirement is missed, up while it is more than met.
-Nothing of Stable-Baselines3 is changed, so PPO, A2C, SAC, TD3 and DQN all work. Algorithms with a replay buffer keep
-some rewards of an earlier λ in it; let λ move slowly. λ lives in one process: use DummyVecEnv, not SubprocVecEnv.
+formulas. A top-level `G` of a state formula costs in the step that breaks it; what any other formula costs is known,
+and paid, when the episode ends. Under `Rmin=? [ C ]` the reward changes its sign. Now and then the callback plays
+deterministic episodes, what would be deployed, and moves λ by them: down while the requirement is missed, up while it
+is more than met. Nothing of Stable-Baselines3 is changed, so PPO, A2C, SAC, TD3 and DQN all work. Algorithms with a
+replay buffer keep some rewards of an earlier λ in it; let λ move slowly. λ lives in one process: use DummyVecEnv, not
+SubprocVecEnv.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import gymnasium
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from psyco._src.certify.certificate import Certificate
-from psyco._src.certify.verify import check_decidable, check_seed, verify
+from psyco._src.certify.verify import check_decidable
 from psyco._src.domain.base import Domain, signal_table
+from psyco._src.domain.checks import check_seed
 from psyco._src.domain.gym_env import GymDomain, signal_values
 from psyco._src.errors import RunError
-from psyco._src.policy.foreign import open_policy
+from psyco._src.front.verify import verify
+from psyco._src.learn.belief import double_precision
+from psyco._src.learn.steering import Steering, shares
+from psyco._src.policy.foreign import as_policy, open_policy
 from psyco._src.rollout.episodes import Stream, episode_keys, stream_key
 from psyco._src.rollout.host import episode_seeds
+from psyco._src.smc.methods import DEFAULT_MAX_EPISODES, DEFAULT_METHOD
 from psyco._src.spec.check import check_bounds, check_signals
 from psyco._src.spec.formula import Requirement
 from psyco._src.spec.monitor import Monitor, compile_monitor
 from psyco._src.spec.parse import parse
 
+PROGRESS = 1_000_000  # the whole of learning, for the rule's schedule
 RECORDED = ("obs", "action", "reward", "return", "step", "terminated", "truncated")
 
 
-@dataclass
-class Steering:
-    """What is believed about the deployed policy, and the weight of return that follows from it.
+class Weighing:
+    """λ as all environments of a bridge see it: what the checks have made of it so far, by the learners' own rule."""
 
-    Args:
-        p_req: required probability of each demand.
-        margin: aim above the requirement, by this part of what is left up to 1.
-        gain: how far λ moves per check and unit of satisfied share.
-        memory: how many checks the belief remembers.
-        curriculum: the demand rises from nothing to its full size over this part of learning.
-    """
-
-    p_req: tuple[float, ...]
-    margin: float = 0.3
-    gain: float = 0.1
-    memory: float = 10.0
-    curriculum: float = 0.3
-    each: NDArray[np.float64] = field(init=False)  # [K] weight of return as each demand would have it
-    satisfied: NDArray[np.float64] = field(init=False)  # [K] counts that fade
-    violated: NDArray[np.float64] = field(init=False)  # [K]
-
-    def __post_init__(self) -> None:
-        demands = len(self.p_req)
-        self.each, self.satisfied, self.violated = np.ones(demands), np.zeros(demands), np.zeros(demands)
+    def __init__(self, rule: Steering) -> None:
+        self.rule = rule
+        self.belief, each = rule.init()
+        self.c_sat = np.zeros(len(rule.p_req), np.float32)  # [K] that each demand is met
+        self.set(each)
 
     def __getstate__(self) -> None:
         raise RunError("λ lives in this process: use DummyVecEnv, not SubprocVecEnv, with a bridge")
 
-    @property
-    def lam(self) -> float:
-        """λ: 1 is all return, 0 all safety; the weakest demand decides."""
-        return float(self.each.min(initial=1.0))
-
-    @property
-    def weights(self) -> NDArray[np.float64]:
-        """How the demands share what is left, `[K]`."""
-        return (1.0 - self.each) / max(float(np.sum(1.0 - self.each)), 1e-9)
-
-    @property
-    def c_sat(self) -> NDArray[np.float64]:
-        """Posterior mass above each required probability, `[K]`."""
-        return np.asarray(stats.beta.sf(self.p_req, self.satisfied + 1.0, self.violated + 1.0))
+    def set(self, each: Any) -> None:
+        """λ as each demand would have it, `[K]`; the weakest decides, and their costs share what is left."""
+        self.each = jnp.asarray(each, jnp.float32)
+        lam, weights = shares(self.each)
+        self.lam, self.weights = float(lam), np.asarray(weights)
 
     def observe(self, satisfied: NDArray[np.bool_], progress: float) -> None:
         """Learn from episodes `[B, K]` of the deployed policy, at this part of learning."""
-        keep = 1.0 - 1.0 / self.memory
-        hits = satisfied.sum(axis=0)
-        self.satisfied = keep * self.satisfied + hits
-        self.violated = keep * self.violated + len(satisfied) - hits
-        p_req = np.asarray(self.p_req)
-        goal = (p_req + self.margin * (1.0 - p_req)) * min(1.0, progress / max(self.curriculum, 1e-9))
-        self.each = np.clip(self.each + self.gain * (satisfied.mean(axis=0) - goal), 0.0, 1.0)
+        now = jnp.int32(progress * self.rule.generations)
+        with double_precision():
+            self.belief, c_sat, each = self.rule.steer(self.belief, self.each, now, jnp.asarray(satisfied))
+        self.c_sat = np.asarray(c_sat)
+        self.set(each)
 
 
 class ConstrainedEnv(gymnasium.Wrapper):  # type: ignore[type-arg]
@@ -101,21 +82,21 @@ class ConstrainedEnv(gymnasium.Wrapper):  # type: ignore[type-arg]
         env: Any,
         domain: GymDomain,
         monitor: Monitor,
-        steering: Steering,
+        weighing: Weighing,
         cost_scale: float,
         sign: float = 1.0,  # -1 where the return is to be small
     ) -> None:
         super().__init__(env)
-        self.domain, self.monitor, self.steering = domain, monitor, steering
+        self.domain, self.monitor, self.weighing = domain, monitor, weighing
         self.cost_scale, self.sign = cost_scale, sign
 
     def reset(self, **arguments: Any) -> Any:
         """Start an episode, and its record."""
         observation, info = self.env.reset(**arguments)
         self._signals: dict[str, NDArray[Any]] = {}  # [n+1, ...] each, filled up to `_length`
-        self._length = 0
+        self._length = self._judged = 0  # states
         self._raw, self._info = observation, info
-        self._return, self._cost = 0.0, np.zeros(len(self.steering.p_req))
+        self._return, self._cost = 0.0, np.zeros(len(self.weighing.rule.p_req))
         return observation, info
 
     def step(self, action: Any) -> Any:
@@ -125,13 +106,18 @@ class ConstrainedEnv(gymnasium.Wrapper):  # type: ignore[type-arg]
             self._note(self._raw, self._info, action, 0.0, False, False)
         self._return += float(reward)
         self._note(observation, info, action, float(reward), terminated, truncated)
-        satisfied, cost = self._judge(ended=terminated or truncated)
-        added, self._cost = cost - self._cost, cost
-        lam = self.steering.lam
+        ended = terminated or truncated
+        if ended:
+            satisfied, cost = self._judge()
+            added = cost - self._cost
+        else:
+            added = self._known()
+            self._cost += added
+        lam = self.weighing.lam
         paid = lam * self.sign * float(reward) - (1.0 - lam) * self.cost_scale * float(
-            self.steering.weights @ added
+            self.weighing.weights @ added
         )
-        if terminated or truncated:
+        if ended:
             info = {**info, "psyco": {"satisfied": satisfied, "cost": cost, "return": self._return}}
         return observation, paid, terminated, truncated, info
 
@@ -161,12 +147,18 @@ class ConstrainedEnv(gymnasium.Wrapper):  # type: ignore[type-arg]
             self._signals[name][self._length] = value
         self._length += 1
 
-    def _judge(self, *, ended: bool) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-        """Satisfied and cost `[K]` of the path so far; its last state is the episode's last only if that has ended."""
+    def _known(self) -> NDArray[np.float64]:
+        """What the newest states cost `[K]`, as far as that does not depend on what comes."""
+        new = slice(self._judged, self._length)
+        signals = {name: array[new] for name, array in self._signals.items()}
+        costs = self.monitor.arising(signals, np.zeros(new.stop - new.start, bool), first=new.start)
+        self._judged = self._length
+        return np.asarray(costs.sum(axis=0), np.float64)
+
+    def _judge(self) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+        """Satisfied and cost `[K]` of an episode that has ended."""
         signals = {name: array[: self._length] for name, array in self._signals.items()}
-        end = np.zeros(self._length, bool)
-        end[-1] = ended
-        satisfied, cost = self.monitor(signals, end=end)
+        satisfied, cost = self.monitor(signals, end=np.arange(self._length) == self._length - 1)
         return np.asarray(satisfied), np.asarray(cost, np.float64)
 
 
@@ -181,7 +173,10 @@ class Bridge:
         checks: deterministic episodes in each check.
         every: training steps between two checks.
         seed: of the checks' episodes.
-        steering: options of `Steering`.
+        margin: aim above the requirement, by this part of what is left up to 1.
+        gain: how far λ moves per check and unit of satisfied share.
+        memory: how many checks the belief remembers.
+        curriculum: the demand rises from nothing to its full size over this part of learning.
     """
 
     domain: Domain
@@ -190,7 +185,10 @@ class Bridge:
     checks: int = 5
     every: int = 1000
     seed: int = 0
-    steering: dict[str, Any] = field(default_factory=dict)
+    margin: float = 0.3
+    gain: float = 0.1
+    memory: float = 10.0
+    curriculum: float = 0.3
 
     def __post_init__(self) -> None:
         if not isinstance(self.domain, GymDomain):
@@ -207,7 +205,9 @@ class Bridge:
         check_bounds(self.requirement, self.domain.horizon, self.domain.name)
         demands = self.requirement.demands
         self._monitor = compile_monitor([demand.formula for demand in demands])
-        self.state = Steering(tuple(demand.p_req for demand in demands), **self.steering)
+        p_req, c_req = (tuple(getattr(d, name) for d in demands) for name in ("p_req", "confidence"))
+        rule = Steering(p_req, c_req, PROGRESS, self.margin, self.curriculum, self.gain, self.memory)
+        self.state = Weighing(rule)
         self._played = 0
 
     def env(self) -> ConstrainedEnv:
@@ -250,7 +250,7 @@ class Bridge:
             observation, _ = env.reset(seed=seed)
             ended, info = False, {}
             while not ended:
-                action = model.predict(observation, deterministic=True)[0]
+                action = model.predict(_seen(model, observation), deterministic=True)[0]
                 observation, _, terminated, truncated, info = env.step(action)
                 ended = terminated or truncated
             satisfied.append(info["psyco"]["satisfied"])
@@ -265,11 +265,31 @@ class Bridge:
             "c_sat": float(self.state.c_sat.min(initial=1.0)),
         }
 
-    def certify(self, model: Any, path: str | Path, **settings: Any) -> Certificate:
-        """Save the model and verify that file on fresh episodes; `settings` are those of `psyco.verify`."""
+    def certify(
+        self,
+        model: Any,
+        path: str | Path,
+        *,
+        method: str = DEFAULT_METHOD,
+        max_episodes: int = DEFAULT_MAX_EPISODES,
+    ) -> Certificate:
+        """Save the model and verify that file on fresh episodes, as `psyco.verify` does."""
         path = Path(path)
         if path.suffix != ".zip":
             path = path.with_name(f"{path.name}.zip")
         model.save(path)
-        policy = open_policy(f"sb3:{path}")
-        return verify(policy, self.domain, self.requirement, seed=self.seed, **settings)
+        # Statistics of VecNormalize are not in the file: then the model itself is what is verified.
+        policy = open_policy(f"sb3:{path}") if _statistics(model) is None else as_policy(model)
+        return verify(
+            policy, self.domain, self.requirement, seed=self.seed, method=method, max_episodes=max_episodes
+        )
+
+
+def _seen(model: Any, observation: Any) -> Any:
+    """What the model sees of an observation: scaled, where it learns under VecNormalize."""
+    statistics = _statistics(model)
+    return observation if statistics is None else statistics.normalize_obs(observation)
+
+
+def _statistics(model: Any) -> Any:
+    return model.get_vec_normalize_env() if hasattr(model, "get_vec_normalize_env") else None

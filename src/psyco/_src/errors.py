@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 _WIDTH = 100  # characters of a source line that are shown around the caret
 
@@ -57,14 +57,12 @@ class RunError(PsycoError):
     """A run that cannot start, go on, or be read back."""
 
 
+class ArgumentError(PsycoError, TypeError):
+    """An argument that a function does not have."""
+
+
 class EpisodeError(RunError):
-    """An episode that could not be played to its end, because of its environment or of a policy from elsewhere.
-
-    Raised out of `synthesize`, it carries in `policy` what was learned before, or None.
-    """
-
-    policy: Any = None
-    learned: Any = None  # where learning stood, on the way from the host loop to who keeps it
+    """An episode that could not be played to its end, because of its environment or of a policy from elsewhere."""
 
     def __init__(self, environment: str, seed: int, step: int, problem: str) -> None:
         where = f"at step {step}" if step else "in reset"
@@ -75,7 +73,31 @@ class EpisodeError(RunError):
         return EpisodeError, (self.environment, self.seed, self.step, self.problem)
 
 
+# ---- misspelt words ---------------------------------------------------------------------------------------------
+
+
 def suggest(word: str, known: Iterable[str]) -> str:
     """` (did you mean ...?)` for a misspelt word, or nothing."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def check_known(kind: str, word: str, known: Iterable[str]) -> None:
+    """Refuse a word that is not one of the known ones: `unknown learner 'snse' (did you mean 'snes'?)`."""
+    if word not in (words := list(known)):
+        raise RunError(f"unknown {kind} {word!r}{suggest(str(word), words)}; there are: {', '.join(words)}")
+
+
+def check_has(
+    owner: str,
+    kind: str,
+    given: Iterable[str],
+    known: Iterable[str],
+    error: type[PsycoError] = RunError,
+) -> None:
+    """Refuse what its owner does not have: `safe-es has no option 'alfa' (did you mean 'alpha'?)`."""
+    words = list(known)
+    for word in given:
+        if word not in words:
+            has = f"it has: {', '.join(words)}" if words else "it has none"
+            raise error(f"{owner} has no {kind} {word!r}{suggest(str(word), words)}; {has}")

@@ -6,21 +6,19 @@ import dataclasses
 import hashlib
 import json
 import os
-import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
 from psyco._src.errors import RunError
-from psyco._src.smc.base import Guarantee, Progress, Test, Verdict, percent
+from psyco._src.smc.base import Guarantee, Tally, Test, Verdict, percent
 from psyco._src.smc.bayes import posterior_mass
 from psyco._src.spec.formula import Node, Requirement
-from psyco.version import __version__
+from psyco._src.versions import versions
 
 FORMAT = "psyco-certificate-1"
 
@@ -73,7 +71,7 @@ class Subject:
     outcomes: str | None = None  # SHA-256 of recorded outcomes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Certificate:
     """What was shown. `print` gives a short block, `to_json` everything."""
 
@@ -113,6 +111,9 @@ class Certificate:
             if content["format"] != FORMAT:
                 raise RunError(f"{origin} has format {content['format']!r}; this version reads {FORMAT!r}")
             checksum = content.pop("checksum")
+            _check(content, int, "episodes")
+            _check(content, int | float | None, "mean_return", "return_error", "share")
+            _check(content, dict, "parameters", "options", "versions")
             certificate = cls(
                 **{
                     **{key: value for key, value in content.items() if key != "format"},
@@ -150,16 +151,31 @@ class Certificate:
             lines += [f"  {f.name or f.constraint}: {f.guarantee.statement}" for f in self.findings]
         return "\n".join(lines)
 
+    def __repr__(self) -> str:
+        return f"<Certificate {self.verdict.name} after {self.episodes:,} episodes: {self.subject}>"
+
+    def _repr_html_(self) -> str:
+        from psyco._src.certify.html import certificate_html
+
+        return certificate_html(self)
+
     def with_looks(self, looks: tuple[Look, ...]) -> Certificate:
         """The same with another list of looks, and the guarantee that goes with it."""
         guarantee = guarantee_of_all(self.findings, looks, self.share)
         return dataclasses.replace(self, looks=looks, guarantee=guarantee)
 
     @property
+    def _unseen(self) -> str:
+        """A word on recorded outcomes that the test did not need."""
+        rest = (self.max_episodes or self.episodes) - self.episodes
+        return f" (decided before the other {rest:,}, which were not looked at)" if rest > 0 else ""
+
+    @property
     def subject(self) -> str:
         """What was verified, in a few words."""
         if self.policy is None:
-            return f"recorded outcomes sha256:{str(self.outcomes)[:16]}"
+            given = "" if self.max_episodes is None else f"{self.episodes:,} of {self.max_episodes:,} "
+            return f"{given}recorded outcomes sha256:{str(self.outcomes)[:16]}{self._unseen}"
         return f"policy sha256:{self.policy[:16]} on {self.domain}, seed {self.seed}, block {self.block}"
 
 
@@ -172,12 +188,12 @@ def certify(
     requirement: Requirement,
     subject: Subject,
     tests: Sequence[Test],
-    progress: Sequence[Progress],
+    progress: Sequence[Tally],
     verdict: Verdict,
     *,
     returns: Any = (),
     method: str,
-    options: dict[str, Any],
+    options: Mapping[str, Any],
     max_episodes: int | None,
     share: float = 1.0,
     earlier: tuple[Look, ...] = (),
@@ -206,7 +222,7 @@ def certify(
         policy=subject.policy,
         outcomes=subject.outcomes,
         method=method,
-        options=json.loads(json.dumps(options)),
+        options=json.loads(json.dumps(dict(options))),
         max_episodes=max_episodes,
         seed=subject.seed,
         stream=subject.stream,
@@ -214,11 +230,7 @@ def certify(
         share=share,
         looks=looks,
         issued=issued or now(),
-        versions={
-            "psyco": __version__,
-            "python": platform.python_version(),
-            **{name: version(name) for name in ("jax", "numpy", "scipy")},
-        },
+        versions=versions(),
     )
 
 
@@ -276,7 +288,7 @@ def now() -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _found(test: Test, progress: Progress) -> Finding:
+def _found(test: Test, progress: Tally) -> Finding:
     constraint = test.task.constraint
     lower, upper = test.bounds(progress.counts)
     return Finding(
@@ -318,9 +330,21 @@ def _checksum(content: dict[str, Any]) -> str:
 
 def _finding(content: dict[str, Any]) -> Finding:
     verdict, guarantee = Verdict[content["verdict"]], Guarantee(**content["guarantee"])
+    _check(content, str, "constraint")
+    _check(content, int, "episodes", "satisfied", "violated")
+    _check(content, int | float, "confidence", "lower", "upper")
     return Finding(**{**content, "verdict": verdict, "guarantee": guarantee})
 
 
+def _check(content: dict[str, Any], kind: Any, *names: str) -> None:
+    """A damaged file may hold anything anywhere; what reads it counts on numbers."""
+    for name in names:
+        if not isinstance(content[name], kind):
+            raise TypeError(f"{name} is {content[name]!r}")
+
+
 def _look(content: dict[str, Any]) -> Look:
+    _check(content, int, "episodes")
+    _check(content, int | float, "share")
     counts = {key: tuple(content[key]) for key in ("satisfied", "violated")}
     return Look(**{**content, **counts, "verdict": Verdict[content["verdict"]]})

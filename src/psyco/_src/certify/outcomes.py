@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from psyco._src.certify.certificate import Certificate, Subject, certify
-from psyco._src.certify.verify import check_decidable
+from psyco._src.certify.verify import NO_OPTIONS, check_decidable
 from psyco._src.errors import RunError
 from psyco._src.smc.base import overall, run_tests
 from psyco._src.smc.methods import DEFAULT_METHOD, make_tests
@@ -33,24 +33,23 @@ _BARE = re.compile(r"\bP\s*(?:(?:>=|<=|>|<|≥|≤)\s*[\d.eE+-]+|in\s*\[[^\]]*\]
 
 def verify_outcomes(
     outcomes: ArrayLike,
-    requirement: Requirement | str,
+    requirement: Requirement,
     *,
     method: str = DEFAULT_METHOD,
+    options: Mapping[str, Any] = NO_OPTIONS,
     max_episodes: int | None = None,
     issued: str | None = None,
-    **options: Any,
 ) -> Certificate:
     """Test recorded outcomes, in their order and only as far as needed.
 
     Args:
         outcomes: did the formula hold? `[B]`, or `[B, K]` for K constraints; Booleans or 0 and 1.
-        requirement: what must hold; `P>=0.85 & C>=0.98` without a formula will do.
+        requirement: what must hold; see `outcome_requirement` for one without a formula.
         method: how the constraints are tested, a name in `METHODS`.
+        options: parameters of the method.
         max_episodes: look at no more than so many, a number chosen without looking; default: all there are.
         issued: the time that the certificate shows; now, if it is not given.
-        options: parameters of the method.
     """
-    requirement = outcome_requirement(requirement) if isinstance(requirement, str) else requirement
     check_decidable(requirement)
     judged = _as_outcomes(outcomes, len(requirement.constraints))
     if max_episodes is not None and max_episodes < 1:

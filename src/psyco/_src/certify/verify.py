@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -13,18 +14,20 @@ from jax import Array
 from numpy.typing import NDArray
 
 from psyco._src.certify.certificate import Certificate, Subject, certify, now
-from psyco._src.domain.base import Domain, parameters
+from psyco._src.domain.base import Domain
+from psyco._src.domain.catalogue import describe
+from psyco._src.domain.checks import check_count, check_seed
 from psyco._src.errors import RequirementError, RunError
-from psyco._src.policy.foreign import AnyPolicy, as_policy
+from psyco._src.policy.foreign import AnyPolicy, plain_failures
 from psyco._src.rollout.episodes import COMPILER, Episodes, Sampler, Stream, episode_keys, stream_key
-from psyco._src.rollout.sampler import make_sampler, on_workers
-from psyco._src.smc.base import Progress, Test, Verdict, overall, run_tests
+from psyco._src.rollout.execution import HERE, Execution
+from psyco._src.rollout.sampler import make_sampler
+from psyco._src.smc.base import Tally, Test, Verdict, overall, run_tests
 from psyco._src.smc.bayes import posterior_mass
-from psyco._src.smc.methods import DEFAULT_METHOD, make_tests
+from psyco._src.smc.methods import DEFAULT_MAX_EPISODES, DEFAULT_METHOD, make_tests
 from psyco._src.spec.formula import Requirement
-from psyco._src.spec.parse import parse
 
-DEFAULT_MAX_EPISODES = 10_000
+NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})  # of a method
 HOST_BATCH = 64  # where an episode takes long, few more than a test needs
 BATCH = 250  # episodes sampled at once; a test still consumes them one by one
 
@@ -33,7 +36,7 @@ class Verification(NamedTuple):
     """How the tests of all constraints ended."""
 
     verdict: Verdict
-    progress: list[Progress]  # one per constraint
+    progress: list[Tally]  # one per constraint
     returns: NDArray[np.float32]  # [episodes] of the episodes that were looked at
     tests: list[Test]  # one per constraint
 
@@ -51,54 +54,47 @@ class Verification(NamedTuple):
 
 
 def verify(
-    policy: AnyPolicy | str | Callable[[Any], Any],
+    policy: AnyPolicy,
     domain: Domain,
-    requirement: Requirement | str,
+    requirement: Requirement,
     *,
     method: str = DEFAULT_METHOD,
+    options: Mapping[str, Any] = NO_OPTIONS,
     max_episodes: int = DEFAULT_MAX_EPISODES,
     seed: int = 0,
-    devices: int = 1,
-    workers: int = 1,
-    ray: str | None = None,
-    step_timeout: float | None = None,
+    execution: Execution = HERE,
     share: float | None = None,
     after: Certificate | None = None,
     issued: str | None = None,
-    **options: Any,
 ) -> Certificate:
     """Verify a policy on fresh episodes and say exactly what was shown.
 
     Args:
-        policy: what is to be verified: ours, a file, a policy of others, or any function from observation to action.
+        policy: what is to be verified.
         domain: where it acts.
-        requirement: what must hold, as text or parsed.
+        requirement: what must hold.
         method: how the constraints are tested, a name in `METHODS`.
+        options: parameters of the method.
         max_episodes: give up undecided after so many episodes.
         seed: the episodes are a function of it.
-        devices: over how many JAX devices a batch is split; the result does not depend on it.
-        workers, ray, step_timeout: for Gymnasium environments, as in `synthesize`.
+        execution: where the episodes are made; the result does not depend on it.
         share: the part of the permitted error that this look may use; all of it, unless it is one of several.
             `look_share(1)` leaves room for later looks.
         after: the certificate of an earlier look, of this or of another policy, that did not suffice. The new
             certificate lists its looks, and the error of all of them together keeps to what is permitted.
         issued: the time that the certificate shows; now, if it is not given.
-        options: parameters of the method.
     """
-    requirement = parse(requirement) if isinstance(requirement, str) else requirement
     check_decidable(requirement)
     seed = check_seed(seed)
-    policy = as_policy(policy)
     policy.check(domain)
-    domain = on_workers(domain, workers=workers, ray=ray, step_timeout=step_timeout)
     earlier = () if after is None else after.looks
-    if after is not None and (after.method, after.options) != (method, json.loads(json.dumps(options))):
+    if after is not None and (after.method, after.options) != (method, json.loads(json.dumps(dict(options)))):
         raise RunError(
             f"the earlier look used the method {after.method} with options {after.options}; looks that share one "
             "error need one method with the same options"
         )
     share = _check_share(requirement, share, after)
-    sampler = make_sampler(domain, policy.network, requirement, devices=devices)
+    sampler = make_sampler(domain, policy.network, requirement, execution=execution)
     done = verify_parameters(
         sampler,
         jnp.asarray(policy.theta),
@@ -107,11 +103,9 @@ def verify(
         method=method,
         max_episodes=max_episodes,
         share=share,
-        **options,
+        options=options,
     )
-    subject = Subject(
-        domain.name, parameters(domain), policy.digest, seed, Stream.CERTIFY.name.lower(), len(earlier)
-    )
+    subject = Subject(*describe(domain), policy.digest, seed, Stream.CERTIFY.name.lower(), len(earlier))
     return certify(
         requirement, subject, done.tests, done.progress, done.verdict, returns=done.returns, method=method,
         options=options, max_episodes=max_episodes, share=share, earlier=earlier, issued=issued,
@@ -128,17 +122,20 @@ class Selection(NamedTuple):
 def certify_candidates(
     candidates: Sequence[AnyPolicy],
     domain: Domain,
-    requirement: Requirement | str,
+    requirement: Requirement,
     *,
+    method: str = DEFAULT_METHOD,
+    options: Mapping[str, Any] = NO_OPTIONS,
+    max_episodes: int = DEFAULT_MAX_EPISODES,
     seed: int = 0,
+    execution: Execution = HERE,
     issued: str | None = None,
-    **settings: Any,
 ) -> Selection:
     """Certify the first candidate that passes, each on its own fresh block of the certificates' stream.
 
     The candidates come in the order of preference, and are fixed before the first episode of any of them is sampled.
     The permitted error is shared among all of them (`look_share`), so the chance that a candidate which does not meet
-    the requirement gets a certificate stays what the requirement permits. `settings` are those of `verify`.
+    the requirement gets a certificate stays what the requirement permits. All else is as in `verify`.
     """
     if not candidates:
         raise RunError("there is no candidate to certify")
@@ -147,11 +144,11 @@ def certify_candidates(
     for i, policy in enumerate(candidates):
         after = certificates[-1] if certificates else None
         share = look_share(i + 1, of=len(candidates))
-        certificates.append(
-            verify(
-                policy, domain, requirement, seed=seed, share=share, after=after, issued=issued, **settings
-            )
-        )
+        certificate = verify(
+            policy, domain, requirement, method=method, options=options, max_episodes=max_episodes, seed=seed,
+            execution=execution, share=share, after=after, issued=issued,
+        )  # fmt: skip
+        certificates.append(certificate)
         if certificates[-1].verdict is Verdict.SATISFIED:
             return Selection(i, certificates[-1])
     best = max(range(len(certificates)), key=lambda i: _closeness(certificates[i]))
@@ -174,7 +171,7 @@ def _check_share(requirement: Requirement, share: float | None, after: Certifica
     """The share of this look; refuses more than what earlier looks have left."""
     if after is None:
         share = 1.0 if share is None else share
-        if not 0.0 < share <= 1.0:
+        if not isinstance(share, int | float) or not 0.0 < share <= 1.0:
             raise RunError(f"the share of the error is a number above 0 and at most 1, got {share}")
         return share
     if after.requirement != str(requirement):
@@ -200,11 +197,10 @@ def verify_parameters(
     method: str,
     max_episodes: int,
     share: float = 1.0,
-    **options: Any,
+    options: Mapping[str, Any] = NO_OPTIONS,
 ) -> Verification:
     """The same for bare parameters `[D]`, without a certificate: what learning uses."""
-    if max_episodes < 1:
-        raise RunError(f"the maximum number of episodes must be at least 1, got {max_episodes}")
+    max_episodes = check_count("max_episodes", max_episodes)
     tests = make_tests(method, requirement, max_episodes=max_episodes, share=share, **options)
     returns: list[NDArray[np.float32]] = []
 
@@ -223,13 +219,8 @@ def sample(sampler: Sampler, theta: Array, key: Array, count: int) -> Iterator[E
     size = min(BATCH if sampler.compiled else HOST_BATCH, count)
     for first in range(0, count, size):
         if sampler.compiled:
-            try:
+            with plain_failures():
                 episodes = jax.device_get(_batch(sampler, size, theta, key, np.uint32(first)))
-            except jax.errors.JaxRuntimeError as error:
-                if "callback" not in str(error).lower():
-                    raise
-                # A policy of others is asked from inside compiled code; the last line says what it raised.
-                raise RunError(f"the policy failed: {str(error).strip().splitlines()[-1]}") from error
             yield episodes
         else:
             keys = episode_keys(key, first, min(size, count - first))
@@ -263,13 +254,6 @@ def check_decidable(requirement: Requirement) -> None:
                 f"no finite number of episodes can show what {constraint} asks; "
                 "leave it some room, for example P>=0.001 or P<=0.999"
             )
-
-
-def check_seed(seed: int) -> int:
-    """Seeds are whole numbers that fit JAX's keys on every platform."""
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**31:
-        raise RunError(f"a seed is a whole number from 0 to {2**31 - 1}, got {seed!r}")
-    return int(seed)
 
 
 @jax.jit(static_argnums=(0, 1), compiler_options=COMPILER)

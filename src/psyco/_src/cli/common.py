@@ -1,28 +1,50 @@
-"""What several commands share: reading requirements, domains and policies from the command line."""
+"""What several commands share: their options, what is typed into values, how things are said."""
 
 from __future__ import annotations
 
 import ast
 import os
+import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from psyco._src.domain.base import Domain
-from psyco._src.domain.catalogue import make, remake, trust
-from psyco._src.errors import RequirementError, RunError
-from psyco._src.policy.foreign import AnyPolicy, is_foreign, open_policy
-from psyco._src.run.folder import find_policy
-from psyco._src.smc.methods import method_options
-from psyco._src.spec.formula import Requirement
-from psyco._src.spec.parse import parse
+from psyco._src.domain.catalogue import domain_names
+from psyco._src.errors import RunError
+from psyco._src.learn.learners import LEARNERS
+from psyco._src.smc.methods import METHODS
+
+if TYPE_CHECKING:
+    from psyco._src.certify.certificate import Certificate
 
 console = Console()  # results
 status = Console(stderr=True)  # progress and remarks
+
+EXIT = {"SATISFIED": 0, "VIOLATED": 1, "UNDECIDED": 3}
+
+
+def complete_domain(incomplete: str) -> list[str]:
+    """Our own names; those of Gymnasium once one of them has been begun."""
+    found = [name for name in domain_names() if name.startswith(incomplete)]
+    if incomplete and not found:
+        from psyco._src.domain.gym_env import gym_names
+
+        found = [name for name in gym_names() if name.startswith(incomplete)]
+    return found
+
+
+def complete_from(names: Iterable[str]) -> Callable[[str], list[str]]:
+    """What TAB offers for one of these names."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in names if name.startswith(incomplete)]
+
+    return complete
+
 
 Seed = Annotated[int, typer.Option(help="The result is a function of it.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
@@ -33,6 +55,7 @@ Parameters = Annotated[
 Horizon = Annotated[
     int | None, typer.Option(help="The longest episode, if not the domain's own; as --set horizon=N.")
 ]
+Devices = Annotated[int, typer.Option(min=1, help="JAX devices to split a population over.")]
 Workers = Annotated[int, typer.Option(min=1, help="Processes that step a Gymnasium environment.")]
 Ray = Annotated[
     str | None,
@@ -45,37 +68,46 @@ StepTimeout = Annotated[
 ]
 Trust = Annotated[
     list[str] | None,
-    typer.Option(metavar="MODULE:NAME", help="Python code that the files given here may name; repeatable."),
+    typer.Option(
+        metavar="MODULE[:NAME]",
+        help="Python code that the files given here name and may have run; a module alone: all of it. Repeatable.",
+    ),
+]
+OtherDomain = Annotated[
+    str | None,
+    typer.Option(
+        "--domain", autocompletion=complete_domain, help="Where it acts, if not where it was learned."
+    ),
+]
+Require = Annotated[str | None, typer.Option(help="The requirement, as text or file, if not the run's own.")]
+Learner = Annotated[
+    str,
+    typer.Option(autocompletion=complete_from(LEARNERS), help=f"How to learn: {', '.join(LEARNERS)}."),
+]
+Method = Annotated[
+    str,
+    typer.Option(
+        autocompletion=complete_from(METHODS), help=f"How the policy is verified: {', '.join(METHODS)}."
+    ),
 ]
 
 
-def read_requirement(text_or_file: str, parse: Callable[[str], Requirement] = parse) -> Requirement:
-    """A requirement given as text or as the name of a file that holds it."""
-    path = Path(text_or_file)
-    try:
-        if path.is_file():
-            return parse(path.read_text(encoding="utf-8"))
-    except OSError:
-        pass  # a requirement may be too long for a file name
-    except UnicodeDecodeError:
-        raise RequirementError(f"{path} is not a text file in UTF-8") from None
-    if path.suffix in (".props", ".prop", ".pctl", ".txt"):
-        raise RequirementError(f"there is no requirement file {path}")
-    return parse(text_or_file)
+def given(context: typer.Context) -> dict[str, Any]:
+    """What stands on the command line, without the defaults."""
+    # By name, since typer's click is the public one in some versions and its own in others.
+    return {
+        name: value
+        for name, value in context.params.items()
+        if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+    }
 
 
-def trust_typed(*names: str | None) -> None:
+def code_of(*names: str | None) -> tuple[str, ...]:
     """What the user types may be imported, from here as well: modules of one's own lie in the working folder."""
-    typed = [name for name in names if name is not None and ":" in name]
+    typed = tuple(name for name in names if name is not None and ":" in name)
     if typed and "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    trust(*typed)
-
-
-def read_domain(name: str, settings: list[str] | None, horizon: int | None = None) -> Domain:
-    """A domain by name with `--set NAME=VALUE` parameters."""
-    trust_typed(name)
-    return make(name, **read_parameters(settings, horizon))
+    return typed
 
 
 def read_parameters(settings: list[str] | None, horizon: int | None = None) -> dict[str, Any]:
@@ -92,49 +124,48 @@ def read_parameters(settings: list[str] | None, horizon: int | None = None) -> d
                 values[name] = ast.literal_eval(text)
             except (ValueError, SyntaxError):
                 values[name] = text
-    wrappers, signals = values.get("wrappers", ()), values.get("signals", {})
-    if not isinstance(wrappers, tuple | list) or not isinstance(signals, dict):
-        raise RunError("--set wrappers takes a list of names, --set signals a dictionary of them")
-    trust_typed(*wrappers, *signals.values())
     return values
 
 
-def read_options(settings: list[str] | None, method: str) -> dict[str, Any]:
-    """`NAME=VALUE` options of a verification method."""
-    options = read_parameters(settings)
-    known = method_options(method)
-    for name in options.keys() - known.keys():
-        has = f"it has: {', '.join(known)}" if known else "it has none"
-        raise RunError(f"{method} has no option {name!r}; {has}")
-    return options
+def read_domain_parameters(settings: list[str] | None, horizon: int | None = None) -> dict[str, Any]:
+    """The same for a domain: wrappers and signals are names of code, which whoever types them trusts."""
+    values = read_parameters(settings, horizon)
+    wrappers, signals = values.get("wrappers", ()), values.get("signals", {})
+    if not isinstance(wrappers, tuple | list) or not isinstance(signals, dict):
+        raise RunError("--set wrappers takes a list of names, --set signals a dictionary of them")
+    code_of(*map(str, wrappers), *map(str, signals.values()))
+    return values
 
 
-def read_policy(
-    path: Path,
-    domain: str | None,
-    settings: list[str] | None,
-    require: str | None,
-    horizon: int | None = None,
-) -> tuple[AnyPolicy, Domain, Requirement]:
-    """A policy file or run folder, with its own domain and requirement unless others are given.
+def trusted(
+    trust: list[str] | None, domain: str | None, parameters: dict[str, Any] | None = None
+) -> tuple[str, ...]:
+    """The code that may run: what --trust names, and what is typed elsewhere."""
+    parameters = parameters or {}
+    typed = [domain, *parameters.get("wrappers", ()), *parameters.get("signals", {}).values()]
+    modules = [f"{name}:" for name in trust or () if ":" not in name]  # a whole module may be trusted
+    code_of(*modules)
+    return (
+        *(trust or ()),
+        *code_of(*(None if name is None else str(name) for name in typed), *(trust or ())),
+    )
 
-    A policy of others knows neither: `sb3:FILE`, `python:module:name`, an ONNX file or a TorchScript module.
-    """
-    trust_typed(domain)
-    parameters = read_parameters(settings, horizon)
-    if is_foreign(str(path)):
-        if domain is None or require is None:
-            raise RunError(
-                f"{path} is a policy of others: say where it acts with --domain, and what with --require"
-            )
-        trust_typed(str(path))
-        return open_policy(str(path)), make(domain, **parameters), read_requirement(require)
-    policy, own = find_policy(path)
-    if domain is None or domain == policy.domain:
-        made = remake(policy.domain, **{**policy.parameters, **parameters})
-    else:
-        made = make(domain, **parameters)
-    if require is None and own is None:
-        raise RunError(f"{path} is a policy without a requirement; say what to verify with --require")
-    policy.check(made)
-    return policy, made, parse(own) if require is None and own is not None else read_requirement(str(require))
+
+def command(*words: str | Path) -> str:
+    """A command as a shell takes it, for hints."""
+    return shlex.join(map(str, words))
+
+
+def say(text: str) -> None:
+    """A result, as it is: no markup, no colours, no line breaks of our own."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def remark(text: str) -> None:
+    """A word beside the results, as it is."""
+    status.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def leave(certificate: Certificate) -> None:
+    """End with the status that the verdict has: 0 satisfied, 1 violated, 3 undecided."""
+    raise typer.Exit(EXIT[certificate.verdict.name])

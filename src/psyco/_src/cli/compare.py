@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from rich.table import Table
 from rich.text import Text
 
-from psyco._src.cli.common import Json, console
-from psyco._src.cli.runs import COLOUR, print_table, summarize
+from psyco._src.certify.colours import terminal_colour
+from psyco._src.cli.common import Json, console, say
+from psyco._src.cli.runs import print_table, summarize
 from psyco._src.errors import RunError
-from psyco._src.run import durable
-from psyco._src.run.compare import config_differences
-from psyco._src.run.folder import Record, read_run
+
+if TYPE_CHECKING:
+    from psyco._src.run.folder import Run
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDTH = 40  # characters of a curve
@@ -35,6 +36,10 @@ def compare(
 
     Example: `psyco compare runs/dance runs/dance-naive --out compare.html`
     """
+    from psyco._src.run import durable
+    from psyco._src.run.compare import config_differences
+    from psyco._src.run.folder import read_run
+
     if len(folders) < 2:
         raise RunError("compare takes two or more run folders")
     records = [read_run(folder) for folder in folders]
@@ -48,24 +53,27 @@ def compare(
         print(json.dumps(content, indent=2, allow_nan=False, default=str))
         return
     _print_verdicts(records)
+    for record in records:
+        for problem in record.problems:
+            say(f"{record.folder}: {problem}")
     _print_curves(records)
     _print_differences(folders, different)
     if out is not None:
-        console.print(f"page: {out}", highlight=False, soft_wrap=True)
+        say(f"page: {out}")
 
 
-def _print_verdicts(records: list[Record]) -> None:
+def _print_verdicts(records: list[Run]) -> None:
     table = Table("run", "verdict", "return", "confidence", "episodes")
     for row in map(summarize, records):
         verdict = row["verdict"] or row["state"]
         values = ("–" if row[key] is None else f"{row[key]:.4g}" for key in ("return", "confidence"))
         table.add_row(
-            Text(row["run"]), Text(verdict, style=COLOUR.get(verdict, "")), *values, f"{row['episodes']:,}"
+            Text(row["run"]), Text(verdict, style=terminal_colour(verdict)), *values, f"{row['episodes']:,}"
         )
     print_table(table)
 
 
-def _print_curves(records: list[Record]) -> None:
+def _print_curves(records: list[Run]) -> None:
     """Over training episodes, from left to right; all runs of a curve on one scale."""
     longest = max((record.episodes for record in records), default=0)
     for name, title in CURVES.items():
@@ -78,11 +86,10 @@ def _print_curves(records: list[Record]) -> None:
         console.print(f"\n{title}, {low:.4g} to {high:.4g}", highlight=False)
         for record, curve in zip(records, curves, strict=True):
             last = next((f"{x:.4g}" for x in curve[::-1] if x == x), "–")
-            line = f"  {sparkline(curve, low, high):{WIDTH}}  {last:>8}  {record.folder}"
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+            say(f"  {sparkline(curve, low, high):{WIDTH}}  {last:>8}  {record.folder}")
 
 
-def _curve(record: Record, name: str, longest: int) -> NDArray[np.float64]:
+def _curve(record: Run, name: str, longest: int) -> NDArray[np.float64]:
     """Means over `WIDTH` equal stretches of training, NaN where a run has nothing."""
     curve = np.full(WIDTH, np.nan)
     if record.metrics.rows and name in record.metrics:
@@ -102,11 +109,15 @@ def sparkline(values: NDArray[np.float64], low: float, high: float) -> str:
     )
 
 
-def _print_differences(folders: list[Path], different: dict[str, list[Any]]) -> None:
-    if not different:
-        console.print("\nthe configurations are the same", highlight=False)
+def _print_differences(folders: list[Path], different: dict[str, list[Any]] | None) -> None:
+    if different is None:
+        say("\nthe configurations can't be compared: not all of them are readable, see psyco runs")
         return
-    table = Table("what differs")
+    if not different:
+        say("\nthe configurations are the same")
+        return
+    table = Table()
+    table.add_column("what differs", overflow="fold")
     for folder in folders:
         table.add_column(Text(folder.name))
     for key, values in different.items():

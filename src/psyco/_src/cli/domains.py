@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 
 from rich.table import Table
+from rich.text import Text
 
 from psyco._src.cli.common import Json, console
-from psyco._src.domain.base import parameters, signal_table
-from psyco._src.domain.catalogue import catalogue
 
 
 def domains(as_json: Json = False) -> None:
@@ -16,6 +15,9 @@ def domains(as_json: Json = False) -> None:
 
     Example: `psyco domains`
     """
+    from psyco._src.domain.base import parameters, signal_table
+    from psyco._src.domain.catalogue import catalogue
+
     made = {name: factory() for name, factory in sorted(catalogue().items())}
     if as_json:
         content = {
@@ -32,12 +34,9 @@ def domains(as_json: Json = False) -> None:
         return
     table = Table("domain", "parameters", "signals", show_lines=True)
     for name, domain in made.items():
-        table.add_row(
-            name,
-            "\n".join(f"{key}={value}" for key, value in parameters(domain).items()),
-            ", ".join(
-                key if s.size is None else f"{key}\\[0..{s.size - 1}]"
-                for key, s in signal_table(domain).items()
-            ),
+        shown = "\n".join(f"{key}={value}" for key, value in parameters(domain).items())
+        signals = ", ".join(
+            key if s.size is None else f"{key}[0..{s.size - 1}]" for key, s in signal_table(domain).items()
         )
+        table.add_row(*map(Text, (name, shown, signals)))
     console.print(table)

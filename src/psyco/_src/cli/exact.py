@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from psyco._src.cli.common import Json, Parameters, console, read_policy
-from psyco._src.cli.verify import EXIT
-from psyco._src.domain.base import Domain
-from psyco._src.errors import RunError
-from psyco._src.exact.answers import ExactAnswer, Value
-from psyco._src.exact.answers import exact as answer_exactly
-from psyco._src.exact.files import export as write_files
-from psyco._src.exact.storm import storm_value
-from psyco._src.exact.unfold import actions_of, unfold
-from psyco._src.policy.foreign import AnyPolicy
-from psyco._src.spec.formula import Requirement
+from psyco._src.cli.common import (
+    EXIT,
+    Json,
+    OtherDomain,
+    Parameters,
+    Require,
+    Trust,
+    read_domain_parameters,
+    say,
+    trusted,
+)
+
+if TYPE_CHECKING:
+    from psyco._src.exact.answers import ExactAnswer, Value
+    from psyco._src.spec.formula import Requirement
 
 
 def exact(
-    policy: Annotated[Path, typer.Argument(metavar="POLICY_OR_RUN", help="A policy file or a run folder.")],
-    domain: Annotated[str | None, typer.Option(help="Where it acts, if not where it was learned.")] = None,
-    require: Annotated[
-        str | None, typer.Option(help="The requirement, as text or file, if not the run's own.")
-    ] = None,
+    policy: Annotated[
+        str,
+        typer.Argument(
+            metavar="POLICY_OR_RUN", help="A policy file or a run folder, or what else `psyco verify` takes."
+        ),
+    ],
+    domain: OtherDomain = None,
+    require: Require = None,
     storm: Annotated[
         bool, typer.Option("--storm", help="Ask Storm for a second opinion (psyco[storm]).")
     ] = False,
@@ -37,6 +44,7 @@ def exact(
             help="Write the policy's chain and the domain's decision process for Storm, PRISM.",
         ),
     ] = None,
+    trust: Trust = None,
     parameters: Parameters = None,
     as_json: Json = False,
 ) -> None:
@@ -46,17 +54,23 @@ def exact(
 
     Example: `psyco exact runs/obstacles --storm`
     """
-    found, where, requirement = read_policy(policy, domain, parameters, require)
-    answer = answer_exactly(found, where, requirement)
-    second = storm_value(found, where, requirement) if storm else None
-    files = _export(found, where, requirement, export) if export else []
+    from psyco._src.exact.answers import exact as answer_exactly
+    from psyco._src.exact.files import write_model
+    from psyco._src.exact.storm import storm_value
+    from psyco._src.front.inputs import as_subject
+
+    values = read_domain_parameters(parameters)
+    subject = as_subject(policy, domain, require, values, trusted([*(trust or ()), policy], domain, values))
+    answer = answer_exactly(*subject)
+    second = storm_value(*subject) if storm else None
+    files = write_model(*subject, export) if export else []
     if as_json:
-        print(json.dumps(_content(requirement, answer, second), indent=2))
+        print(json.dumps(_content(subject.requirement, answer, second), indent=2))
     else:
-        _print(requirement, answer, second)
+        _print(subject.requirement, answer, second)
         for file in files:
-            console.print(f"written: {file}", highlight=False, soft_wrap=True)
-    raise typer.Exit(EXIT[answer.verdict])
+            say(f"written: {file}")
+    raise typer.Exit(EXIT[answer.verdict.name])
 
 
 def _print(requirement: Requirement, answer: ExactAnswer, second: Value | None) -> None:
@@ -79,7 +93,7 @@ def _print(requirement: Requirement, answer: ExactAnswer, second: Value | None) 
         shown = ", ".join(f"{p:.9f}" for p in second.probabilities)
         lines.append(f"  Storm says: probability {shown}, expected return {second.expected_return:.6f}")
     lines.append(f"  {answer.guarantee.statement}")
-    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+    say("\n".join(lines))
 
 
 def _content(requirement: Requirement, answer: ExactAnswer, second: Value | None) -> dict[str, Any]:
@@ -94,13 +108,3 @@ def _content(requirement: Requirement, answer: ExactAnswer, second: Value | None
         "nodes": answer.nodes,
         "guarantee": {"kind": answer.guarantee.kind, "statement": answer.guarantee.statement},
     }
-
-
-def _export(policy: AnyPolicy, domain: Domain, requirement: Requirement, folder: Path) -> list[Path]:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"cannot write into {folder}: {error.strerror}") from None
-    formulas = [constraint.formula for constraint in requirement.constraints]
-    chain = write_files(unfold(domain, formulas, actions_of(policy, domain)), folder / "chain")
-    return chain + write_files(unfold(domain, formulas), folder / "mdp")

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from psyco._src.cli.common import console
-from psyco._src.policy.onnx import export_onnx
-from psyco._src.run.folder import find_policy
+import psyco
+from psyco._src.cli.common import say
 
 
 def export(
@@ -20,9 +19,7 @@ def export(
 
     Example: `psyco export runs/cartpole --onnx policy.onnx`
     """
-    found, _ = find_policy(policy)
-    difference = export_onnx(found, onnx)
-    console.print(
-        f"{onnx}: observation [n, {found.network.inputs}] -> action; its actions differ by at most {difference:.1e}",
-        highlight=False, markup=False, soft_wrap=True,
-    )  # fmt: skip
+    difference = psyco.export(policy, onnx)
+    say(
+        f"{onnx}: observations [n, size] -> actions; they differ from the policy's by at most {difference:.1e}"
+    )

@@ -7,11 +7,8 @@ from typing import Annotated
 
 import typer
 
-from psyco._src.cli.common import Parameters, Seed, console, read_parameters
-from psyco._src.domain.catalogue import remake
-from psyco._src.rollout.device import record
-from psyco._src.rollout.episodes import Stream, episode_keys, stream_key
-from psyco._src.run.folder import find_policy
+import psyco
+from psyco._src.cli.common import Parameters, Seed, Trust, read_domain_parameters, say, trusted
 
 
 def render(
@@ -22,23 +19,25 @@ def render(
     episodes: Annotated[int, typer.Option(min=1, max=12, help="How many episodes to draw side by side.")] = 3,
     animation: Annotated[bool, typer.Option(help="Also write an animation of the first episode.")] = True,
     seed: Seed = 0,
+    trust: Trust = None,
     parameters: Parameters = None,
 ) -> None:
     """Draw sample trajectories (light to dark is time), and animate one.
 
+    Of a Gymnasium environment that can draw itself (`rgb_array`) the animation is a film.
+
     Example: `psyco render runs/dance --seed 3`
     """
-    from psyco._src.pages.trajectory import animate_trajectory, draw_trajectory
-
-    found, _ = find_policy(policy)
-    domain = remake(found.domain, **{**found.parameters, **read_parameters(parameters)})
-    found.check(domain)
-    keys = episode_keys(stream_key(seed, Stream.SHOW), 0, episodes)
-    paths = [record(domain, found, key) for key in keys]
-    folder = out or (policy if policy.is_dir() else policy.parent)
-    folder.mkdir(parents=True, exist_ok=True)
-    draw_trajectory(domain, paths, folder / "trajectory.png")
-    console.print(f"picture: {folder / 'trajectory.png'}", highlight=False, soft_wrap=True)
-    if animation:
-        animate_trajectory(domain, paths[0], folder / "trajectory.gif")
-        console.print(f"animation: {folder / 'trajectory.gif'}", highlight=False, soft_wrap=True)
+    values = read_domain_parameters(parameters)
+    files = psyco.render(
+        policy,
+        out or (policy if policy.is_dir() else policy.parent),
+        parameters=values,
+        episodes=episodes,
+        animation=animation,
+        seed=seed,
+        trust=trusted(trust, None, values),
+        on_remark=say,
+    )
+    for file in files:
+        say(f"{'animation' if file.suffix == '.gif' else 'picture'}: {file}")

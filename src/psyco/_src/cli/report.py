@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from psyco._src.cli.common import Trust, console, status, trust_typed
-from psyco._src.run import durable
-from psyco._src.run.folder import read_run
+import psyco
+from psyco._src.cli.common import remark, say
 
 
 def report(
@@ -20,24 +19,20 @@ def report(
     serve: Annotated[bool, typer.Option("--serve", help="Show the page live while the run goes on.")] = False,
     host: Annotated[str, typer.Option(help="With --serve: the address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="With --serve: 0 takes a free one.")] = 0,
-    trust: Trust = None,
 ) -> None:
     """Write one self-contained HTML page about a run, or serve it live.
 
+    Looking at a run makes no environment and runs no code that the run names.
+
     Example: `psyco report runs/dance`
     """
-    trust_typed(*trust or ())
-    record = read_run(run)
-    for problem in record.problems:
-        status.print(f"note: {problem}", highlight=False, markup=False, soft_wrap=True)
+    found = psyco.open_run(run)
+    for problem in found.problems:
+        remark(f"note: {problem}")
     if serve:
         _serve(run, host, port)
-        return
-    from psyco._src.pages.page import run_page
-
-    path = out or run / "report.html"
-    durable.write(path, run_page(record).encode())
-    console.print(f"page: {path}", highlight=False, soft_wrap=True)
+    else:
+        say(f"page: {psyco.report(found, out)}")
 
 
 def _serve(run: Path, host: str, port: int) -> None:
@@ -45,12 +40,7 @@ def _serve(run: Path, host: str, port: int) -> None:
 
     server = RunServer(run, host, port)
     if not server.loopback:
-        status.print(
-            f"note: everyone who reaches {host} can read this page",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
+        remark(f"note: everyone who reaches {host} can read this page")
     # Flushed at once, so that a program that started this one can read the address.
     print(f"live page: {server.url}  (Ctrl-C ends it)", flush=True)
     try:

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from psyco._src.cli.common import console, status
-from psyco._src.paper import runs
-from psyco._src.paper.claims import Claim, Outcome, summary
-from psyco._src.paper.experiments import NAMES
+from psyco._src.cli.common import complete_from, console, remark, status
 
-COLOUR = {Outcome.HOLDS: "green", Outcome.FAILS: "red", Outcome.OPEN: "yellow"}
+if TYPE_CHECKING:
+    from psyco._src.paper import runs
+    from psyco._src.paper.claims import Claim
+
+COLOUR = {"HOLDS": "green", "FAILS": "red", "OPEN": "yellow"}
+NAMES = ("belief", "particle-dance", "calibration", "obstacle-run")
 
 
 def reproduce(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help=f"What to reproduce: {', '.join(NAMES)}.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME]...",
+            autocompletion=complete_from(NAMES),
+            help=f"What to reproduce: {', '.join(NAMES)}.",
+        ),
     ] = None,
     repetitions: Annotated[
         int | None,
@@ -44,6 +51,7 @@ def reproduce(
 
     Example: `psyco reproduce --quick`
     """
+    from psyco._src.paper.claims import summary
     from psyco._src.paper.reproduce import reproduce as run_reproduction  # imports matplotlib
 
     folder = out or Path("reproduction-quick" if quick else "reproduction")
@@ -52,7 +60,7 @@ def reproduce(
         with _Display() as display:
             done = run_reproduction(names or [], folder, **size, on_progress=display.show)
     except KeyboardInterrupt:
-        status.print(f"finished runs are kept in {folder}; the same command continues from there")
+        remark(f"finished runs are kept in {folder}; the same command continues from there")
         raise
     for part in done.parts:
         console.print(f"\n[bold]{part.title}[/]", highlight=False)
@@ -90,7 +98,7 @@ class _Display:
     def __exit__(self, *_: object) -> None:
         self.bar.stop()
 
-    def show(self, progress: runs.Progress) -> None:
+    def show(self, progress: runs.Completion) -> None:
         """Called from the working threads, one at a time."""
         self.first = progress.episodes if self.first is None else self.first
         done, told = progress.episodes == progress.all_episodes, f"{progress.runs}/{progress.all_runs} runs"
@@ -103,7 +111,7 @@ class _Display:
             self.tenth = tenth
             status.print(f"{told}, {tenth * 10}% of the episodes{self._left(progress)}", highlight=False)
 
-    def _left(self, progress: runs.Progress) -> str:
+    def _left(self, progress: runs.Completion) -> str:
         new = progress.episodes - (self.first or 0)
         left = progress.all_episodes - progress.episodes
         return f", about {left * (time.perf_counter() - self.began) / new:.0f} s left" if new and left else ""
@@ -111,9 +119,9 @@ class _Display:
 
 def _print(claim: Claim) -> None:
     """What became of a claim, and where it does not hold, what is there instead."""
-    outcome = Text(f"{claim.outcome.value:18}", COLOUR[claim.outcome])
+    outcome = Text(f"{claim.outcome.value:18}", COLOUR[claim.outcome.name])
     measured = "; ".join(f"{c.what}: {c.measured}, claimed {c.wanted}" for c in claim.comparisons)
-    lines = [claim.text, measured] + [f"We see: {claim.seen}"] * (claim.outcome is not Outcome.HOLDS)
+    lines = [claim.text, measured] + [f"We see: {claim.seen}"] * (claim.outcome.name != "HOLDS")
     grid = Table.grid(padding=(0, 1))
     grid.add_row(outcome, Text("\n").join([Text(lines[0]), *(Text(line, "dim") for line in lines[1:])]))
     console.print(grid)

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from psyco._src.cli.common import Json, Trust, console, trust_typed
-from psyco._src.cli.synthesize import CheckpointEvery, carry_out
-from psyco._src.run.folder import CERTIFICATE, load_certificate
-from psyco._src.run.session import CHECKPOINT_EVERY, resume_run
+import psyco
+from psyco._src.cli.common import (
+    Devices,
+    Json,
+    Ray,
+    StepTimeout,
+    Trust,
+    Workers,
+    leave,
+    say,
+    trusted,
+)
+from psyco._src.cli.synthesize import CheckpointEvery, execution_options, following, show
 
 
 def resume(
@@ -20,26 +30,42 @@ def resume(
         typer.Option(metavar="N|+N", help="Another total of training episodes, or with a plus so many more."),
     ] = None,
     trust: Trust = None,
-    checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY,
+    devices: Devices = 1,
+    workers: Workers = 1,
+    ray: Ray = None,
+    step_timeout: StepTimeout = None,
+    checkpoint_every: CheckpointEvery = 2.0,
     as_json: Json = False,
 ) -> None:
     """Go on with a run: after Ctrl-C, a kill, a power cut, a full disk; or with more episodes.
 
-    It ends with exactly the bytes that the run would have ended with, had nothing happened.
+    It ends with exactly the bytes that the run would have ended with, had nothing happened. Exit status as for
+    `psyco verify`: 0 satisfied, 1 violated, 3 undecided.
 
     Example: `psyco resume runs/dance --episodes +40000`
     """
-    trust_typed(*trust or ())
-    with resume_run(run, episodes=episodes) as session:
-        if not session.finished:
-            carry_out(session, checkpoint_every=checkpoint_every, as_json=as_json)
-            return
-    if as_json:
-        print((run / CERTIFICATE).read_text(encoding="utf-8"), end="")
+    from psyco._src.run.folder import resume_hint
+
+    before, began = psyco.open_run(run), time.perf_counter()
+    options = execution_options(devices, workers, ray, step_timeout)
+    with following(run, before.config.description if before.config else None, options) as sink:
+        done = psyco.resume(
+            run,
+            episodes=episodes,
+            trust=trusted(trust, None),
+            devices=devices,
+            workers=workers,
+            ray=ray,
+            step_timeout=step_timeout,
+            checkpoint_every=checkpoint_every,
+            sinks=[sink],
+        )
+    assert done.certificate is not None, "a run that has come to its end has one"
+    if before.state == "finished" and done.episodes == before.episodes and not as_json:
+        more = resume_hint(run, done.config, f"--episodes +{done.episodes}")
+        say(
+            f"{run} has finished: {done.certificate.verdict.name}, {done.episodes:,} episodes. For more: {more}"
+        )
     else:
-        verdict = load_certificate(run / CERTIFICATE)["verdict"]
-        console.print(
-            f"{run} has finished: {verdict}, {session.config.settings.episodes:,} episodes. "
-            f"For more: psyco resume {run} --episodes +{session.config.settings.episodes}",
-            highlight=False, soft_wrap=True,
-        )  # fmt: skip
+        show(done, began, as_json=as_json)
+    leave(done.certificate)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from psyco._src.cli.common import Json, console
-from psyco._src.run.folder import Record, find_runs, read_run
+from psyco._src.certify.colours import terminal_colour
+from psyco._src.cli.common import Json, console, say
 
-COLOUR = {"SATISFIED": "green", "VIOLATED": "red", "UNDECIDED": "yellow"}
+if TYPE_CHECKING:
+    from psyco._src.run.folder import Run
+
+WIDE = 110  # columns of a terminal from which a requirement has a column of its own
 
 
 def runs(
@@ -26,49 +29,70 @@ def runs(
 
     Example: `psyco runs`
     """
+    from psyco._src.run.folder import find_runs, read_run
+
     rows = [summarize(read_run(path)) for path in find_runs(folder)]
     if as_json:
         print(json.dumps(rows, indent=2, allow_nan=False))
         return
     if not rows:
-        console.print(
-            f"no runs in {folder}; make one with: psyco synthesize", highlight=False, soft_wrap=True
-        )
+        say(f"no runs in {folder}; make one with: psyco synthesize")
         return
-    table = Table()
-    for column in ("run", "domain", "requirement", "return", "verdict", "confidence", "age", "progress"):
-        table.add_column(
-            column, no_wrap=column != "requirement", min_width=20 if column == "requirement" else None
-        )
-    for row in rows:
-        verdict = row["verdict"] or row["state"]
-        table.add_row(
-            *(Text(text) for text in (Path(row["run"]).name, row["domain"], row["requirement"])),
-            _number(row["return"], ".2f"),
-            Text(verdict, style=COLOUR.get(verdict, "")),
-            _number(row["confidence"], ".4f"),
-            _age(row["age_seconds"]),
-            f"{row['progress']:.0%}" + (" running" if row["state"] == "running" else ""),
-        )
-    print_table(table)
+    _print(rows, wide=not console.is_terminal or console.width >= WIDE)
     for row in rows:
         for problem in row["problems"]:
-            console.print(f"{row['run']}: {problem}", highlight=False, markup=False, soft_wrap=True)
+            say(f"{row['run']}: {problem}")
 
 
-def summarize(record: Record) -> dict[str, Any]:
+def _print(rows: list[dict[str, Any]], *, wide: bool) -> None:
+    """A line for each run; where there is little room the requirement stands on a line below."""
+    shown = [_values(row) for row in rows]
+    widths = {name: max(len(name), *(len(values[name]) for values in shown)) for name in shown[0]}
+    # Names may be cut where there is no room, numbers never.
+    room = None if wide else max(6, (console.width - sum(widths.values()) - 2 * len(widths)) // 2 - 2)
+    table = Table() if wide else Table(box=None, pad_edge=False)
+    for name in ("run", "domain"):
+        table.add_column(name, no_wrap=True, overflow="ellipsis", max_width=room)
+    if wide:
+        table.add_column("requirement", min_width=20)
+    for name, width in widths.items():
+        table.add_column(name, no_wrap=True, min_width=width)
+    for row, values in zip(rows, shown, strict=True):
+        names = [Path(row["run"]).name, row["domain"], *([row["requirement"]] if wide else [])]
+        colours = {"verdict": terminal_colour(values["verdict"])}
+        table.add_row(
+            *map(Text, names), *(Text(text, colours.get(name, "")) for name, text in values.items())
+        )
+    print_table(table)
+    if not wide:
+        for row in rows:
+            say(f"{Path(row['run']).name}: {row['requirement']}")
+
+
+def _values(row: dict[str, Any]) -> dict[str, str]:
+    """What is no name, as it is printed."""
+    return {
+        "return": _number(row["return"], ".2f"),
+        "verdict": row["verdict"] or row["state"],
+        "conf.": _number(row["confidence"], ".4f"),
+        "age": _age(row["age_seconds"]),
+        "done": f"{row['progress']:.0%}" + (" running" if row["state"] == "running" else ""),
+    }
+
+
+def summarize(record: Run) -> dict[str, Any]:
     """One run in a few values."""
-    certificate = record.certificate or {}
-    findings = [f for f in certificate.get("findings") or [] if isinstance(f, dict)]
-    confidences = [f["confidence"] for f in findings if isinstance(f.get("confidence"), int | float)]
+    certificate = record.certificate
     latest = float(record.metrics["return"][-1]) if record.metrics.rows else None
     return {
         "run": str(record.folder),
         "domain": record.config.domain if record.config else "?",
         "requirement": _constraints(record),
-        "return": certificate.get("mean_return", latest),
-        "verdict": certificate.get("verdict"),
-        "confidence": min(confidences, default=None),
+        "return": certificate.mean_return if certificate else latest,
+        "verdict": certificate.verdict.name if certificate else None,
+        "confidence": min((f.confidence for f in certificate.findings), default=None)
+        if certificate
+        else None,
         "created": record.about.created if record.about else None,
         "age_seconds": max(0, round(time.time() - record.about.created)) if record.about else None,
         "episodes": record.episodes,
@@ -78,7 +102,7 @@ def summarize(record: Record) -> dict[str, Any]:
     }
 
 
-def _constraints(record: Record) -> str:
+def _constraints(record: Run) -> str:
     """The requirement in short: its constraints without comments and names."""
     from psyco._src.errors import PsycoError
     from psyco._src.spec.parse import parse

@@ -4,38 +4,52 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import psyco
+from psyco._src.certify.colours import terminal_colour
 from psyco._src.cli.common import (
+    Devices,
     Horizon,
     Json,
+    Learner,
+    Method,
     Parameters,
     Ray,
     Seed,
     StepTimeout,
+    Trust,
     Workers,
+    command,
+    complete_domain,
+    complete_from,
     console,
+    given,
+    leave,
+    read_domain_parameters,
     read_parameters,
-    read_requirement,
-    status,
-    trust_typed,
+    remark,
+    say,
+    trusted,
 )
 from psyco._src.cli.progress import show_progress, summary
-from psyco._src.errors import EpisodeError, RunError, suggest
-from psyco._src.learn.calibration import CALIBRATIONS
+from psyco._src.errors import EpisodeError, RunError
 from psyco._src.learn.learners import LEARNERS, learner_options
-from psyco._src.run.config import EXECUTION, Config, load_config
-from psyco._src.run.folder import POLICY
-from psyco._src.run.session import CHECKPOINT_EVERY, Outcome, Session, default_folder, execute, start_run
 from psyco._src.run.tracking import TRACKERS
-from psyco._src.smc.base import Verdict
-from psyco._src.smc.methods import METHODS
-from psyco._src.synthesis.problem import SCALINGS, Settings, remark
+from psyco._src.synthesis.settings import SCALINGS, Settings
+
+if TYPE_CHECKING:
+    from psyco._src.domain.catalogue import Description
+    from psyco._src.run.config import Config
 
 DEFAULT = Settings()
+SETTINGS = {field.name for field in dataclasses.fields(Settings)} - {"options"}
+LAST = 50  # generations over which the last line averages
 
 CheckpointEvery = Annotated[
     float, typer.Option(min=0, help="Seconds between checkpoints; 0: after every segment.")
@@ -45,7 +59,11 @@ CheckpointEvery = Annotated[
 def synthesize(
     context: typer.Context,
     domain: Annotated[
-        str | None, typer.Argument(help="The name of a domain; see `psyco domains`. Not with --config.")
+        str | None,
+        typer.Argument(
+            autocompletion=complete_domain,
+            help="The name of a domain, see `psyco domains`; over that of --config.",
+        ),
     ] = None,
     require: Annotated[
         str | None, typer.Option(help="The requirement, as text or as a file that holds it.")
@@ -61,12 +79,13 @@ def synthesize(
         typer.Option(help="The run's folder; default: a free name below runs/.", show_default=False),
     ] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace a run that is in that folder already.")] = False,
-    learner: Annotated[str, typer.Option(help=f"How to learn: {', '.join(LEARNERS)}.")] = DEFAULT.learner,
+    learner: Learner = DEFAULT.learner,
     population: Annotated[int | None, typer.Option(help="Offspring per generation, N.")] = None,
     alpha: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
     sigma: Annotated[float | None, typer.Option(help="Perturbation rate.")] = None,
     calibration: Annotated[
-        str | None, typer.Option(help=f"How belief becomes λ: {', '.join(CALIBRATIONS)}.")
+        str | None,
+        typer.Option(help="How belief becomes λ in snes: soft (the paper's), hard, direct, naive, none."),
     ] = None,
     curriculum: Annotated[
         float | None, typer.Option(help="Raise the required probability from 0 over this part of learning.")
@@ -86,6 +105,12 @@ def synthesize(
     candidates: Annotated[
         int, typer.Option(help="So many policies from late in learning compete for the certificate.")
     ] = DEFAULT.candidates,
+    selection_episodes: Annotated[
+        int, typer.Option(help="Episodes of each candidate that decide in which order they are certified.")
+    ] = DEFAULT.selection_episodes,
+    attempts: Annotated[
+        int, typer.Option(help="At most so many candidates are tried; they share the permitted error.")
+    ] = DEFAULT.attempts,
     hidden: Annotated[int, typer.Option(help="Hidden units of the policy network.")] = DEFAULT.hidden,
     bias: Annotated[
         str, typer.Option(help="Biases of the network: one (the paper's equation), learned, or auto.")
@@ -93,142 +118,167 @@ def synthesize(
     verify_every: Annotated[
         int, typer.Option(help="Verify the current policy after so many training episodes; 0: never.")
     ] = DEFAULT.verify_every,
-    method: Annotated[
-        str, typer.Option(help=f"How the final policy is verified: {', '.join(METHODS)}.")
-    ] = DEFAULT.method,
+    verify_episodes: Annotated[
+        int, typer.Option(help="At most so many episodes for each of these verifications.")
+    ] = DEFAULT.verify_episodes,
+    method: Method = DEFAULT.method,
     max_episodes: Annotated[
         int, typer.Option(help="At most so many episodes for the certificate.")
     ] = DEFAULT.max_episodes,
-    devices: Annotated[int, typer.Option(help="JAX devices to split a population over.")] = 1,
+    devices: Devices = 1,
     workers: Workers = 1,
     ray: Ray = None,
     step_timeout: StepTimeout = None,
     scaling: Annotated[
-        str, typer.Option(help=f"How the network sees observations: {', '.join(SCALINGS)}.")
+        str,
+        typer.Option(
+            autocompletion=complete_from(SCALINGS),
+            help=f"How the network sees observations: {', '.join(SCALINGS)}.",
+        ),
     ] = DEFAULT.scaling,
     horizon: Horizon = None,
     parameters: Parameters = None,
+    trust: Trust = None,
     track: Annotated[
-        list[str] | None, typer.Option(help=f"Also log to: {', '.join(TRACKERS)}; repeatable.")
+        list[str] | None,
+        typer.Option(
+            autocompletion=complete_from(TRACKERS), help=f"Also log to: {', '.join(TRACKERS)}; repeatable."
+        ),
     ] = None,
-    checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY,
+    checkpoint_every: CheckpointEvery = 2.0,
     as_json: Json = False,
 ) -> None:
     """Learn a policy for a requirement, verify it on fresh episodes, and keep both.
+
+    Exit status as for `psyco verify`: 0 satisfied, 1 violated, 3 undecided, 2 bad input.
 
     Example:
 
         psyco synthesize particle-dance --out runs/dance \\
             --require 'P>=0.85 [ G (distance >= 0.1 | collisions <= 1) ] & C>=0.98'
     """
-    # By name, since typer's click is the public one in some versions and its own in others.
-    given = {
-        name: value
-        for name, value in context.params.items()
-        if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
-    }
-    trust_typed(domain)
-    what = _configure(load_config(config) if config else None, given)
-    problem = what.prepare()
-    with start_run(out or default_folder(what.domain), what, problem=problem, overwrite=overwrite) as session:
-        carry_out(session, checkpoint_every=checkpoint_every, as_json=as_json)
+    from psyco._src.domain.catalogue import remake
+    from psyco._src.run.config import load_config
+    from psyco._src.run.session import default_folder
 
-
-def carry_out(session: Session, *, checkpoint_every: float, as_json: bool) -> None:
-    """Run to the end under the eyes of the user, and say how it ended."""
     began = time.perf_counter()
-    done = session.start.generation if session.start else 0
-    try:
-        with show_progress(session.problem, done) as on_segment:
-            outcome = execute(session, on_segment=on_segment, checkpoint_every=checkpoint_every)
-    except KeyboardInterrupt:
-        status.print(
-            f"interrupted; go on with: psyco resume {session.folder}", highlight=False, soft_wrap=True
+    what = _configure(load_config(config) if config else None, given(context))
+    allowed = trusted(trust, domain, read_domain_parameters(parameters))
+    settings = {name: getattr(what.settings, name) for name in SETTINGS}
+    folder = out or default_folder(what.domain)
+    with following(folder, what.description, execution_options(devices, workers, ray, step_timeout)) as sink:
+        run = psyco.start(
+            remake(what.description, allowed),
+            what.requirement,
+            folder,
+            learner_options=what.settings.options,
+            devices=devices,
+            workers=workers,
+            ray=ray,
+            step_timeout=step_timeout,
+            track=what.tracking,
+            overwrite=overwrite,
+            checkpoint_every=checkpoint_every,
+            sinks=[sink],
+            **settings,
         )
-        raise typer.Exit(130) from None
-    except EpisodeError as error:
-        if error.policy is not None:
-            status.print(
-                f"what was learned so far is kept in {session.folder / POLICY}; "
-                f"once the environment is mended, go on with: psyco resume {session.folder}",
-                highlight=False, soft_wrap=True,
-            )  # fmt: skip
+    show(run, began, as_json=as_json)
+    assert run.certificate is not None, "a run that has come to its end has one"
+    leave(run.certificate)
+
+
+@contextmanager
+def following(folder: Path, description: Description | None, options: list[str]) -> Iterator[psyco.Sink]:
+    """Show how a run goes; if it does not come to its end, say how to go on."""
+    from psyco._src.domain.catalogue import needed_code
+
+    named = needed_code(description) if description else []
+    trust = [word for name in named for word in ("--trust", name)]
+    go_on = f"go on with: {command('psyco', 'resume', folder, *options, *trust)}"
+    try:
+        with show_progress() as update:
+            yield psyco.Sink(rows=update)
+    except KeyboardInterrupt:
+        if (folder / "config.toml").exists():
+            remark(f"interrupted; {go_on}")
+            raise typer.Exit(130) from None
         raise
+    except EpisodeError:
+        if (folder / "policy.safetensors").exists():
+            kept = folder / "policy.safetensors"
+            remark(f"what was learned so far is kept in {kept}; once the environment is mended, {go_on}")
+        raise
+
+
+def execution_options(devices: int, workers: int, ray: str | None, step_timeout: float | None) -> list[str]:
+    """How a run is computed, as options: it is kept nowhere, so whoever goes on says it again."""
+    words = {
+        "--devices": devices if devices > 1 else None,
+        "--workers": workers if workers > 1 else None,
+        "--ray": ray,
+        "--step-timeout": step_timeout,
+    }
+    return [str(word) for name, value in words.items() if value is not None for word in (name, value)]
+
+
+def show(run: psyco.Run, began: float, *, as_json: bool) -> None:
+    """How a run ended that this process began to work on at that time."""
+    certificate = run.certificate
+    assert certificate is not None, "a run that has come to its end has one"
     if as_json:
-        print(outcome.certificate.to_json(), end="")
-    else:
-        _report(session, outcome, time.perf_counter() - began)
+        print(certificate.to_json(), end="")
+        return
+    if run.metrics.rows:
+        say(f"learned from {run.episodes:,} episodes{_took(began)}: {summary(run.metrics.tail(LAST))}")
+    # A terminal wraps at words; a pipe or a file gets the lines as they are.
+    console.print(
+        str(certificate), highlight=False, markup=False, style=terminal_colour(certificate.verdict.name),
+        soft_wrap=not console.is_terminal,
+    )  # fmt: skip
+    if run.remark:
+        console.print(run.remark, highlight=False, markup=False, soft_wrap=not console.is_terminal)
+    say(f"kept in {run.folder}; see it with: {command('psyco', 'report', run.folder)}")
+
+
+def _took(began: float) -> str:
+    return f" in {time.perf_counter() - began:.1f} s, the certificate included"
 
 
 def _configure(base: Config | None, given: dict[str, Any]) -> Config:
     """The configuration that a file and the options on the command line make together.
 
-    An option goes where its name is known: among the settings, the learner's hyperparameters, or how to compute.
+    An option goes where its name is known: among the settings, or the learner's hyperparameters.
     """
+    from psyco._src.front.inputs import as_requirement
+    from psyco._src.run.config import Config
+
     if base is None:
-        for name, hint in {"domain": "a domain, see `psyco domains`", "require": "--require"}.items():
+        for name, hint in {"domain": "the domain (see `psyco domains`)", "require": "--require"}.items():
             if name not in given:
                 raise RunError(f"say what to synthesize: {hint} is missing (or --config FILE)")
         base = Config(domain=given["domain"], requirement="")
-    known = {field.name for field in dataclasses.fields(Settings)} - {"options"}
-    settings = {name: value for name, value in given.items() if name in known}
+    settings = {name: value for name, value in given.items() if name in SETTINGS}
     learner = settings.get("learner", base.settings.learner)
-    if learner not in LEARNERS:
-        raise RunError(
-            f"unknown learner {learner!r}{suggest(learner, list(LEARNERS))}; there are: {', '.join(LEARNERS)}"
-        )
     # Hyperparameters of another learner say nothing about this one.
     options = base.settings.options if learner == base.settings.learner else {}
     # One that this learner lacks is refused, with those it has, when the learner is made.
     every = {name for each in LEARNERS for name in learner_options(each)}
-    options = (
-        options | {name: given[name] for name in every & given.keys()} | read_parameters(given.get("option"))
-    )
+    options = {
+        **options,
+        **{name: given[name] for name in every & given.keys()},
+        **read_parameters(given.get("option")),
+    }
     other_domain = given.get("domain", base.domain) != base.domain
+    requirement = base.requirement
+    if "require" in given:
+        parsed = as_requirement(given["require"])
+        requirement = parsed.text.strip() or str(parsed)
     return dataclasses.replace(
         base,
         domain=given.get("domain", base.domain),
         parameters=({} if other_domain else base.parameters)
-        | read_parameters(given.get("parameters"), given.get("horizon")),
-        requirement=_text(given["require"]) if "require" in given else base.requirement,
+        | read_domain_parameters(given.get("parameters"), given.get("horizon")),
+        requirement=requirement,
         settings=dataclasses.replace(base.settings, **settings, options=options),
-        execution=base.execution | {name: given[name] for name in EXECUTION if name in given},
-        tracking=_trackers(given["track"]) if "track" in given else base.tracking,
-    )
-
-
-def _text(require: str) -> str:
-    requirement = read_requirement(require)
-    return requirement.text.strip() or str(requirement)
-
-
-def _trackers(names: list[str]) -> tuple[str, ...]:
-    for name in names:
-        if name not in TRACKERS:
-            raise RunError(
-                f"--track {name} is not known{suggest(name, list(TRACKERS))}; there are: {', '.join(TRACKERS)}"
-            )
-    return tuple(dict.fromkeys(names))
-
-
-def _report(session: Session, outcome: Outcome, seconds: float) -> None:
-    if outcome.snapshot.metrics.rows:
-        console.print(
-            f"learned from {int(outcome.snapshot.metrics['episodes'][-1]):,} episodes in {seconds:.1f} s: "
-            f"{summary(outcome.snapshot)}",
-            highlight=False, soft_wrap=True,
-        )  # fmt: skip
-    colour = {Verdict.SATISFIED: "green", Verdict.VIOLATED: "red", Verdict.UNDECIDED: "yellow"}
-    certificate = outcome.certificate
-    # A terminal wraps at words; a pipe or a file gets the lines as they are.
-    console.print(
-        str(certificate), highlight=False, markup=False, style=colour[certificate.verdict],
-        soft_wrap=not console.is_terminal,
-    )  # fmt: skip
-    if why := remark(certificate):
-        console.print(why, highlight=False, markup=False, soft_wrap=not console.is_terminal)
-    console.print(
-        f"kept in {session.folder}; see it with: psyco report {session.folder}",
-        highlight=False,
-        soft_wrap=True,
+        tracking=tuple(given["track"]) if "track" in given else base.tracking,
     )

@@ -2,54 +2,49 @@
 
 from __future__ import annotations
 
-import sys
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from psyco._src.certify.certificate import Certificate
-from psyco._src.certify.outcomes import outcome_requirement, read_outcomes, read_traces, verify_outcomes
-from psyco._src.certify.replay import replay as repeat
-from psyco._src.certify.verify import DEFAULT_MAX_EPISODES, look_share
-from psyco._src.certify.verify import verify as run_verification
+import psyco
 from psyco._src.cli.common import (
+    Devices,
     Horizon,
     Json,
+    Method,
+    OtherDomain,
     Parameters,
     Ray,
+    Require,
     Seed,
     StepTimeout,
     Trust,
     Workers,
-    console,
-    read_options,
-    read_policy,
-    read_requirement,
-    trust_typed,
+    given,
+    leave,
+    read_domain_parameters,
+    read_parameters,
+    remark,
+    say,
+    trusted,
 )
 from psyco._src.errors import RunError
-from psyco._src.policy.foreign import is_foreign, open_policy
-from psyco._src.run import durable
-from psyco._src.run.folder import find_policy
-from psyco._src.smc.base import Verdict
-from psyco._src.smc.methods import DEFAULT_METHOD, METHODS
-
-EXIT = {Verdict.SATISFIED: 0, Verdict.VIOLATED: 1, Verdict.UNDECIDED: 3}
+from psyco._src.smc.methods import DEFAULT_MAX_EPISODES, DEFAULT_METHOD
 
 
 def verify(
+    context: typer.Context,
     policy: Annotated[
-        Path | None,
+        str | None,
         typer.Argument(
             help="A policy file or a run folder; sb3:FILE.zip, FILE.onnx, FILE.pt, python:module:name."
         ),
     ] = None,
-    domain: Annotated[str | None, typer.Option(help="Where it acts, if not where it was learned.")] = None,
-    require: Annotated[
-        str | None, typer.Option(help="The requirement, as text or file, if not the run's own.")
-    ] = None,
-    method: Annotated[str, typer.Option(help=f"How to test: {', '.join(METHODS)}.")] = DEFAULT_METHOD,
+    domain: OtherDomain = None,
+    require: Require = None,
+    method: Method = DEFAULT_METHOD,
     option: Annotated[
         list[str] | None,
         typer.Option(
@@ -89,6 +84,7 @@ def verify(
     out: Annotated[
         Path | None, typer.Option(help="Also write the certificate to this file, as JSON.")
     ] = None,
+    devices: Devices = 1,
     workers: Workers = 1,
     ray: Ray = None,
     step_timeout: StepTimeout = None,
@@ -99,7 +95,8 @@ def verify(
 ) -> None:
     """Verify a policy on fresh episodes, or outcomes recorded elsewhere.
 
-    Exit status: 0 satisfied (or, with --replay, everything matches), 1 violated, 3 undecided, 2 bad input.
+    Exit status: 0 satisfied (or, with --replay, everything matches), 1 violated (or something differs), 3 undecided,
+    2 bad input.
 
     Examples:
 
@@ -111,91 +108,86 @@ def verify(
 
         psyco verify --replay runs/dance/certificate.json runs/dance
     """
-    trust_typed(*trust or ())
-    options = read_options(option, method)
+    execution: dict[str, Any] = {
+        "devices": devices,
+        "workers": workers,
+        "ray": ray,
+        "step_timeout": step_timeout,
+    }
+    values = read_domain_parameters(parameters, horizon)
+    allowed = trusted([*(trust or ()), *([policy] if policy else ())], domain, values)
     if sum(source is not None for source in (outcomes, traces, replay)) > 1:
         raise RunError("choose one of --outcomes, --traces and --replay")
     if replay is not None:
-        _replay(replay, policy)
+        _refuse(context, "a certificate is repeated as it is", {"require", "method", "option", "max_episodes", "seed",
+                "retryable", "after", "out", "horizon", "parameters"})  # fmt: skip
+        _replay(replay, policy, domain, as_json=as_json, trust=allowed, **execution)
         return
     if outcomes is not None or traces is not None:
-        if policy is not None or after is not None or retryable:
-            raise RunError(
-                "recorded outcomes stand for themselves: leave out the policy, --after and --retryable"
-            )
-        certificate = _recorded(outcomes, traces, require, method, max_episodes, options)
+        _refuse(context, "recorded outcomes stand for themselves", {"policy", "domain", "seed", "retryable", "after",
+                "devices", "workers", "ray", "step_timeout", "horizon", "parameters", "trust"})  # fmt: skip
+        if require is None:
+            raise RunError("say what the outcomes should meet, as in --require 'P>=0.85 & C>=0.98'")
+        certificate = psyco.verify_outcomes(
+            str(outcomes if outcomes is not None else traces),
+            require,
+            traces=traces is not None,
+            method=method,
+            method_options=read_parameters(option),
+            max_episodes=max_episodes,
+        )
     else:
         if policy is None:
             raise RunError(
                 "say what to verify: a policy file, a run folder, --outcomes FILE or --traces FILE"
             )
-        found, where, requirement = read_policy(policy, domain, parameters, require, horizon)
-        certificate = run_verification(
-            found, where, requirement, method=method, seed=seed,
+        certificate = psyco.verify(
+            policy,
+            domain,
+            require,
+            parameters=values,
+            method=method,
+            method_options=read_parameters(option),
             max_episodes=DEFAULT_MAX_EPISODES if max_episodes is None else max_episodes,
-            workers=workers, ray=ray, step_timeout=step_timeout,
-            share=look_share(1) if retryable else None, after=_earlier(after), **options,
-        )  # fmt: skip
+            seed=seed,
+            share=psyco.look_share(1) if retryable else None,
+            after=after,
+            trust=allowed,
+            **execution,
+        )
     if as_json:
         print(certificate.to_json(), end="")
     else:
-        console.print(str(certificate), highlight=False, markup=False, soft_wrap=True)
+        say(str(certificate))
     if out is not None:
+        from psyco._src.run import durable
+
         durable.write(out, certificate.to_json().encode())
-    raise typer.Exit(EXIT[certificate.verdict])
+    leave(certificate)
 
 
-def _recorded(
-    outcomes: str | None,
-    traces: str | None,
-    require: str | None,
-    method: str,
-    max_episodes: int | None,
-    options: dict[str, Any],
-) -> Certificate:
-    if require is None:
-        raise RunError("say what the outcomes should meet, as in --require 'P>=0.85 & C>=0.98'")
-    file = str(outcomes if outcomes is not None else traces)
-    data, origin = (sys.stdin.buffer.read(), "the input") if file == "-" else (_read(Path(file)), file)
-    if outcomes is not None:
-        requirement = read_requirement(require, outcome_requirement)
-        judged = read_outcomes(data, requirement, origin=origin)
-    else:
-        requirement = read_requirement(require)
-        judged = read_traces(data, requirement, origin=origin)
-    return verify_outcomes(judged, requirement, method=method, max_episodes=max_episodes, **options)
+def _refuse(context: typer.Context, why: str, names: set[str]) -> None:
+    """Options that would be ignored are refused."""
+    if unfit := sorted(names & given(context).keys()):
+        raise RunError(f"{why}: leave out {', '.join(unfit)}")
 
 
-def _replay(certificate: Path, policy: Path | None) -> None:
+def _replay(
+    certificate: Path, policy: str | None, domain: str | None, *, as_json: bool, **settings: Any
+) -> None:
     if policy is None:
         raise RunError("--replay needs the policy too: psyco verify --replay CERTIFICATE POLICY")
-    text = _text(certificate)
-    found = open_policy(str(policy)) if is_foreign(str(policy)) else find_policy(policy)[0]
-    differences = repeat(text, found, origin=str(certificate))
+    differences = psyco.replay(certificate, policy, domain=domain, **settings)
+    if as_json:
+        print(json.dumps({"matches": not differences, "differences": differences}, indent=2))
     if differences:
-        raise RunError("\n  ".join([f"{certificate} does not match its repetition:", *differences]))
-    claimed = Certificate.from_json(text)
-    console.print(
+        if not as_json:
+            remark("\n  ".join([f"{certificate} does not match its repetition:", *differences]))
+        raise typer.Exit(1)
+    if as_json:
+        return
+    claimed = psyco.Certificate.from_json(certificate.read_text(encoding="utf-8"))
+    say(
         f"everything matches: {claimed.verdict.name} for sha256:{str(claimed.policy)[:16]} "
-        f"after {claimed.episodes:,} episodes, as certified",
-        highlight=False,
-        soft_wrap=True,
+        f"after {claimed.episodes:,} episodes, as certified"
     )
-
-
-def _earlier(path: Path | None) -> Certificate | None:
-    return None if path is None else Certificate.from_json(_text(path), origin=str(path))
-
-
-def _text(path: Path) -> str:
-    try:
-        return _read(path).decode("utf-8")
-    except UnicodeDecodeError:
-        raise RunError(f"{path} is not a text file in UTF-8") from None
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise RunError(f"cannot read {path}: {error.strerror}") from None

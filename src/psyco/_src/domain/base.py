@@ -30,12 +30,32 @@ State = Any  # any pytree of arrays
 
 @dataclasses.dataclass(frozen=True)
 class Scene:
-    """How to draw a domain: which vector signals are positions, and the frame around them."""
+    """How to draw a domain seen from above, for `psyco render` and the page of a run.
+
+    A domain that has a property `scene` is drawn with it, any other one as curves of its signals:
+
+        @property
+        def scene(self) -> Scene:
+            return Scene(("obstacle", "agent"), (0.0, 0.0), (self.width, self.height), contact=0.5)
+
+    Args:
+        bodies: signals that are positions `[2]`, at least one. The page marks violations at the last of them, so let
+            that be the agent. There are six colours; more bodies begin again with the first.
+        low: the lower left corner of the frame, x and y.
+        high: its upper right corner.
+        contact: two bodies closer than this touch, which is marked; 0 marks nothing.
+    """
 
     bodies: tuple[str, ...]
     low: tuple[float, float]
     high: tuple[float, float]
-    contact: float = 0.0  # two bodies closer than this touch
+    contact: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.bodies:
+            raise DomainError("a scene needs a body: the name of a signal that is a position [2]")
+        if not (self.low[0] < self.high[0] and self.low[1] < self.high[1]):
+            raise DomainError(f"a scene from {self.low} to {self.high} is empty; low must lie below high")
 
 
 class Domain(Protocol):
@@ -106,6 +126,21 @@ def signal_table(domain: Domain) -> dict[str, SignalInfo]:
     table["obs"] = SignalInfo(domain.observation_size, False)
     table["action"] = SignalInfo(domain.actions.size, False)
     return table | BUILT_IN_SIGNALS
+
+
+def scene_of(domain: Domain) -> Scene | None:
+    """How to draw this domain, if it says so."""
+    scene = getattr(domain, "scene", None)
+    if not isinstance(scene, Scene):
+        return None
+    table = signal_table(domain)
+    for body in scene.bodies:
+        if body not in table or table[body].size != 2:
+            raise DomainError(
+                f"the scene of {domain.name} has a body {body!r}, which is no signal with an x and a y; "
+                f"there are: {', '.join(name for name, info in table.items() if info.size == 2) or 'none'}"
+            )
+    return scene
 
 
 def parameters(domain: Domain) -> dict[str, Any]:

@@ -1,88 +1,145 @@
-"""Names of domains -> domains. Plug-ins add theirs through the entry-point group `psyco.domains`."""
+"""Names of domains -> domains, and back. Plug-ins add theirs through the entry-point group `psyco.domains`."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from importlib.metadata import entry_points
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from psyco._src.domain.base import Domain
-from psyco._src.domain.brax_env import brax_domain
-from psyco._src.domain.gym_env import gym_domain, gym_names, is_gym_name
-from psyco._src.domain.gymnax_env import gymnax_domain
-from psyco._src.domain.obstacle_run import ObstacleRun
-from psyco._src.domain.particle_dance import ParticleDance
-from psyco._src.errors import DomainError, suggest
+from psyco._src.domain.trust import NOBODY, check_trust
+from psyco._src.errors import DomainError, check_has, suggest
+from psyco._src.registry import Registry
 
-BUILT_IN: dict[str, Callable[..., Domain]] = {
-    ParticleDance.name: ParticleDance,
-    ObstacleRun.name: ObstacleRun,
-}
-PREFIXES: dict[str, Callable[..., Domain]] = {"gymnax:": gymnax_domain, "brax:": brax_domain}
+if TYPE_CHECKING:
+    from psyco._src.domain.base import Domain
+
+BUILT_IN = Registry(
+    "domain",
+    {
+        "particle-dance": "domain.particle_dance:ParticleDance",
+        "obstacle-run": "domain.obstacle_run:ObstacleRun",
+    },
+)
+PREFIXES = Registry(
+    "prefix", {"gymnax": "domain.gymnax_env:gymnax_domain", "brax": "domain.brax_env:brax_domain"}
+)
+KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+
+
+class Description(NamedTuple):
+    """How to make a domain again: plain data that can be read, compared and kept without making one."""
+
+    name: str
+    parameters: dict[str, Any]
+
+
+def domain_names() -> list[str]:
+    """The names of the built-in domains and of installed plug-ins; nothing is imported for that."""
+    return sorted({*BUILT_IN, *_plugins()})
 
 
 def catalogue() -> dict[str, Callable[..., Domain]]:
     """All known domains by name: the built-in ones and those of installed plug-ins."""
-    plugins = {point.name: point.load() for point in entry_points(group="psyco.domains")}
-    return plugins | BUILT_IN
-
-
-# Code that the user has named: a file that names it too may have it imported.
-_TRUSTED: set[str] = set()
-
-
-def trust(*names: str) -> None:
-    """Let files name this code (`module:name`); call it with what the user typed, never with what a file says."""
-    _TRUSTED.update(names)
-
-
-def remake(name: str, **parameters: Any) -> Domain:
-    """The domain that a file names: a policy, a run, a certificate.
-
-    Such a file may come from a stranger, so it may name what is installed and registered, but no code to import and
-    call (`module:name`) unless the user has named it, too.
-    """
-    named = [name, *parameters.get("wrappers", ()), *dict(parameters.get("signals", {})).values()]
-    for code in named:
-        if ":" in str(code) and not str(code).startswith(tuple(PREFIXES)) and code not in _TRUSTED:
-            raise DomainError(
-                f"this needs the Python code {code}, and a file must not choose which code runs; "
-                f"if you trust it, name it yourself: --trust {code}"
-            )
-    return make(name, **parameters)
+    return {name: point.load() for name, point in _plugins().items()} | dict(BUILT_IN)
 
 
 def make(name: str | Callable[..., Any], **parameters: Any) -> Domain:
     """The domain of that name; `parameters` replace its defaults.
 
     A name may also be a Gymnasium id (`CartPole-v1`, `module:Id`), a `gymnax:` or `brax:` environment, or what makes a
-    Gymnasium environment: a class, a function, or `module:name` of one. See `gym_domain` for their parameters.
+    domain: a class of a compiled domain, a class or function that gives a Gymnasium environment, or `module:name` of
+    one. A Gymnasium environment takes its own parameters and `horizon`, `signals`, `wrappers`, `action_bound`.
+
+    Args:
+        name: what to make.
+        parameters: of the domain.
 
     >>> make("particle-dance", horizon=30).horizon
     30
     >>> make("CartPole-v1").observation_size
     4
     """
+    from psyco._src.domain.gym_env import gym_domain, gym_names, import_source, is_gym_name, name_of
+
     if not isinstance(name, str):
-        return gym_domain(name, **parameters)
-    known = catalogue()
-    if name not in known:
-        prefix, _, rest = name.partition(":")
-        if f"{prefix}:" in PREFIXES:
-            return PREFIXES[f"{prefix}:"](rest, **parameters)
-        if ":" in name or is_gym_name(name):
-            return gym_domain(name, **parameters)
-        raise DomainError(
-            f"unknown domain {name!r}{suggest(name, [*known, *gym_names()])}; known are: "
-            f"{', '.join(sorted(known))}, and every environment of Gymnasium"
+        return (
+            _compiled(name_of(name), name, parameters)
+            if _is_compiled(name)
+            else gym_domain(name, **parameters)
         )
-    factory = known[name]
+    if name in BUILT_IN:
+        return _compiled(name, BUILT_IN[name], parameters)
+    if name in (plugins := _plugins()):
+        return _compiled(name, plugins[name].load(), parameters)
+    prefix, colon, rest = name.partition(":")
+    if colon and prefix in PREFIXES:
+        domain: Domain = PREFIXES[prefix](rest, **parameters)
+        return domain
+    if colon:
+        source = import_source(name)
+        return _compiled(name, source, parameters) if _is_compiled(source) else gym_domain(name, **parameters)
+    if is_gym_name(name):
+        return gym_domain(name, **parameters)
+    known = domain_names()
+    raise DomainError(
+        f"unknown domain {name!r}{suggest(name, [*known, *gym_names()])}; known are: {', '.join(known)}, "
+        "and every environment of Gymnasium"
+    )
+
+
+def describe(domain: Domain) -> Description:
+    """How to make this domain again: by its name in the catalogue, or else as `module:Class`."""
+    from psyco._src.domain.base import parameters
+    from psyco._src.domain.gym_env import name_of
+
+    values = parameters(domain)
+    if hasattr(domain, "parameters"):  # made of something that has a name: an id, a function
+        return Description(domain.name, values)
+    registered = (name for name, factory in catalogue().items() if factory is type(domain))
+    return Description(next(registered, name_of(type(domain))), values)
+
+
+def remake(description: Description, trust: Collection[str] = NOBODY) -> Domain:
+    """The domain that a file describes: a policy, a run, a certificate.
+
+    Such a file may come from a stranger, so it may name what is installed and registered, but no code to import and
+    call (`module:name`) unless the user has named it, too.
+    """
+    check_trust(needed_code(description), trust)
+    return make(description.name, **description.parameters)
+
+
+def needed_code(description: Description) -> list[str]:
+    """The `module:name` that making a domain would import."""
+    wrappers, signals = description.parameters.get("wrappers", ()), description.parameters.get("signals", {})
+    prefixed = description.name.partition(":")[0] in PREFIXES  # an environment of ours to make, and no module
+    named = [
+        *([] if prefixed else [description.name]),
+        *(wrappers if isinstance(wrappers, list | tuple) else ()),
+        *(signals.values() if isinstance(signals, Mapping) else ()),
+    ]
+    return [code for code in map(str, named) if ":" in code]
+
+
+def _plugins() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group="psyco.domains")}
+
+
+def _is_compiled(factory: Any) -> bool:
+    """A class of compiled domains; whatever else can be called is taken to make Gymnasium environments."""
+    return isinstance(factory, type) and all(
+        hasattr(factory, name) for name in ("observe", "signals", "reset", "step")
+    )
+
+
+def _compiled(name: str, factory: Callable[..., Domain], parameters: dict[str, Any]) -> Domain:
+    """Make a domain, after a look at its parameters: they must be there, and of the kind that the default is of."""
     if dataclasses.is_dataclass(factory):
-        names = [field.name for field in dataclasses.fields(factory) if field.init]
-        for key in parameters:
-            if key not in names:
-                raise DomainError(
-                    f"{name} has no parameter {key!r}{suggest(key, names)}; it has: {', '.join(names)}"
-                )
+        fields = {field.name: field.default for field in dataclasses.fields(factory) if field.init}
+        check_has(name, "parameter", parameters, fields, error=DomainError)
+        for key, value in parameters.items():
+            kind = type(fields[key])
+            if kind in KINDS and type(value) not in ((int, float) if kind is float else (kind,)):
+                raise DomainError(f"{name}: {key} must be {KINDS[kind]}, got {value!r}")
     return factory(**parameters)

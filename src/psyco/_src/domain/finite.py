@@ -44,6 +44,6 @@ def finite(domain: Domain) -> FiniteDomain:
     if not is_finite(domain):
         raise DomainError(
             f"{domain.name} has no exact answers: it does not enumerate its states and random draws "
-            "(see psyco._src.domain.finite); obstacle-run does"
+            "(see psyco.FiniteDomain); obstacle-run does"
         )
     return domain

@@ -10,10 +10,11 @@ import importlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
+import cloudpickle
 import gymnasium
 import numpy as np
 from gymnasium import spaces
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from psyco._src.domain.actions import Actions, Continuous, Discrete, MultiBinary, MultiDiscrete
 from psyco._src.domain.base import BUILT_IN_SIGNALS
-from psyco._src.domain.checks import check_positive, check_whole
+from psyco._src.domain.checks import check_whole
 from psyco._src.errors import DomainError, suggest
 from psyco._src.spec.formula import SignalInfo
 
@@ -30,26 +31,6 @@ SignalFunction: TypeAlias = Callable[[Any, dict[str, Any]], Any]
 
 PROBE_STEPS = 20  # random steps that tell which keys `info` has and what the user's own signals look like
 INFO = "info."
-
-
-@dataclass(frozen=True)
-class Workers:
-    """Where episodes of a host domain are made. No result depends on it.
-
-    Args:
-        processes: 1 runs in this process, more in so many others.
-        ray: an address of a Ray cluster, "local" to start one here, None for no Ray.
-        step_timeout: seconds after which a step counts as hanging; it needs a process that can be ended.
-    """
-
-    processes: int = 1
-    ray: str | None = None
-    step_timeout: float | None = None
-
-    def __post_init__(self) -> None:
-        check_whole("workers", processes=self.processes)
-        if self.step_timeout is not None:
-            check_positive("workers", step_timeout=self.step_timeout)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +48,6 @@ class GymDomain:
     action_space: spaces.Space[Any]
     observation_space: spaces.Space[Any]
     table: Mapping[str, SignalInfo]  # signals known before running
-    workers: Workers = field(default_factory=Workers)
 
     @property
     def observation_size(self) -> int:
@@ -110,6 +90,16 @@ class GymDomain:
     @cached_property
     def _one_hot(self) -> NDArray[np.float32]:
         return np.eye(self.observation_size, dtype=np.float32)
+
+    @cached_property
+    def packed(self) -> bytes:
+        """The domain as other processes get it; functions that were written in a script or a notebook go by value."""
+        packed: bytes = cloudpickle.dumps(self)
+        return packed
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What was cached stays here.
+        return {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
 
     def to_env(self, actions: NDArray[Any]) -> Sequence[Any]:
         """Decoded actions `[B, ...]`, inside their range -> what `step` takes, one each."""
@@ -167,7 +157,7 @@ def gym_domain(
     """
     name = source if isinstance(source, str) else name_of(source)
     if isinstance(source, str) and ":" in source:
-        source = _import_source(source)
+        source = import_source(source)
     if horizon is not None:
         check_whole(name, horizon=horizon)
     functions = {key: _resolve(each) for key, each in (signals or {}).items()}
@@ -269,7 +259,7 @@ def _resolve(thing: Any) -> Any:
     return found
 
 
-def _import_source(name: str) -> Any:
+def import_source(name: str) -> Any:
     """`module:Id` as Gymnasium reads it if the module registers that id; else a class or function of the module."""
     module, _, rest = name.partition(":")
     try:
@@ -301,7 +291,9 @@ def _make_env(
     except Exception as error:  # whatever a stranger's constructor does, the user wants to know which and why
         raise DomainError(f"cannot make {name}: {type(error).__name__}: {error}") from error
     if not isinstance(env, gymnasium.Env):
-        raise DomainError(f"{name} made a {type(env).__name__}, which is no gymnasium.Env")
+        raise DomainError(
+            f"{name} made a {type(env).__name__}, which is no gymnasium.Env; of a compiled domain name the class"
+        )
     return env
 
 

@@ -15,7 +15,7 @@ from jax import Array
 from psyco._src.domain.actions import Actions, Continuous, Discrete
 from psyco._src.domain.base import BUILT_IN_SIGNALS
 from psyco._src.domain.checks import check_whole
-from psyco._src.errors import DomainError, suggest
+from psyco._src.errors import DomainError, check_has
 
 
 class GymnaxState(NamedTuple):
@@ -101,11 +101,7 @@ def gymnax_domain(env: str, *, horizon: int | None = None, **parameters: Any) ->
     known = [f.name for f in dataclasses.fields(params) if f.name != "max_steps_in_episode"]
     if "max_steps_in_episode" in parameters:
         raise DomainError(f"gymnax:{env}: max_steps_in_episode is the horizon here; give horizon instead")
-    for name in parameters:
-        if name not in known:
-            raise DomainError(
-                f"gymnax:{env} has no parameter {name!r}{suggest(name, known)}; it has: {', '.join(known)}"
-            )
+    check_has(f"gymnax:{env}", "parameter", parameters, known, error=DomainError)
     if horizon is not None:
         check_whole(f"gymnax:{env}", horizon=horizon)
     return GymnaxDomain(env, horizon or int(params.max_steps_in_episode), tuple(sorted(parameters.items())))
@@ -117,11 +113,7 @@ def _make(name: str) -> tuple[Any, Any]:
         import gymnax
     except ImportError:
         raise DomainError('environments of gymnax need it installed: pip install "psyco[gymnax]"') from None
-    if name not in gymnax.registered_envs:
-        known = list(gymnax.registered_envs)
-        raise DomainError(
-            f"gymnax has no environment {name!r}{suggest(name, known)}; it has: {', '.join(known)}"
-        )
+    check_has("gymnax", "environment", [name], gymnax.registered_envs, error=DomainError)
     return gymnax.make(name)
 
 

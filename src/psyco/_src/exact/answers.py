@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from psyco._src.domain.base import Domain
 from psyco._src.errors import RunError
-from psyco._src.exact.unfold import Act, Unfolding, actions_of, unfold
-from psyco._src.policy.foreign import AnyPolicy
+from psyco._src.exact.unfold import Unfolding, actions_of, unfold
+from psyco._src.policy.foreign import PolicyLike
 from psyco._src.smc.base import Guarantee, Verdict
 from psyco._src.spec.formula import Constraint, Requirement
 from psyco._src.spec.parse import parse
@@ -52,12 +52,16 @@ class ExactAnswer:
         )
 
 
-def exact(policy: AnyPolicy | Act, domain: Domain, requirement: Requirement | str) -> ExactAnswer:
+def exact(policy: PolicyLike, domain: Domain, requirement: Requirement) -> ExactAnswer:
     """The exact probabilities and expected return of a policy on a finite domain, and the optimum.
 
     The optimum is over all controllers, also ones that see the counters, remember and randomise: nobody can do better.
+
+    Args:
+        policy: whatever `verify` takes.
+        domain: one that can be enumerated, such as Obstacle Run.
+        requirement: what must hold, as text or parsed.
     """
-    requirement = parse(requirement) if isinstance(requirement, str) else requirement
     chain = unfold(domain, [c.formula for c in requirement.constraints], actions_of(policy, domain))
     value = evaluate(chain)
     holds = all(map(_meets, requirement.constraints, value.probabilities))

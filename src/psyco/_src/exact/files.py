@@ -15,8 +15,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from psyco._src.domain.base import Domain
 from psyco._src.errors import RunError
-from psyco._src.exact.unfold import Unfolding
+from psyco._src.exact.unfold import Unfolding, actions_of, unfold
+from psyco._src.policy.foreign import AnyPolicy
+from psyco._src.spec.formula import Requirement
 
 START = "start"
 
@@ -79,7 +82,7 @@ def explicit(graph: Unfolding, *, start: bool = True) -> Explicit:
     return Explicit(choices, labels, [0] if start else list(range(len(graph.start))), names)
 
 
-def export(graph: Unfolding, path: Path) -> list[Path]:
+def write_graph(graph: Unfolding, path: Path) -> list[Path]:
     """Write `path` with each of .prism, .drn, .tra, .sta, .lab and .rew added to its name; returns these files."""
     model = explicit(graph)
     writers = {
@@ -203,3 +206,14 @@ def _ranges(states: NDArray[np.int64]) -> Iterable[str]:
     for run in np.split(states, np.flatnonzero(np.diff(states) != 1) + 1):
         if len(run):
             yield f"s={run[0]}" if len(run) == 1 else f"(s>={run[0]} & s<={run[-1]})"
+
+
+def write_model(policy: AnyPolicy, domain: Domain, requirement: Requirement, folder: Path) -> list[Path]:
+    """Write the policy's Markov chain and the domain's decision process; returns the files."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot write into {folder}: {error.strerror}") from None
+    formulas = [constraint.formula for constraint in requirement.constraints]
+    chain = write_graph(unfold(domain, formulas, actions_of(policy, domain)), folder / "chain")
+    return chain + write_graph(unfold(domain, formulas), folder / "mdp")

@@ -13,8 +13,8 @@ from psyco._src.domain.base import Domain
 from psyco._src.errors import RequirementError, RunError
 from psyco._src.exact.answers import Value
 from psyco._src.exact.files import Explicit, drn, explicit
-from psyco._src.exact.unfold import Act, actions_of, unfold
-from psyco._src.policy.foreign import AnyPolicy
+from psyco._src.exact.unfold import actions_of, unfold
+from psyco._src.policy.foreign import PolicyLike
 from psyco._src.spec.formula import (
     And,
     Bound,
@@ -36,8 +36,14 @@ from psyco._src.spec.progression import connectives
 LONGEST = 100_000  # characters of a property that Storm is asked about
 
 
-def storm_value(policy: AnyPolicy | Act, domain: Domain, requirement: Requirement | str) -> Value:
-    """The exact probabilities and expected return of a policy by Storm (`psyco[storm]`)."""
+def storm_value(policy: PolicyLike, domain: Domain, requirement: Requirement | str) -> Value:
+    """The exact probabilities and expected return of a policy by Storm (`psyco[storm]`).
+
+    Args:
+        policy: whatever `verify` takes.
+        domain: one that can be enumerated.
+        requirement: its constraints are what Storm is asked about; as text or parsed.
+    """
     requirement = parse(requirement) if isinstance(requirement, str) else requirement
     graph = unfold(
         domain, [c.formula for c in requirement.constraints], actions_of(policy, domain), follow=False

@@ -23,7 +23,7 @@ from psyco._src.domain.actions import Discrete
 from psyco._src.domain.base import Domain, signal_table
 from psyco._src.domain.finite import FiniteDomain, finite
 from psyco._src.errors import DomainError
-from psyco._src.policy.foreign import AnyPolicy
+from psyco._src.policy.foreign import PolicyLike, as_policy, plain_failures
 from psyco._src.spec.check import check_bounds, check_signals
 from psyco._src.spec.formula import Compare, Formula, Node, Number, Signal, parts, walk
 from psyco._src.spec.progression import Automaton
@@ -67,9 +67,13 @@ class Unfolding:
 def unfold(
     domain: Domain, formulas: Sequence[Formula], act: Act | None = None, *, follow: bool = True
 ) -> Unfolding:
-    """Unfold a domain over its horizon, under the policy `act` or, without one, with all actions.
+    """The graph of a domain over its horizon.
 
-    Without `follow` the formulas are not followed: nodes only carry their atoms, for tools that do the rest.
+    Args:
+        domain: one that can be enumerated.
+        formulas: what the nodes keep track of.
+        act: the policy's actions; without it, every action is followed.
+        follow: if not, nodes only carry the atoms of the formulas, for tools that do the rest.
     """
     domain = finite(domain)
     for formula in formulas:
@@ -104,13 +108,17 @@ def unfold(
     return Unfolding(start, table.chances, tuple(layers), automaton.atoms)
 
 
-def actions_of(policy: AnyPolicy | Act, domain: Domain) -> Act:
+def actions_of(policy: PolicyLike, domain: Domain) -> Act:
     """What a policy does, by the same code that runs it in rollouts."""
-    if not isinstance(policy, AnyPolicy):
-        return policy
+    policy = as_policy(policy)
     policy.check(domain)
-    act = partial(policy.network.act, domain.actions, jnp.asarray(policy.theta))
-    return lambda observations: np.asarray(jax.vmap(act)(jnp.asarray(observations)))
+    act = jax.vmap(partial(policy.network.act, domain.actions, jnp.asarray(policy.theta)))
+
+    def actions(observations: NDArray[np.float32]) -> NDArray[Any]:
+        with plain_failures():
+            return np.asarray(act(jnp.asarray(observations)))
+
+    return actions
 
 
 # ---- the states of the domain ------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ class Keeping:
 
     @property
     def episodes_per_generation(self) -> int:
-        """As the learner has it."""
+        """B of `inner`: keeping candidates plays no episode."""
         return self.inner.episodes_per_generation
 
     @property
@@ -59,7 +59,7 @@ class Keeping:
         )
 
     def propose(self, key: Array, state: KeptState) -> Proposal:
-        """As the learner has it."""
+        """What `inner` would try."""
         return self.inner.propose(key, state.inner)
 
     def update(self, state: KeptState, proposal: Proposal, episodes: Episodes) -> tuple[KeptState, Weighing]:
@@ -77,7 +77,7 @@ class Keeping:
             ), weighing
 
     def deployed(self, state: KeptState) -> Array:
-        """As the learner has it."""
+        """The parameters `[D]` that `inner` would use if learning ended now."""
         return self.inner.deployed(state.inner)
 
     def kept(self, state: KeptState) -> list[tuple[int, NDArray[np.float32]]]:

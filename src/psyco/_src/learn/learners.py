@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 from numbers import Integral, Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from psyco._src.errors import RunError, suggest
-from psyco._src.learn.base import Learner
-from psyco._src.learn.evosax_es import EvosaxES
-from psyco._src.learn.ppo import PPO
-from psyco._src.learn.safe_es import SafeES
-from psyco._src.learn.snes import SNES
-from psyco._src.policy.network import Network
-from psyco._src.spec.formula import Requirement
+from psyco._src.errors import RunError, check_has
+from psyco._src.registry import Registry
+
+if TYPE_CHECKING:  # the names of the learners are there without JAX
+    from psyco._src.learn.base import Learner
+    from psyco._src.policy.network import Network
+    from psyco._src.spec.formula import Requirement
 
 # Frozen dataclasses with the fields p_req, c_req, budget, sign, perhaps network, and hyperparameters with defaults.
-LEARNERS: dict[str, type] = {
-    "safe-es": SafeES,
-    "snes": SNES,
-    "evosax": EvosaxES,
-    "ppo": PPO,
-}
+LEARNERS = Registry(
+    "learner",
+    {
+        "safe-es": "learn.safe_es:SafeES",
+        "snes": "learn.snes:SNES",
+        "evosax": "learn.evosax_es:EvosaxES",
+        "ppo": "learn.ppo:PPO",
+    },
+)
 # The type of an option's default -> what may be given, and its name.
 KINDS: dict[type, tuple[Any, str]] = {
     bool: (bool, "true or false"),
@@ -45,16 +47,9 @@ def make_learner(
     `network` is that of the policy, for learners that look into it, and `budget` the number of training episodes that
     schedules follow.
     """
-    if name not in LEARNERS:
-        raise RunError(
-            f"unknown learner {name!r}{suggest(name, list(LEARNERS))}; there are: {', '.join(LEARNERS)}"
-        )
     known = learner_options(name)
+    check_has(name, "option", options, known)
     for option, value in options.items():
-        if option not in known:
-            raise RunError(
-                f"{name} has no option {option!r}{suggest(option, list(known))}; it has: {', '.join(known)}"
-            )
         kind, called = KINDS[type(known[option])]
         if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
             raise RunError(f"{option} must be {called}, got {value!r}")

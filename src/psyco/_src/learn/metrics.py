@@ -4,42 +4,66 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Sequence
+from html import escape
 from typing import Any
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from psyco._src.errors import RunError, check_has
 from psyco._src.learn.base import Generation
 
 VERIFICATION = ("verified_confidence", "verified_share", "verified_return", "verified_episodes", "verdict")
+SHOWN = ("return", "satisfied", "c_sat", "lambda")  # of the last row, in one line
 
 
-class Metrics(Mapping[str, NDArray[Any]]):
-    """Columns of equal length, by name; `to_csv` writes them.
+class Metrics(dict[str, NDArray[Any]]):
+    """Columns of equal length, by name; `pandas.DataFrame(metrics)` is the same table.
 
     `c_sat` is the lowest confidence and `cost` the summed cost over all demands; with several demands each has
     `c_sat[i]`, `cost[i]` and `satisfied[i]` of its own. Where the current policy was verified after a generation
     its row has the `verified_*` columns filled; elsewhere they are NaN, and `verdict` is empty.
     """
 
-    def __init__(self, columns: Mapping[str, NDArray[Any]]) -> None:
-        self._columns = dict(columns)
+    def __repr__(self) -> str:
+        last = {name: column[-1] for name, column in self.items() if name in SHOWN} if self.rows else {}
+        values = "".join(f", {name} {value:.4g}" for name, value in last.items())
+        return f"<Metrics of {self.rows:,} generations{': the last has' + values[1:] if last else ''}>"
 
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        return self._columns[name]
+    def _repr_html_(self) -> str:
+        """The first and last rows, for notebooks."""
+        shown = [self.head(5), self.tail(5)] if self.rows > 10 else [self]
+        body = "<tr><td>...</td></tr>".join(map(_html_rows, shown))
+        heads = "".join(f"<th>{escape(name)}</th>" for name in self)
+        return f"<table><caption>{self.rows:,} generations</caption><tr>{heads}</tr>{body}</table>"
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._columns)
+    def to_pandas(self) -> Any:
+        """The table as a `pandas.DataFrame`, indexed by generation; it needs pandas installed."""
+        try:
+            import pandas
+        except ImportError:
+            raise RunError("a DataFrame needs pandas installed: pip install pandas") from None
+        return pandas.DataFrame(self).set_index("generation") if self else pandas.DataFrame()
 
-    def __len__(self) -> int:
-        return len(self._columns)
+    def plot(self, columns: str | Sequence[str] = SHOWN) -> Any:
+        """Curves over training episodes, one panel per column, as a matplotlib figure; notebooks show it."""
+        from matplotlib.figure import Figure
+
+        columns = [columns] if isinstance(columns, str) else list(columns) or list(SHOWN)
+        check_has("the table", "column", columns, self)
+        figure = Figure(figsize=(8.0, 2.2 * len(columns)), layout="constrained")
+        for panel, name in zip(figure.subplots(len(columns), squeeze=False)[:, 0], columns, strict=True):
+            panel.plot(self["episodes"], self[name], linewidth=0.8)
+            panel.set_ylabel(name)
+        figure.axes[-1].set_xlabel("training episodes")
+        return figure
 
     @property
     def rows(self) -> int:
         """How many generations there are."""
-        return len(next(iter(self._columns.values()), ()))
+        return len(next(iter(self.values()), ()))
 
     def head(self, count: int) -> Metrics:
         """The first `count` rows."""
@@ -103,6 +127,11 @@ def _mean_where(values: NDArray[Any], chosen: NDArray[np.bool_]) -> NDArray[np.f
     count = chosen.sum(axis=1)
     total = np.where(chosen, values, 0.0).sum(axis=1)
     return np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
+
+
+def _html_rows(metrics: Metrics) -> str:
+    cells = zip(*(map(_cell, column.tolist()) for column in metrics.values()), strict=True)
+    return "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in cells)
 
 
 def _cell(value: Any) -> str:

@@ -112,14 +112,17 @@ class Steered:
         )  # fmt: skip
 
 
+def shares(each: Array) -> tuple[Array, Array]:
+    """λ and the weights `[K]` of the costs, from λ of each demand `[K]`."""
+    lam = jnp.min(each, initial=1.0)  # the weakest demand decides
+    # The costs share what is left by how much each demand asks for it.
+    return lam, (1.0 - each) / jnp.maximum(jnp.sum(1.0 - each), 1e-9)
+
+
 def blend(each: Array, gain: Array, costs: Array) -> tuple[Array, Array]:
     """λ and the scores `[N]` of gains `[N]` against costs `[K, N]`, from λ of each demand `[K]`."""
-    lam = jnp.min(each, initial=1.0)  # the weakest demand decides
-    if not len(each):
-        return lam, gain
-    # The costs share what is left by how much each demand asks for it.
-    weight = (1.0 - each) / jnp.maximum(jnp.sum(1.0 - each), 1e-9)
-    return lam, lam * gain - (1.0 - lam) * (weight @ costs)
+    lam, weight = shares(each)
+    return lam, lam * gain - (1.0 - lam) * (weight @ costs) if len(each) else gain
 
 
 def sizes(budget: int, population: int, checks: int) -> tuple[int, int]:

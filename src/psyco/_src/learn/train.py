@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from psyco._src.errors import EpisodeError
 from psyco._src.learn.base import Generation, Learner, LearnerState, Proposal, Weighing
 from psyco._src.learn.belief import double_precision, single_precision
 from psyco._src.rollout.episodes import COMPILER, Episodes, Sampler, episode_keys
 
 
-def train(
+def bursts(
     learner: Learner,
     sampler: Sampler,
     key: Array,
@@ -24,30 +24,35 @@ def train(
     first: int,
     generations: int,
     most: int | None = None,
-) -> tuple[LearnerState, Generation]:
-    """Run generations first, first+1, ...; returns the new state and what each looked like, stacked `[G]`.
+) -> Iterator[tuple[LearnerState, Generation]]:
+    """Run generations first, first+1, ...; gives the new state and what the generations looked like, stacked `[G]`.
 
-    The result depends on `key`, the generations' numbers and nothing else: running 2 x 50 generations is
-    running 100, wherever and on however many devices or workers. Calls with the same `most`, by default the number
-    of generations itself, share one compiled program.
+    A compiled sampler makes all of them in one go, any other one generation at a time, so that whoever listens knows
+    where learning stood when an episode fails. The result depends on `key`, the generations' numbers and nothing else:
+    running 2 x 50 generations is running 100, wherever and on however many devices or workers. Calls with the same
+    `most`, by default the number of generations itself, share one compiled program.
     """
-    with double_precision():
-        if sampler.compiled:
-            most = generations if most is None else most
+    if sampler.compiled:
+        most = generations if most is None else most
+        with double_precision():
             state, seen = _loop(learner, sampler, most, key, state, np.int32(first), np.int32(generations))
-            return state, jax.tree.map(lambda rows: rows[:generations], jax.device_get(seen))
-        rows: list[Generation] = []
-        for generation in range(first, first + generations):
+        yield state, jax.tree.map(lambda rows: rows[:generations], jax.device_get(seen))
+        return
+    for generation in range(first, first + generations):
+        with double_precision():
             proposal, keys = _propose(learner, key, state, np.int32(generation))
-            try:
-                with single_precision():
-                    episodes = _play(sampler, proposal, keys)
-            except EpisodeError as error:
-                error.learned = (state, _stack(rows)) if rows else None
-                raise
+            with single_precision():
+                episodes = _play(sampler, proposal, keys)
             state, weighing = _update(learner, state, proposal, episodes)
-            rows.append(jax.device_get(Generation(episodes._replace(trace=None), weighing)))
-        return state, _stack(rows)
+        yield state, _stack([jax.device_get(Generation(episodes._replace(trace=None), weighing))])
+
+
+def train(
+    learner: Learner, sampler: Sampler, key: Array, state: LearnerState, **schedule: Any
+) -> tuple[LearnerState, Generation]:
+    """The same to the end: the last state, and all generations stacked `[G]`."""
+    states, rows = zip(*bursts(learner, sampler, key, state, **schedule), strict=True)
+    return states[-1], jax.tree.map(lambda *parts: np.concatenate(parts), *rows)
 
 
 def _stack(rows: list[Generation]) -> Generation:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from psyco._src.learn.metrics import Metrics
 from psyco._src.paper.experiments import POPULATION, Experiment
-from psyco._src.paper.runs import Run
+from psyco._src.paper.runs import Repetition
 
 Floats = NDArray[np.float64]
 KINDS = ("satisfying", "violating")
@@ -42,7 +42,7 @@ class Results:
     """The finished runs of an experiment, by the name of the variant and in the order of the seeds."""
 
     experiment: Experiment
-    runs: dict[str, list[Run]]
+    runs: dict[str, list[Repetition]]
 
     def curve(self, variant: str, column: str) -> Curve:
         """A column of the metrics, as means over the experiment's windows."""

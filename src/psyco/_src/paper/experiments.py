@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from psyco._src.domain.catalogue import make
-from psyco._src.errors import RunError, suggest
-from psyco._src.synthesis.problem import Problem, Settings, prepare
+from psyco._src.errors import check_has
+from psyco._src.spec.parse import parse
+from psyco._src.synthesis.problem import Problem, prepare
+from psyco._src.synthesis.settings import Settings
 
 POPULATION = 20  # N of both experiments; α = .01 and σ = .1 are stated with it below
 
@@ -83,7 +85,7 @@ class Experiment:
             verify_episodes=self.verify_episodes,
             method="bayes",
         )
-        return prepare(make(self.domain), self.requirement(variant), settings)
+        return prepare(make(self.domain), parse(self.requirement(variant)), settings)
 
     def resized(self, *, episodes: int | None = None, repetitions: int | None = None) -> Experiment:
         """The same with another number of episodes or repetitions; what counts as the end shrinks along."""
@@ -139,11 +141,7 @@ NAMES = (BELIEF, *EXPERIMENTS)
 
 def check_names(names: list[str]) -> list[str]:
     """The chosen parts of the reproduction in the paper's order; none chosen means all."""
-    for name in names:
-        if name not in NAMES:
-            raise RunError(
-                f"the paper has no experiment {name!r}{suggest(name, list(NAMES))}; there are: {', '.join(NAMES)}"
-            )
+    check_has("the paper", "experiment", names, NAMES)
     return [name for name in NAMES if not names or name in names]
 
 

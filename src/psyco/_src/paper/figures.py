@@ -31,8 +31,7 @@ from psyco._src.paper.experiments import (
     PARTICLE_DANCE,
     Variant,
 )
-from psyco._src.rollout.device import record
-from psyco._src.rollout.episodes import Stream, episode_keys, stream_key
+from psyco._src.rollout.record import record_many
 
 # One colour for one thing, everywhere; from Okabe and Ito's palette, which colour-blind readers can tell apart.
 COLOURS: dict[Variant, str] = {NONE: "#4d4d4d", FOUR: "#e69f00", ONE: "#0072b2", MLE: "#cc79a7"}
@@ -122,13 +121,12 @@ def _belief(*, number: int) -> Drawing:
 
 def _trajectories(r: Results, *, number: int) -> Drawing:
     domain, shown, count = ParticleDance(), ("unconstrained", "n_max = 1"), 3
-    keys = episode_keys(stream_key(0, Stream.SHOW), 0, count)
     figure = _figure(9.2, 6.5)
     axes = figure.subplots(len(shown), count)
     rows: list[tuple[Any, ...]] = []
     for line, variant in zip(axes, shown, strict=True):
-        for column, (axis, key) in enumerate(zip(line, keys, strict=True)):
-            path = record(domain, r.runs[variant][0].policy, key)
+        paths = record_many(domain, r.runs[variant][0].policy, seed=0, count=count)
+        for column, (axis, path) in enumerate(zip(line, paths, strict=True)):
             for body, colours in (("particle", "Blues"), ("agent", "Reds")):
                 _gradient(axis, np.asarray(path[body], np.float64), colours, body)
             touching = np.diff(path["collisions"], prepend=0) > 0  # the start does not count

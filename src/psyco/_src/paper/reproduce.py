@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,9 +13,9 @@ from psyco._src.paper.curves import Results
 from psyco._src.paper.experiments import BELIEF, EXPERIMENTS, Experiment, check_names
 from psyco._src.paper.figures import draw_all, draw_belief, save
 from psyco._src.paper.page import Part, make_page
-from psyco._src.paper.runs import Progress, cores, digest, gather
+from psyco._src.paper.runs import Completion, cores, digest, gather
 from psyco._src.paper.statements import belief_claims, claims_of
-from psyco.version import __version__
+from psyco._src.versions import versions
 
 PAGE, CLAIMS, QUOTE, FIGURES, RUNS = "reproduction.html", "claims.csv", "claims.md", "figures", "runs"
 QUICK_REPETITIONS, QUICK_SHARE = 3, 5  # of a quick look: repetitions, and one in so many episodes
@@ -40,7 +38,7 @@ def reproduce(
     repetitions: int | None = None,
     quick: bool = False,
     workers: int | None = None,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_progress: Callable[[Completion], None] = lambda progress: None,
 ) -> Reproduction:
     """Reproduce the named parts of the paper's evaluation (none: all) and write figures, claims and page to `out`.
 
@@ -88,7 +86,7 @@ def reproduce(
                 "this time": f"{_seconds(time.perf_counter() - began)}, {computed} of {len(runs)} runs computed"
                 + (" and the others kept from before" if computed < len(runs) else ""),
                 "sum of all runs": _seconds(sum(run.seconds for run in runs.values())),
-                "versions": ", ".join(f"{name} {number}" for name, number in _versions().items()),
+                "versions": ", ".join(f"{name} {number}" for name, number in versions().items()),
                 "again": f"psyco reproduce {' '.join(names)}".strip() + _options(episodes, repetitions, quick),
             },
         )  # fmt: skip
@@ -129,11 +127,6 @@ def _options(episodes: int | None, repetitions: int | None, quick: bool) -> str:
         + (f" --episodes {episodes}" if episodes else "")
         + (f" --repetitions {repetitions}" if repetitions else "")
     )
-
-
-def _versions() -> dict[str, str]:
-    own = {"psyco": __version__, "Python": platform.python_version()}
-    return own | {name: version(name) for name in ("jax", "numpy", "scipy", "matplotlib")}
 
 
 def _seconds(seconds: float) -> str:

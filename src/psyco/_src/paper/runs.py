@@ -13,24 +13,25 @@ import zlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from psyco._src.domain.base import parameters
+from psyco._src.domain.catalogue import describe
 from psyco._src.learn.metrics import Metrics, concatenate
 from psyco._src.policy.file import Policy, policy_for
-from psyco._src.synthesis.problem import Problem, deployed, learn
+from psyco._src.synthesis.loop import Sink, deployed, learn
+from psyco._src.synthesis.problem import Problem
+from psyco._src.versions import versions
 
 PACKAGE = Path(__file__).parents[1]
 # The rooms that decide how a run goes; the others may change without making a kept run outdated.
-DECISIVE = ("spec", "domain", "policy.py", "rollout", "learn", "verification", "synthesis.py")
+DECISIVE = ("spec", "domain", "policy", "rollout", "learn", "smc", "certify", "synthesis")
 
 
-class Run(NamedTuple):
+class Repetition(NamedTuple):
     """A finished repetition."""
 
     metrics: Metrics  # one row per generation
@@ -38,7 +39,7 @@ class Run(NamedTuple):
     seconds: float  # from its start to its end
 
 
-class Progress(NamedTuple):
+class Completion(NamedTuple):
     """How far all runs together are."""
 
     runs: int  # finished
@@ -52,8 +53,8 @@ class Stopped(Exception):
 
 
 def gather(
-    problems: Iterable[Problem], folder: Path, on_progress: Callable[[Progress], None], *, workers: int
-) -> tuple[dict[str, Run], int]:
+    problems: Iterable[Problem], folder: Path, on_progress: Callable[[Completion], None], *, workers: int
+) -> tuple[dict[str, Repetition], int]:
     """All runs by their digest, and how many of them had to be computed; the others were found in `folder`.
 
     Equal problems are run once. Threads suffice for side by side: compiled code does not hold Python's lock.
@@ -73,7 +74,7 @@ def gather(
         nonlocal episodes
         with lock:
             episodes += more
-            on_progress(Progress(len(done), len(todo), episodes, total))
+            on_progress(Completion(len(done), len(todo), episodes, total))
 
     def work(problem: Problem) -> None:
         run = _compute(problem, report, stop)
@@ -109,10 +110,10 @@ def digest(problem: Problem) -> str:
 
 def _description(problem: Problem) -> str:
     about: dict[str, Any] = {
-        "domain": {"name": problem.domain.name, **parameters(problem.domain)},
+        "domain": describe(problem.domain),
         "requirement": str(problem.requirement),
         "settings": dataclasses.asdict(problem.settings),
-        "versions": {name: version(name) for name in ("jax", "numpy", "scipy")},
+        "versions": versions(),
         "code": _code(),
     }
     return json.dumps(about, sort_keys=True)
@@ -122,10 +123,7 @@ def _description(problem: Problem) -> str:
 def _code() -> str:
     """A hash of our own sources, so that no run of other code is taken for one of this code."""
     files = [
-        path
-        for room in DECISIVE
-        for path in ((PACKAGE / room).rglob("*") if (PACKAGE / room).is_dir() else (PACKAGE / room,))
-        if path.suffix in (".py", ".lark")
+        path for room in DECISIVE for path in (PACKAGE / room).rglob("*") if path.suffix in (".py", ".lark")
     ]
     content = hashlib.sha256()
     for path in sorted(files):
@@ -133,16 +131,18 @@ def _code() -> str:
     return content.hexdigest()
 
 
-def _compute(problem: Problem, report: Callable[[int], None], stop: threading.Event) -> Run:
+def _compute(problem: Problem, report: Callable[[int], None], stop: threading.Event) -> Repetition:
     began = time.perf_counter()
-    segments: list[Metrics] = []
-    for snapshot in learn(problem):
+    parts: list[Metrics] = []
+
+    def collect(problem: Problem, metrics: Metrics) -> None:
         if stop.is_set():
             raise Stopped
-        segments.append(snapshot.metrics)
-        report(snapshot.metrics.rows * problem.learner.episodes_per_generation)
-    policy = deployed(problem, snapshot.state)
-    return Run(concatenate(segments), policy, time.perf_counter() - began)
+        parts.append(metrics)
+        report(metrics.rows * problem.learner.episodes_per_generation)
+
+    at = learn(problem, [Sink(rows=collect)])
+    return Repetition(concatenate(parts), deployed(problem, at), time.perf_counter() - began)
 
 
 def _path(folder: Path, problem: Problem) -> Path:
@@ -156,7 +156,7 @@ def _path(folder: Path, problem: Problem) -> Path:
     return folder / ("-".join(words) + ".npz")
 
 
-def _save(folder: Path, problem: Problem, run: Run) -> None:
+def _save(folder: Path, problem: Problem, run: Repetition) -> None:
     """Whole or not at all: an interruption leaves no half of a file under the final name."""
     path = _path(folder, problem)
     unfinished = path.with_suffix(".part")
@@ -169,7 +169,7 @@ def _save(folder: Path, problem: Problem, run: Run) -> None:
     unfinished.replace(path)
 
 
-def _load(folder: Path, problem: Problem) -> Run | None:
+def _load(folder: Path, problem: Problem) -> Repetition | None:
     """A kept run; None where there is none, or where its file is damaged (every part carries a checksum)."""
     try:
         with np.load(_path(folder, problem), allow_pickle=False) as file:
@@ -179,7 +179,7 @@ def _load(folder: Path, problem: Problem) -> Run | None:
         metrics = Metrics(
             {name.removeprefix("metrics/"): parts[name] for name in parts if name.startswith("metrics/")}
         )
-        return Run(
+        return Repetition(
             metrics, policy_for(problem.domain, problem.network, parts["theta"]), float(parts["seconds"])
         )
     # What zip files complain with, depending on where the damage is.

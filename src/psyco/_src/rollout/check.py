@@ -53,12 +53,12 @@ def check_environment(
     rng = np.random.default_rng(seed)
     theta = rng.normal(0.0, 1.0, (EPISODES, network.size)).astype(np.float32)
     chunk = Chunk(theta, episode_seeds(episode_keys(key, 0, EPISODES)))
-    runner = Runner(Job(domain, network, compile_monitor([])))
+    runner, job = Runner(), Job(domain, network, compile_monitor([]))
     wanted = frozenset({"obs", "action", "reward", "terminated"})
     try:
-        first = runner.play(chunk, wanted)
+        first = runner.play(job, chunk, wanted)
         began = time.perf_counter()
-        again = runner.play(chunk, wanted)
+        again = runner.play(job, chunk, wanted)
         seconds = time.perf_counter() - began
     except EpisodeError as error:
         yield Check("episodes", False, f"{error}. Mend the environment: every episode has to reach its end")
@@ -66,10 +66,10 @@ def check_environment(
     yield Check("episodes", True, f"{EPISODES} episodes of random policies ended without an error or a NaN")
     yield _containment(domain, chunk.seeds[0], first.signals["action"][0], int(first.length[0]))
     yield _repetition("determinism", chunk, first, again, "the same environment object")
-    fresh = Runner(runner.job)
+    fresh = Runner()
     one = Chunk(theta[-1:], chunk.seeds[-1:])
     last = first._replace(signals={k: v[-1:] for k, v in first.signals.items()}, length=first.length[-1:])
-    yield _repetition("fresh start", one, last, fresh.play(one, wanted), "a new environment object")
+    yield _repetition("fresh start", one, last, fresh.play(job, one, wanted), "a new environment object")
     starts = first.signals["obs"][:, 0]
     if (starts == starts[0]).all():
         yield Check(

@@ -6,15 +6,13 @@ and changes nothing. Every node needs PSyCo and the environment installed.
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
-
-import cloudpickle
 
 from psyco._src.errors import PsycoError, RunError
 from psyco._src.rollout.episodes import Episodes
 from psyco._src.rollout.host import Backend, Chunk, Job, Runner
-from psyco._src.rollout.pool import in_processes
+from psyco._src.rollout.pool import Packed, Unpacker, in_processes, pack
 
 LOCAL = "local"
 
@@ -30,13 +28,14 @@ class _Cluster:
         self.ray, self.step_timeout = ray, step_timeout
         # Without end: a node may be lost at any time, and what fails by itself comes back as a value.
         self.task = ray.remote(max_retries=-1)(_episodes)
-        self._packed: tuple[Job | None, Any] = None, None
+        self._kept: tuple[Packed | None, Any] = None, None  # the last job, and where the cluster keeps it
 
     def __call__(self, job: Job, chunks: list[Chunk]) -> list[Episodes]:
         """Run all chunks; their episodes in the order of the chunks."""
-        if self._packed[0] is not job:
-            self._packed = job, self.ray.put(cloudpickle.dumps(job))
-        tasks = [self.task.remote(self._packed[1], chunk, self.step_timeout) for chunk in chunks]
+        packed = pack(job)
+        if self._kept[0] != packed:
+            self._kept = packed, self.ray.put(packed)
+        tasks = [self.task.remote(self._kept[1], chunk, self.step_timeout) for chunk in chunks]
         try:
             answers = self.ray.get(tasks)
         except BaseException:
@@ -63,12 +62,13 @@ def _connected(address: str) -> Any:
     return ray
 
 
-def _episodes(packed: bytes, chunk: Chunk, step_timeout: float | None) -> Episodes | PsycoError:
+def _episodes(packed: Packed, chunk: Chunk, step_timeout: float | None) -> Episodes | PsycoError:
     """What a task does."""
     try:
-        job, runner = _unpacked(packed)
+        runner, unpack = _station()
+        job = unpack(packed)
         if step_timeout is None:
-            return runner(chunk)
+            return runner(job, chunk)
         return in_processes(1, step_timeout)(job, [chunk])[0]
     except PsycoError as error:
         return error
@@ -76,8 +76,7 @@ def _episodes(packed: bytes, chunk: Chunk, step_timeout: float | None) -> Episod
         return RunError(f"a Ray worker failed: {type(error).__name__}: {error}")
 
 
-@lru_cache(maxsize=2)
-def _unpacked(packed: bytes) -> tuple[Job, Runner]:
-    """A Ray process serves many tasks; it keeps the environments of the last jobs."""
-    job = cloudpickle.loads(packed)
-    return job, Runner(job)
+@cache
+def _station() -> tuple[Runner, Unpacker]:
+    """A Ray process serves many tasks; it keeps its environments."""
+    return Runner(), Unpacker()

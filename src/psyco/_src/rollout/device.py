@@ -13,12 +13,8 @@ from jax import Array
 from jax.sharding import Mesh, PartitionSpec
 from numpy.typing import NDArray
 
-from psyco._src.domain.base import CompiledDomain, Domain, State
-from psyco._src.domain.gym_env import GymDomain
-from psyco._src.policy.file import Policy
-from psyco._src.policy.foreign import ForeignPolicy
-from psyco._src.policy.network import Network
-from psyco._src.rollout import host
+from psyco._src.domain.base import CompiledDomain, State
+from psyco._src.policy.actor import Actor
 from psyco._src.rollout.episodes import Episodes
 from psyco._src.rollout.trace import NEEDED, trace
 from psyco._src.spec.monitor import Monitor
@@ -29,7 +25,7 @@ class DeviceSampler:
     """The Sampler of compiled domains; equal samplers share their compiled code."""
 
     domain: CompiledDomain
-    network: Network | ForeignPolicy
+    network: Actor
     monitor: Monitor
     devices: tuple[Any, ...] = ()  # more than one: the batch is split over them
 
@@ -110,7 +106,7 @@ class _Moment(NamedTuple):
 
 def _run(
     domain: CompiledDomain,
-    network: Network | ForeignPolicy,
+    network: Actor,
     wanted: frozenset[str] | None,
     theta: Array,
     key: Array,
@@ -124,9 +120,6 @@ def _run(
     keys = _keys(key)
 
     def act(state: State, added: Array | None) -> Array:
-        if added is None:
-            return network.act(domain.actions, theta, domain.observe(state))
-        assert isinstance(network, Network), "the policies of others do not explore"
         return network.act(domain.actions, theta, domain.observe(state), added)
 
     def step(now: _Moment, chance: tuple[Any, Array | None]) -> tuple[_Moment, dict[str, Array]]:
@@ -164,30 +157,24 @@ def _signals(domain: CompiledDomain, now: _Moment, wanted: frozenset[str] | None
     return {name: value for name, value in every.items() if wanted is None or name in wanted}
 
 
-def record(domain: Domain, policy: Policy, key: Array) -> dict[str, NDArray[Any]]:
-    """All signals along one episode, arrays of length n+1 where n is the episode's own length."""
-    if isinstance(domain, GymDomain):
-        return host.record(domain, policy.network, policy.theta, key)
-    assert isinstance(domain, CompiledDomain)
-    path, length = _record(domain, policy.network, jnp.asarray(policy.theta), key)
-    return {name: np.asarray(value)[: int(length) + 1] for name, value in path.signals.items()}
-
-
 def record_batch(
-    domain: CompiledDomain, network: Network, wanted: frozenset[str], theta: Array, keys: Array
+    domain: CompiledDomain,
+    network: Actor,
+    wanted: frozenset[str] | None,
+    theta: Array,
+    keys: Array,
 ) -> tuple[dict[str, NDArray[Any]], NDArray[np.int32]]:
-    """The wanted signals `[B, n+1, ...]` along episodes of parameters `[B, D]`, and the lengths `[B]`."""
+    """The wanted signals (None: all) `[B, n+1, ...]` along episodes of parameters `[B, D]`, and the lengths `[B]`."""
     path, length = _record_batch(domain, network, wanted, theta, keys)
     return {name: np.asarray(value) for name, value in path.signals.items()}, np.asarray(length)
 
 
 @jax.jit(static_argnums=(0, 1, 2))
 def _record_batch(
-    domain: CompiledDomain, network: Network, wanted: frozenset[str], theta: Array, keys: Array
+    domain: CompiledDomain,
+    network: Actor,
+    wanted: frozenset[str] | None,
+    theta: Array,
+    keys: Array,
 ) -> tuple[_Path, Array]:
     return jax.vmap(lambda t, k: _run(domain, network, wanted, t, k))(theta, keys)
-
-
-@jax.jit(static_argnums=(0, 1))
-def _record(domain: CompiledDomain, network: Network, theta: Array, key: Array) -> tuple[_Path, Array]:
-    return _run(domain, network, None, theta, key)

@@ -10,8 +10,9 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from operator import add, length_hint
+from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -21,11 +22,10 @@ from numpy.typing import NDArray
 
 from psyco._src.domain.gym_env import INFO, Env, GymDomain, signal_values
 from psyco._src.errors import DomainError, EpisodeError, PsycoError
-from psyco._src.policy.foreign import ForeignPolicy
-from psyco._src.policy.network import Network
+from psyco._src.policy.actor import Actor
 from psyco._src.rollout.episodes import Episodes
 from psyco._src.rollout.trace import NEEDED, trace
-from psyco._src.spec.monitor import Monitor, compile_monitor
+from psyco._src.spec.monitor import Monitor
 
 SIDE_BY_SIDE = 64  # environments that one process steps at a time
 MEMORY = 2**28  # bytes that the recorded observations of such a batch may take
@@ -34,10 +34,10 @@ IDLE = -1  # what a worker's progress shows while no environment is at work
 
 
 class Job(NamedTuple):
-    """What a worker needs to know once."""
+    """What a worker needs to know once; its environments serve every job in the same domain."""
 
     domain: GymDomain
-    network: Network | ForeignPolicy
+    network: Actor
     monitor: Monitor
 
 
@@ -49,7 +49,7 @@ class Chunk(NamedTuple):
     std: NDArray[np.float32] | None = None  # [B, outputs] of the noise, for exploring episodes
 
 
-class Progress(Protocol):
+class Whereabouts(Protocol):
     """A place where a worker writes what it is about to do, for somebody who watches it: [seed, step, row]."""
 
     def __setitem__(self, index: int, value: int, /) -> None: ...
@@ -98,15 +98,14 @@ def episode_seeds(keys: Any) -> list[int]:
     return np.asarray(jax.random.key_data(keys))[..., -1].tolist()
 
 
+@cache
 def in_process() -> Backend:
-    """Run everything here, one chunk after the other."""
-    runner: Runner | None = None
+    """Run everything here, one chunk after the other; the environments are kept for the next job."""
+    runner, turn = Runner(), Lock()
 
     def run(job: Job, chunks: list[Chunk]) -> list[Episodes]:
-        nonlocal runner
-        if runner is None or runner.job is not job:
-            runner = Runner(job)
-        return [runner(chunk) for chunk in chunks]
+        with turn:
+            return [runner(job, chunk) for chunk in chunks]
 
     return run
 
@@ -115,16 +114,6 @@ def side_by_side(domain: GymDomain) -> int:
     """How many episodes one process plays at a time: what memory holds, and no more than pays off."""
     path = 4 * (domain.horizon + 1) * domain.observation_size
     return max(1, min(SIDE_BY_SIDE, MEMORY // path))
-
-
-def record(
-    domain: GymDomain, network: Network | ForeignPolicy, theta: NDArray[np.float32], key: Any
-) -> dict[str, NDArray[Any]]:
-    """All signals along one episode, arrays of length n+1 where n is the episode's own length."""
-    runner = Runner(Job(domain, network, compile_monitor([])))
-    played = runner.play(Chunk(theta[None], episode_seeds(key[None])), None)
-    runner.close()
-    return {name: values[0, : int(played.length[0]) + 1] for name, values in played.signals.items()}
 
 
 class Played(NamedTuple):
@@ -137,33 +126,32 @@ class Played(NamedTuple):
 
 
 class Runner:
-    """Plays the episodes of one job; it keeps its environments, since making one may take long."""
+    """Plays episodes; it keeps its environments until a job comes in another domain, since making one may take long."""
 
-    def __init__(self, job: Job, progress: Progress | None = None) -> None:
-        self.job = job
-        self.progress = progress
+    def __init__(self, whereabouts: Whereabouts | None = None) -> None:
+        self.whereabouts = whereabouts
+        self._domain: GymDomain | None = None  # that of the environments
         self._envs: list[Env] = []
 
-    def __call__(self, chunk: Chunk) -> Episodes:
+    def __call__(self, job: Job, chunk: Chunk) -> Episodes:
         """Episodes of parameters `[B, D]` with seeds `[B]`, judged."""
-        monitor = self.job.monitor
-        path = self.play(chunk, monitor.signals if chunk.std is None else monitor.signals | NEEDED)
-        end = np.arange(self.job.domain.horizon + 1) >= path.length[:, None]
+        monitor = job.monitor
+        path = self.play(job, chunk, monitor.signals if chunk.std is None else monitor.signals | NEEDED)
+        end = np.arange(job.domain.horizon + 1) >= path.length[:, None]
         satisfied, cost = monitor(path.signals, end=end)
         columns: list[Any] = [path.ret.astype(np.float32), cost.astype(np.float32), satisfied, path.length]
         if path.disturbance is not None:
             columns.append(trace(monitor, path.signals, path.length, path.disturbance, end))
         return Episodes(*columns)
 
-    def play(self, chunk: Chunk, wanted: frozenset[str] | None) -> Played:
+    def play(self, job: Job, chunk: Chunk, wanted: frozenset[str] | None) -> Played:
         """The wanted signals (None: all that are known) along the paths, and how they ended.
 
         After its end the last state of an episode repeats until the horizon, and nothing else does: an environment
         is never stepped beyond its end.
         """
-        domain, seeds = self.job.domain, chunk.seeds
-        while len(self._envs) < len(seeds):
-            self._envs.append(domain.make_env(limit=False))  # `t` counts
+        domain, seeds = job.domain, chunk.seeds
+        self._prepare(domain, len(seeds))
         observe = _observer(domain)
         recorder = _Recorder(domain, len(seeds), wanted)
         ret, length = np.zeros(len(seeds)), np.zeros(len(seeds), np.int32)
@@ -179,7 +167,7 @@ class Runner:
             outcomes = [reset() for reset in turn]
             raw, infos = zip(*outcomes, strict=True)
             obs = observe(raw)
-            act: Any = actor(self.job.network, domain, chunk.theta)  # only networks can be disturbed
+            act = job.network.crew(domain, chunk.theta)
             disturbance = _disturbance(chunk, domain.horizon)
             while len(rows):
                 actions = act(obs, raw) if disturbance is None else act(obs, raw, disturbance[rows, t])
@@ -208,8 +196,8 @@ class Runner:
         except Exception as error:  # whatever a stranger's code does, the user wants to know where
             at, problem = _diagnosis(error, turn, outcomes, len(rows), "step" if t else "reset")
             raise EpisodeError(domain.name, seeds[rows[at]], t, problem) from error
-        if self.progress is not None:
-            self.progress[0] = IDLE
+        if self.whereabouts is not None:
+            self.whereabouts[0] = IDLE
         signals = recorder.signals(t)
         for name in sorted(recorder.others & signals.keys()):
             if (bad := _not_a_number(signals[name])) is not None:
@@ -223,25 +211,33 @@ class Runner:
         while self._envs:
             self._envs.pop().close()
 
+    def _prepare(self, domain: GymDomain, count: int) -> None:
+        """At least so many environments of this domain."""
+        if self._domain is not domain:
+            self.close()
+            self._domain = domain
+        while len(self._envs) < count:
+            self._envs.append(domain.make_env(limit=False))  # `t` counts
+
     def _calls(self, seeds: list[int]) -> tuple[list[Callable[[], Any]], list[Any]]:
         """`reset` and `step` of each environment; somebody who watches sees them announced."""
         envs = self._envs[: len(seeds)]
         resets: list[Any] = [partial(env.reset, seed=seed) for env, seed in zip(envs, seeds, strict=True)]
         steps: list[Any] = [env.step for env in envs]
-        if self.progress is not None:
+        if self.whereabouts is not None:
             for row, seed in enumerate(seeds):
-                resets[row] = _announced(resets[row], self.progress, seed, row, first=0)
-                steps[row] = _announced(steps[row], self.progress, seed, row, first=1)
+                resets[row] = _announced(resets[row], self.whereabouts, seed, row, first=0)
+                steps[row] = _announced(steps[row], self.whereabouts, seed, row, first=1)
         return resets, steps
 
 
 def _announced(
-    call: Callable[..., Any], progress: Progress, seed: int, row: int, *, first: int
+    call: Callable[..., Any], whereabouts: Whereabouts, seed: int, row: int, *, first: int
 ) -> Callable[..., Any]:
     number = itertools.count(first)
 
     def announce(*action: Any) -> Any:
-        progress[0], progress[1], progress[2] = seed, next(number), row
+        whereabouts[0], whereabouts[1], whereabouts[2] = seed, next(number), row
         return call(*action)
 
     return announce
@@ -406,56 +402,3 @@ class _Recorder:
         except (TypeError, ValueError):
             return None
         return stacked if stacked.dtype.kind in "biuf" and stacked.ndim <= 3 else None
-
-
-# ---- policies -------------------------------------------------------------------------------------------------
-
-
-class Actor(Protocol):
-    """B policies at work."""
-
-    def __call__(self, flat: NDArray[np.float32], raw: Sequence[Any]) -> Sequence[Any]:
-        """From observations, flat `[B, size]` and as they came, to actions as `step` takes them."""
-
-    def take(self, rows: NDArray[np.intp]) -> Actor:
-        """The same for some of the policies."""
-
-
-def actor(network: Network | ForeignPolicy, domain: GymDomain, theta: NDArray[np.float32]) -> Actor:
-    """Policies with parameters `[B, D]`, ready to act in the environments of a domain."""
-    return _Networks(network, domain, theta) if isinstance(network, Network) else network.actor(domain)
-
-
-class _Networks:
-    """B networks evaluated in one go, with the bits that each would give alone."""
-
-    def __init__(self, network: Network, domain: GymDomain, theta: NDArray[np.float32]) -> None:
-        self.network, self.domain, self.theta = network, domain, theta
-        w1, w2, *biases = network.parts(theta)
-        self.w1, self.w2 = np.ascontiguousarray(w1), np.ascontiguousarray(w2.swapaxes(1, 2))
-        one = np.ones(1, np.float32)
-        self.b1: NDArray[np.float32] = biases[0][:, None] if biases else one
-        self.b2: NDArray[np.float32] = biases[1][:, None] if biases else one
-        self.shift, self.scale = np.array(network.shift, np.float32), np.array(network.scale, np.float32)
-
-    def take(self, rows: NDArray[np.intp]) -> _Networks:
-        return _Networks(self.network, self.domain, self.theta[rows])
-
-    def __call__(
-        self, flat: NDArray[np.float32], raw: Sequence[Any], disturbance: NDArray[np.float32] | None = None
-    ) -> Sequence[Any]:
-        actions, y = self.domain.actions, self.scores(flat)
-        if disturbance is not None:
-            y = y + disturbance
-        return self.domain.to_env(actions.decode(y if actions.ranked else np.tanh(y, out=y)))
-
-    def scores(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """`[B, outputs]`. A stacked matmul is one product per row, so a row does not see its neighbours."""
-        if len(self.scale):
-            x = (x - self.shift) / self.scale
-        hidden = np.matmul(x[:, None], self.w1)
-        hidden += self.b1
-        np.maximum(hidden, 0, out=hidden)
-        y = np.matmul(hidden, self.w2)
-        y += self.b2
-        return y[:, 0]

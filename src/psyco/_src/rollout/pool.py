@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from functools import cache
 from multiprocessing import connection, get_context
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 
@@ -42,7 +42,6 @@ class Pool:
     def __init__(self, processes: int, step_timeout: float | None) -> None:
         self.processes, self.step_timeout = processes, step_timeout
         self._workers: list[_Worker] = []
-        self._packed: tuple[Job | None, bytes] = None, b""
         atexit.register(self.close)
 
     @property
@@ -53,7 +52,7 @@ class Pool:
     def __call__(self, job: Job, chunks: list[Chunk]) -> list[Episodes]:
         """Run all chunks; their episodes in the order of the chunks."""
         try:
-            return self._run(job, self._pack(job), chunks)
+            return self._run(job, pack(job), chunks)
         except BaseException:
             self.close()  # others are still busy with what nobody waits for any more
             raise
@@ -63,7 +62,7 @@ class Pool:
         while self._workers:
             self._workers.pop().end()
 
-    def _run(self, job: Job, packed: bytes, chunks: list[Chunk]) -> list[Episodes]:
+    def _run(self, job: Job, packed: Packed, chunks: list[Chunk]) -> list[Episodes]:
         todo = deque(range(len(chunks)))
         deaths = [0] * len(chunks)
         done: dict[int, Episodes] = {}
@@ -95,16 +94,10 @@ class Pool:
                 for worker in busy.values():
                     hanging = worker.chunk is not None and worker.hangs(self.step_timeout)
                     if hanging:
-                        seed, step, _ = worker.progress
+                        seed, step, _ = worker.whereabouts
                         problem = f"no answer within the step timeout of {self.step_timeout:g} s"
                         raise EpisodeError(job.domain.name, seed, step, problem)
         return [done[number] for number in range(len(chunks))]
-
-    def _pack(self, job: Job) -> bytes:
-        """The job as bytes; functions that the user wrote in a script or a notebook travel by value."""
-        if self._packed[0] is not job:
-            self._packed = job, cloudpickle.dumps(job)
-        return self._packed[1]
 
 
 class _Worker:
@@ -112,21 +105,21 @@ class _Worker:
 
     def __init__(self) -> None:
         self.pipe, theirs = _spawn.Pipe()
-        self.progress = _spawn.RawArray("q", [IDLE, 0, 0])  # seed, step, row
-        self.process = _spawn.Process(target=_work, args=(theirs, self.progress), daemon=True)
+        self.whereabouts = _spawn.RawArray("q", [IDLE, 0, 0])  # seed, step, row
+        self.process = _spawn.Process(target=_work, args=(theirs, self.whereabouts), daemon=True)
         with _no_main(), _small():
             self.process.start()
         theirs.close()  # so that the death of the child is the end of the pipe
         self.chunk: int | None = None  # the number of the chunk it works on
-        self._job: bytes | None = None
+        self._has: Packed | None = None
         self._seen: tuple[list[int], float] = [], 0.0
 
-    def start(self, number: int, packed: bytes, chunks: list[Chunk]) -> None:
+    def start(self, number: int, packed: Packed, chunks: list[Chunk]) -> None:
         self.chunk = number
         self._seen = [], 0.0
         try:
-            self.pipe.send((None if packed is self._job else packed, chunks[number]))
-            self._job = packed
+            self.pipe.send((None if packed == self._has else packed, chunks[number]))
+            self._has = packed
         except OSError:
             pass  # it has died; waiting for its answer will show that
 
@@ -139,7 +132,7 @@ class _Worker:
 
     def hangs(self, timeout: float) -> bool:
         """Has it been at the same step for so many seconds?"""
-        now, place = time.monotonic(), list(self.progress)
+        now, place = time.monotonic(), list(self.whereabouts)
         if place != self._seen[0]:
             self._seen = place, now
         return place[0] != IDLE and now - self._seen[1] > timeout
@@ -152,10 +145,10 @@ class _Worker:
         return self.process.exitcode
 
 
-def _work(pipe: Any, progress: Any) -> None:
+def _work(pipe: Any, whereabouts: Any) -> None:
     """What a worker process does until its parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    runner: Runner | None = None
+    runner, unpack, job = Runner(whereabouts), Unpacker(), None
     while True:
         try:
             packed, chunk = pipe.recv()
@@ -163,17 +156,40 @@ def _work(pipe: Any, progress: Any) -> None:
             return
         try:
             if packed is not None:
-                if runner is not None:
-                    runner.close()
-                runner = Runner(cloudpickle.loads(packed), progress)
-            assert runner is not None
-            answer: Any = runner(chunk)
+                job = unpack(packed)
+            assert job is not None, "the first message brings a job"
+            answer: Any = runner(job, chunk)
         except PsycoError as error:
             answer = error
         except Exception as error:  # an environment that this process cannot import, for example
             answer = RunError(f"a worker process failed: {type(error).__name__}: {error}")
-        progress[0] = IDLE
+        whereabouts[0] = IDLE
         pipe.send(answer)
+
+
+class Packed(NamedTuple):
+    """A job as it travels."""
+
+    domain: bytes
+    rest: bytes  # what acts there, and what judges it
+
+
+def pack(job: Job) -> Packed:
+    """The job as bytes; its domain apart, since its environments outlive the job."""
+    return Packed(job.domain.packed, cloudpickle.dumps((job.network, job.monitor)))
+
+
+class Unpacker:
+    """The other end: a domain that comes again is the same object, so that its environments serve again."""
+
+    def __init__(self) -> None:
+        self._known: tuple[bytes, Any] = b"", None
+
+    def __call__(self, packed: Packed) -> Job:
+        """The job."""
+        if packed.domain != self._known[0]:
+            self._known = packed.domain, cloudpickle.loads(packed.domain)
+        return Job(self._known[1], *cloudpickle.loads(packed.rest))
 
 
 @contextmanager

@@ -19,18 +19,20 @@ from psyco._src.domain.gym_env import GymDomain
 from psyco._src.policy.network import Network
 from psyco._src.rollout.device import record_batch
 from psyco._src.rollout.episodes import episode_keys
+from psyco._src.rollout.execution import HERE, Execution
 from psyco._src.rollout.host import Chunk, HostSampler, Job, Runner, episode_seeds, side_by_side
 from psyco._src.spec.monitor import compile_monitor
 
 EPISODES = 32
 
 
-def scaled(network: Network, domain: Domain, key: Array) -> Network:
+def scaled(network: Network, domain: Domain, key: Array, execution: Execution = HERE) -> Network:
     """The network with the shift and scale that make the observations of random policies standard."""
     theta = jax.vmap(network.init)(episode_keys(jax.random.fold_in(key, 0), 0, EPISODES))
     keys = episode_keys(jax.random.fold_in(key, 1), 0, EPISODES)
     if isinstance(domain, GymDomain):
-        seen = _play(Job(domain, network, compile_monitor([])), np.asarray(theta), episode_seeds(keys))
+        job = Job(domain, network, compile_monitor([]))
+        seen = _play(job, np.asarray(theta), episode_seeds(keys), execution)
     else:
         assert isinstance(domain, CompiledDomain)
         signals, length = record_batch(domain, network, frozenset({"obs"}), theta, keys)
@@ -39,19 +41,20 @@ def scaled(network: Network, domain: Domain, key: Array) -> Network:
     return dataclasses.replace(network, shift=shift, scale=scale)
 
 
-def _play(job: Job, theta: NDArray[np.float32], seeds: list[int]) -> list[NDArray[np.float32]]:
+def _play(
+    job: Job, theta: NDArray[np.float32], seeds: list[int], execution: Execution
+) -> list[NDArray[np.float32]]:
     """The observations of each episode, `[n, inputs]`."""
-    workers = job.domain.workers
-    if workers.step_timeout is not None:
+    if execution.step_timeout is not None:
         # Observations stay in the worker; but a step that hangs does so there first, where it can be ended.
         from psyco._src.rollout.pool import in_processes
 
-        pool = in_processes(workers.processes, workers.step_timeout)
-        HostSampler(job, pool, workers.processes).run(theta, seeds)
-    runner, size = Runner(job), side_by_side(job.domain)
+        pool = in_processes(execution.workers, execution.step_timeout)
+        HostSampler(job, pool, execution.workers).run(theta, seeds)
+    runner, size = Runner(), side_by_side(job.domain)
     seen: list[NDArray[np.float32]] = []
     for i in range(0, len(seeds), size):
-        played = runner.play(Chunk(theta[i : i + size], seeds[i : i + size]), frozenset({"obs"}))
+        played = runner.play(job, Chunk(theta[i : i + size], seeds[i : i + size]), frozenset({"obs"}))
         seen += _until_end(played.signals["obs"], played.length)
     runner.close()
     return seen

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from psyco._src.run.config import Config
-from psyco._src.run.folder import Record
+from psyco._src.run.folder import Run
 
 ABSENT = "–"
 
@@ -19,15 +19,16 @@ def flat_config(config: Config) -> dict[str, Any]:
         "domain": {"name": config.domain, **config.parameters},
         "learner": learner,
         "settings": settings,
-        "execution": config.execution,
     }
     flat = {f"{table}.{key}": value for table, values in tables.items() for key, value in values.items()}
     return {"requirement": config.requirement.strip(), **flat}
 
 
-def config_differences(records: list[Record]) -> dict[str, list[Any]]:
-    """For every key on which the runs differ, the value that each has."""
-    configs = [flat_config(record.config) if record.config else {} for record in records]
+def config_differences(runs: list[Run]) -> dict[str, list[Any]] | None:
+    """For every key on which the runs differ, the value that each has; None if one of them can't be read."""
+    configs = [flat_config(run.config) for run in runs if run.config is not None]
+    if len(configs) < len(runs):
+        return None
     keys = dict.fromkeys(key for config in configs for key in config)
     values = {key: [config.get(key, ABSENT) for config in configs] for key in keys}
     return {key: row for key, row in values.items() if any(value != row[0] for value in row)}

@@ -4,44 +4,41 @@
     [domain]      name, and its parameters
     [learner]     name, and its hyperparameters
     [settings]    episodes, seed, ...: the fields of `Settings`
-    [execution]   devices, ...: how it is computed, which does not change the outcome
     [tracking]    to = ["tensorboard"]
 
-A file by hand needs no more than a domain and a requirement.
+A file by hand needs no more than a domain and a requirement. It is data: reading it makes no domain and imports
+nothing that it names. How a run is computed (workers, a cluster) is no part of it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
-from psyco._src.domain.base import parameters
-from psyco._src.domain.catalogue import make, remake
+from psyco._src.domain.catalogue import KINDS, Description, describe
 from psyco._src.errors import PsycoError, RunError, suggest
 from psyco._src.learn.learners import LEARNERS, learner_options
 from psyco._src.run import durable
 from psyco._src.run.tracking import TRACKERS
 from psyco._src.spec.parse import parse
-from psyco._src.synthesis.problem import Problem, Settings, prepare
+from psyco._src.synthesis.settings import Settings
+
+if TYPE_CHECKING:
+    from psyco._src.synthesis.problem import Problem
 
 HEADER = "# The configuration of a PSyCo run; `psyco synthesize --config FILE` repeats it.\n"
 SEAL = "# sha256 "  # of the lines above it: tells a damaged file from an intact one
 
 SETTINGS = {f.name: f for f in dataclasses.fields(Settings) if f.name not in ("learner", "options")}
-EXECUTION = {
-    name: parameter.default
-    for name, parameter in inspect.signature(prepare).parameters.items()
-    if parameter.kind is parameter.KEYWORD_ONLY
-}
-KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+TABLES = ("requirement", "domain", "learner", "settings", "tracking")
+FORMER = ("execution",)  # a table that earlier versions wrote; what it says is not taken from a file any more
 
 
 @dataclass(frozen=True)
@@ -52,22 +49,20 @@ class Config:
     requirement: str
     parameters: dict[str, Any] = field(default_factory=dict)
     settings: Settings = field(default_factory=Settings)
-    execution: dict[str, Any] = field(default_factory=dict)
     tracking: tuple[str, ...] = ()
 
-    def prepare(self) -> Problem:
-        """Check everything that can be checked before the first episode."""
-        domain = make(self.domain, **self.parameters)
-        return prepare(domain, parse(self.requirement), self.settings, **self.execution)
+    @property
+    def description(self) -> Description:
+        """The domain, as data."""
+        return Description(self.domain, self.parameters)
 
     def complete(self, problem: Problem) -> Config:
         """The same with every default written out, so that later versions with other defaults repeat it."""
         options = {name: getattr(problem.learner, name) for name in learner_options(self.settings.learner)}
         return dataclasses.replace(
             self,
-            parameters=parameters(problem.domain),
+            parameters=dict(describe(problem.domain).parameters),
             settings=dataclasses.replace(self.settings, options=options),
-            execution=_without_none(EXECUTION | self.execution),
         )
 
     @property
@@ -79,14 +74,13 @@ class Config:
         return durable.digest(json.dumps(what, sort_keys=True, default=str).encode())
 
     def to_toml(self) -> str:
-        """The file."""
+        """The configuration as text, sealed: `is_sealed` tells whether somebody has changed it since."""
         settings = {name: getattr(self.settings, name) for name in SETTINGS}
         tables = {
             "requirement": self.requirement,
             "domain": {"name": self.domain, **self.parameters},
             "learner": {"name": self.settings.learner, **self.settings.options},
             "settings": settings,
-            "execution": self.execution,
             "tracking": {"to": list(self.tracking)},
         }
         try:
@@ -125,11 +119,10 @@ def read_config(text: str, source: str) -> Config:
 
 
 def _read(content: dict[str, Any]) -> Config:
-    _check_keys("", content, ["requirement", "domain", "learner", "settings", "execution", "tracking"])
+    _check_keys("", [key for key in content if key not in FORMER], TABLES)
     domain = _table(content, "domain")
     learner = _table(content, "learner")
     settings = _table(content, "settings")
-    execution = _table(content, "execution")
     tracking = _table(content, "tracking")
     for table, values in {"requirement": content, "domain.name": domain}.items():
         name = table.rpartition(".")[2]
@@ -137,8 +130,6 @@ def _read(content: dict[str, Any]) -> Config:
             raise RunError(f"{table} = {values.get(name, '(missing)')!r} is not allowed: it must be text")
     parse(content["requirement"])
     parameters = {name: _frozen(value) for name, value in domain.items() if name != "name"}
-    made = remake(domain["name"], **parameters)  # unknown parameters and bad values are named there
-    _check_types("domain", parameters, _defaults(made))
 
     name = learner.pop("name", Settings().learner)
     _check_choice("learner.name", name, LEARNERS)
@@ -146,10 +137,8 @@ def _read(content: dict[str, Any]) -> Config:
     _check_keys("learner.", learner, known)
     _check_types("learner", learner, known)
 
-    _check_keys("settings.", settings, SETTINGS, homes={"learner": known, "execution": EXECUTION})
+    _check_keys("settings.", settings, SETTINGS, homes={"learner": known})
     _check_types("settings", settings, {f.name: f.default for f in SETTINGS.values()})
-    _check_keys("execution.", execution, EXECUTION)
-    _check_types("execution", execution, EXECUTION)
     _check_keys("tracking.", tracking, ["to"])
     trackers = tracking.get("to", [])
     if not isinstance(trackers, list):
@@ -163,7 +152,6 @@ def _read(content: dict[str, Any]) -> Config:
         requirement=content["requirement"],
         parameters=parameters,
         settings=Settings(learner=name, options=options, **settings),
-        execution=execution,
         tracking=tuple(trackers),
     )
 
@@ -198,10 +186,6 @@ def _check_types(table: str, given: Mapping[str, Any], defaults: Mapping[str, An
         fits = type(value) in ((int, float) if kind is float else (kind,))
         if kind in KINDS and not fits:
             raise RunError(f"{table}.{key} = {value!r} is not allowed: it must be {KINDS[kind]}")
-
-
-def _defaults(domain: Any) -> dict[str, Any]:
-    return {f.name: f.default for f in dataclasses.fields(domain) if f.init}
 
 
 def _frozen(value: Any) -> Any:

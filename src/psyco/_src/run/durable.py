@@ -43,11 +43,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def failed(path: Path, error: OSError) -> RunError:
-    """What to say when a file of a run can't be written."""
-    return RunError(
-        f"cannot write {path}: {error.strerror or error}; what was saved before is intact. "
-        f"Make room or mend it, then go on with `psyco resume`"
+    """What to say when a file can't be written; a run can go on later."""
+    problem = f"cannot write {path}: {error.strerror or error}; what was there before is intact"
+    of_a_run = path.suffix in (".toml", ".props", ".csv", ".safetensors", ".json", ".ckpt") and any(
+        (folder / "config.toml").exists() for folder in (path.parent, path.parent.parent)
     )
+    return RunError(problem + ". Make room or mend it, then go on with `psyco resume`" * of_a_run)
 
 
 def digest(data: bytes) -> str:

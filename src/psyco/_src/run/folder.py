@@ -6,10 +6,12 @@
     checkpoints/         where learning stood, the newest few
     policy.safetensors   the outcome,
     certificate.json     and what was shown about it
+    episodes.json        a few episodes of that policy, to be looked at
     run.json             when, with which versions, on what machine; in the end the checksums of the outcome
     run.log              what happened
 
-Reading never fails on a folder that something happened to: what is wrong is collected in `Record.problems`.
+Reading never fails on a folder that something happened to: what is wrong is collected in `Run.problems`. And it is
+reading only: no environment is made, nothing that a file names is imported, nothing is connected to.
 """
 
 from __future__ import annotations
@@ -19,13 +21,16 @@ import io
 import json
 import os
 import platform
+import shlex
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from html import escape
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from psyco._src.certify.certificate import Certificate
+from psyco._src.domain.catalogue import needed_code
 from psyco._src.errors import RunError
 from psyco._src.learn.metrics import Metrics
 from psyco._src.policy.file import Policy, load_policy
@@ -33,16 +38,15 @@ from psyco._src.run import durable
 from psyco._src.run.checkpoint import FOLDER as CHECKPOINTS
 from psyco._src.run.config import Config, is_sealed, read_config
 from psyco._src.run.lock import is_locked
-from psyco.version import __version__
 
 CONFIG, REQUIREMENT, METRICS = "config.toml", "requirement.props", "metrics.csv"
-POLICY, CERTIFICATE = "policy.safetensors", "certificate.json"
+POLICY, CERTIFICATE, EPISODES = "policy.safetensors", "certificate.json", "episodes.json"
 ABOUT, LOG = "run.json", "run.log"
-OUTCOME = (POLICY, CERTIFICATE, METRICS)
-FILES = (CONFIG, REQUIREMENT, METRICS, POLICY, CERTIFICATE, ABOUT, LOG)
+OUTCOME = (POLICY, CERTIFICATE, EPISODES, METRICS)
+FILES = (CONFIG, REQUIREMENT, METRICS, POLICY, CERTIFICATE, EPISODES, ABOUT, LOG)
+DERIVED = ("report.html", "trajectory.png", "trajectory.gif")  # what other commands make of it
 
 FORMAT = "psyco-run-1"
-PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "optax", "gymnasium")  # whose versions may change a result
 
 
 # ---- run.json -----------------------------------------------------------------------------------------------
@@ -56,6 +60,9 @@ class About:
     versions: dict[str, str]
     machine: dict[str, Any]
     outcome: dict[str, str]  # SHA-256 of the files of a finished run; empty before
+    remark: str = ""  # of a finished run without a certificate: what stood in its way
+    # Its shape and scaling, so that a run that goes on need not find them again.
+    network: dict[str, Any] | None = None
 
     def save(self, folder: Path) -> None:
         """Write run.json."""
@@ -79,17 +86,6 @@ def load_about(folder: Path) -> About:
         raise RunError(f"{path} is missing") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(f"{path} is damaged: {error}") from None
-
-
-def versions() -> dict[str, str]:
-    """Of everything that may change a result."""
-    found = {"psyco": __version__, "python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def machine() -> dict[str, Any]:
@@ -119,17 +115,43 @@ def _canonical(content: dict[str, Any]) -> bytes:
 State = Literal["finished", "running", "stopped", "damaged"]
 
 
-@dataclass(frozen=True)
-class Record:
-    """A run as it stands in its folder."""
+@dataclass(frozen=True, repr=False)
+class Run:
+    """A run as it stands in its folder.
+
+    `state` is "finished", "running", "stopped" or "damaged"; `certificate` is None before the run has finished, and
+    `problems` says what is not as the run wrote it.
+    """
 
     folder: Path
     config: Config | None
     about: About | None
     metrics: Metrics
-    certificate: dict[str, Any] | None
+    certificate: Certificate | None
     state: State
     problems: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        verdict = f", {self.certificate.verdict.name}" if self.certificate else ""
+        domain = self.config.domain if self.config else "unknown domain"
+        return f"<Run {self.folder}: {domain}, {self.state}{verdict}, {self.episodes:,} episodes>"
+
+    def _repr_html_(self) -> str:
+        from psyco._src.certify.html import certificate_html
+
+        return f"<p>{escape(repr(self)[1:-1])}</p>" + (
+            certificate_html(self.certificate) if self.certificate else ""
+        )
+
+    @property
+    def remark(self) -> str:
+        """What stood in the way of a certificate and what would help; empty if there is one."""
+        return self.about.remark if self.about else ""
+
+    @property
+    def policy(self) -> Policy:
+        """The policy that the run ended with."""
+        return load_policy(_policy_file(self))
 
     @property
     def episodes(self) -> int:
@@ -160,7 +182,7 @@ def find_runs(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_dir() and is_run(path))
 
 
-def read_run(folder: Path) -> Record:
+def read_run(folder: Path) -> Run:
     """Read a run, also one that is still going on or that something happened to."""
     if not is_run(folder):
         raise RunError(f"{folder} is not a run folder: it has no {CONFIG}")
@@ -189,14 +211,14 @@ def read_run(folder: Path) -> Record:
             problems.append(str(error))
     finished = about is not None and bool(about.outcome) and not running
     if finished:
-        problems += damaged_outcome(folder, about)
+        problems += damaged_outcome(folder, about, config)
     if about is not None and not about.outcome:
         certificate = None  # of a shorter run, or not sealed yet: `psyco resume` makes it again
     state: State = "running" if running else "damaged" if problems else "finished" if finished else "stopped"
-    return Record(folder, config, about, metrics, certificate, state, tuple(dict.fromkeys(problems)))
+    return Run(folder, config, about, metrics, certificate, state, tuple(dict.fromkeys(problems)))
 
 
-def damaged_outcome(folder: Path, about: About | None) -> list[str]:
+def damaged_outcome(folder: Path, about: About | None, config: Config | None) -> list[str]:
     """Which files of a finished run are not what the run wrote."""
     problems = []
     for name, checksum in about.outcome.items() if about else ():
@@ -204,10 +226,12 @@ def damaged_outcome(folder: Path, about: About | None) -> list[str]:
             if durable.digest((folder / name).read_bytes()) != checksum:
                 problems.append(
                     f"{folder / name} is not what the run wrote (its checksum is wrong); "
-                    f"`psyco resume {folder}` makes it again"
+                    f"`{resume_hint(folder, config)}` makes it again"
                 )
         except OSError as error:
-            problems.append(f"{folder / name}: {error.strerror}; `psyco resume {folder}` makes it again")
+            problems.append(
+                f"{folder / name}: {error.strerror}; `{resume_hint(folder, config)}` makes it again"
+            )
     return problems
 
 
@@ -231,9 +255,11 @@ def load_metrics(path: Path) -> Metrics:
         columns = dict(zip(names, zip(*body, strict=True), strict=True)) if body else dict.fromkeys(names, ())
         return Metrics(
             {
-                name: np.array(cells)
+                name: np.array(cells, dtype=str)
                 if name == "verdict"
-                else np.array([float(cell) if cell else np.nan for cell in cells])
+                else np.array([int(cell) for cell in cells], np.int64)
+                if name in ("generation", "episodes")
+                else np.array([float(cell) if cell else np.nan for cell in cells], float)
                 for name, cells in columns.items()
             }
         )
@@ -241,32 +267,38 @@ def load_metrics(path: Path) -> Metrics:
         raise RunError(f"{path} is damaged: {error}") from None
 
 
-def load_certificate(path: Path) -> dict[str, Any]:
-    """Read a certificate as plain data."""
+def load_certificate(path: Path) -> Certificate:
+    """Read a certificate; that it is what the run wrote is for `damaged_outcome` to say."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
         raise RunError(f"{path} is damaged: {error}") from None
-    if not isinstance(content, dict) or "verdict" not in content:
-        raise RunError(f"{path} is damaged: it is not a certificate")
-    findings = content.get("findings") or []
-    if not isinstance(findings, list) or not all(isinstance(finding, dict) for finding in findings):
-        raise RunError(f"{path} is damaged: its findings are not those of a certificate")
-    return content
+    return Certificate.from_json(text, origin=str(path), strict=False)
 
 
-def find_policy(path: Path) -> tuple[Policy, str | None]:
-    """The policy of a file or a run folder, and the requirement that a run was made for."""
-    if not path.is_dir():
-        return load_policy(path), None
-    if not is_run(path):
-        raise RunError(f"{path} is not a run folder: it has no {CONFIG}")
-    if not (path / POLICY).exists():
-        raise RunError(
-            f"{path} holds no policy yet: the run has not finished; go on with: psyco resume {path}"
-        )
-    record = read_run(path)
-    for problem in record.problems:
-        if POLICY in problem or record.config is None:
+def load_episodes(run: Run) -> dict[str, Any] | None:
+    """The episodes that the run kept, for pages to play; None if there are none or if they can't be read."""
+    try:
+        content = json.loads((run.folder / EPISODES).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _policy_file(run: Run) -> Path:
+    path = run.folder / POLICY
+    if not path.exists():
+        hint = resume_hint(run.folder, run.config)
+        raise RunError(f"{run.folder} holds no policy yet: the run has not finished; go on with: {hint}")
+    for problem in run.problems:
+        if POLICY in problem:
             raise RunError(problem)
-    return load_policy(path / POLICY), record.config.requirement if record.config else None
+    return path
+
+
+def resume_hint(folder: Path, config: Config | None, *options: str) -> str:
+    """The command that goes on with a run, as a shell takes it."""
+    named = needed_code(config.description) if config else []
+    return " ".join(
+        ["psyco resume", shlex.quote(str(folder)), *options, *(f"--trust {shlex.quote(n)}" for n in named)]
+    )

@@ -8,30 +8,35 @@ it, and whatever was appended later is dropped when a run goes on from there.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
+import json
 import logging
 import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from psyco._src.certify.certificate import Certificate
+from psyco._src.domain.base import Domain
+from psyco._src.domain.catalogue import Description, describe, remake
+from psyco._src.domain.trust import NOBODY
 from psyco._src.errors import EpisodeError, RunError
-from psyco._src.learn.metrics import Metrics
 from psyco._src.policy.file import Policy
+from psyco._src.policy.network import Network
+from psyco._src.rollout.execution import HERE, Execution
 from psyco._src.run import checkpoint as checkpoints
 from psyco._src.run import durable
-from psyco._src.run.checkpoint import Checkpoint, checkpoint_files, load_checkpoint, save_checkpoint
+from psyco._src.run.checkpoint import Checkpoint, checkpoint_files, load_checkpoint
 from psyco._src.run.config import Config, is_sealed, read_config
 from psyco._src.run.folder import (
     CERTIFICATE,
     CONFIG,
+    DERIVED,
+    EPISODES,
     FILES,
     LOG,
     METRICS,
@@ -43,16 +48,20 @@ from psyco._src.run.folder import (
     is_run,
     load_about,
     machine,
-    versions,
+    read_run,
+    resume_hint,
 )
+from psyco._src.run.keeper import CHECKPOINT_EVERY, Keeper
 from psyco._src.run.lock import LOCK, lock
+from psyco._src.run.samples import sample_episodes, sampling
 from psyco._src.run.tracking import RunName, track
-from psyco._src.synthesis.problem import Problem, Snapshot, beginning, certified, deployed, learn
+from psyco._src.spec.parse import parse
+from psyco._src.synthesis.loop import Position, Sink, beginning, learn
+from psyco._src.synthesis.problem import Problem, prepare
+from psyco._src.synthesis.selection import Certified, certified, remark
+from psyco._src.versions import versions
 
 logger = logging.getLogger(__name__)
-
-CHECKPOINT_EVERY = 2.0  # seconds
-CHECKPOINT_SHARE = 0.01  # of the time, at most
 
 
 @dataclass(frozen=True)
@@ -63,17 +72,38 @@ class Session:
     config: Config
     problem: Problem
     about: About
-    start: Snapshot | None  # where to go on; None: at the beginning
+    start: Position | None  # where to go on; None: at the beginning
     metrics_size: int = 0  # bytes of metrics.csv that belong to `start`
-    finished: bool = False  # there is nothing left to do
 
 
-class Outcome(NamedTuple):
-    """What a run ended with."""
+def build(
+    config: Config,
+    *,
+    domain: Domain | None = None,
+    execution: Execution = HERE,
+    trust: Collection[str] = NOBODY,
+    network: Network | None = None,
+) -> Problem:
+    """The one place where a description becomes a run: its domain is made, and everything checked.
 
-    policy: Policy
-    certificate: Certificate
-    snapshot: Snapshot  # the last; its metrics are empty if nothing was left to learn
+    Args:
+        config: what is to be run.
+        domain: the domain, if somebody has made it already.
+        execution: where episodes are made.
+        trust: the code that the configuration may name.
+        network: that of a run which goes on.
+    """
+    if domain is None:
+        domain = remake(config.description, trust)
+    elif _plain(describe(domain)) != _plain(config.description):
+        raise RunError(
+            f"this is another domain than the run's own: {describe(domain)} instead of {config.description}"
+        )
+    return prepare(domain, parse(config.requirement), config.settings, execution, network=network)
+
+
+def _plain(description: Description) -> str:
+    return json.dumps(description, sort_keys=True, default=str)
 
 
 def default_folder(domain: str, parent: Path = Path("runs")) -> Path:
@@ -88,10 +118,9 @@ def default_folder(domain: str, parent: Path = Path("runs")) -> Path:
 
 @contextmanager
 def start_run(
-    folder: Path, config: Config, *, problem: Problem | None = None, overwrite: bool = False
+    folder: Path, config: Config, problem: Problem, *, overwrite: bool = False
 ) -> Iterator[Session]:
     """Write down what will be run, before it runs; a folder that holds a run already is refused."""
-    problem = problem or config.prepare()
     config = config.complete(problem)
     text = config.to_toml()
     _check_free(folder, overwrite)
@@ -101,12 +130,13 @@ def start_run(
         raise RunError(f"cannot make the folder {folder}: {error.strerror}") from None
     with lock(folder):
         _check_free(folder, overwrite)  # another process may have been faster
-        for name in FILES:
+        for name in (*FILES, *DERIVED):
             (folder / name).unlink(missing_ok=True)
-        shutil.rmtree(folder / checkpoints.FOLDER, ignore_errors=True)
+        for name in (checkpoints.FOLDER, "tensorboard", "wandb"):
+            shutil.rmtree(folder / name, ignore_errors=True)
         durable.write(folder / CONFIG, text.encode())
         durable.write(folder / REQUIREMENT, _requirement(config))
-        about = About(_now(), versions(), machine(), {})
+        about = About(_now(), versions(), machine(), {}, network=dataclasses.asdict(problem.network))
         with _log(folder):
             logger.info(
                 "started: %s, %d episodes, seed %d",
@@ -118,171 +148,105 @@ def start_run(
 
 
 @contextmanager
-def resume_run(folder: Path, *, episodes: str | None = None) -> Iterator[Session]:
-    """Find the newest state that is intact and go on from there.
+def resume_run(
+    folder: Path,
+    *,
+    episodes: str | None = None,
+    domain: Domain | None = None,
+    execution: Execution = HERE,
+    trust: Collection[str] = NOBODY,
+) -> Iterator[Session | None]:
+    """Find the newest state that is intact and go on from there; None if the run has finished.
 
     Args:
         folder: of the run.
         episodes: another total, `"100000"`, or so many more, `"+40000"`.
+        domain: the run's domain, if somebody has made it already.
+        execution: where episodes are made.
+        trust: the code that the run may name.
     """
     if not is_run(folder):
         raise RunError(f"{folder} is not a run folder: it has no {CONFIG}")
     with lock(folder), _log(folder):
         found = list(_intact_checkpoints(folder))
         config = _find_config(folder, found)
-        problem = config.prepare()
         about = _find_about(folder, found)
-        if episodes is not None:
-            done = (
-                max((c.about.generation for c in found), default=0) * problem.learner.episodes_per_generation
-            )
-            longer = _total(episodes, config, config.settings.episodes if about.outcome else done, folder)
-            if longer != config.settings.episodes:
-                if about.outcome:
-                    logger.warning(
-                        "this run was certified before; its new certificate does not count that look"
-                    )
-                about = dataclasses.replace(about, outcome={})
-                config = dataclasses.replace(
-                    config, settings=dataclasses.replace(config.settings, episodes=longer)
-                )
-                problem = config.prepare()
-        broken = damaged_outcome(folder, about)
+        total = config.settings.episodes if episodes is None else _total(episodes, config)
+        longer = total != config.settings.episodes
+        broken = damaged_outcome(folder, about, config)
         for problem_found in broken:
             logger.warning("%s", problem_found)
-        if about.outcome and not broken:
-            yield Session(folder, config, problem, about, None, finished=True)
+        if about.outcome and not longer and not broken:
+            yield None
             return
-        about = dataclasses.replace(about, outcome={})
+        certified_before = bool(about.outcome)
+        least = config.settings.episodes if about.outcome else 0
+        config = dataclasses.replace(config, settings=dataclasses.replace(config.settings, episodes=total))
+        problem = build(config, domain=domain, execution=execution, trust=trust, network=_network(about))
+        done = max((c.about.generation for c in found), default=0) * problem.learner.episodes_per_generation
+        if longer and total < max(least, done):
+            raise RunError(
+                f"{folder} has {max(least, done):,} episodes already; give a larger total than that, "
+                f"or +{episodes} for so many more"
+            )
+        if certified_before and longer:
+            logger.warning("this run was certified before; its new certificate does not count that look")
+        about = dataclasses.replace(about, outcome={}, remark="", network=dataclasses.asdict(problem.network))
         about.save(folder)
         for name, content in {CONFIG: config.to_toml().encode(), REQUIREMENT: _requirement(config)}.items():
             _mend(folder / name, content)
         start, size = _choose(folder, config, problem, found)
-        done = start.generation if start else 0
-        logger.info("resumed after %d of %d generations", done, problem.generations)
+        logger.info(
+            "resumed after %d of %d generations", start.generation if start else 0, problem.generations
+        )
         yield Session(folder, config, problem, about, start, size)
 
 
 def execute(
-    session: Session,
-    *,
-    on_segment: Callable[[Problem, Snapshot], None] = lambda problem, snapshot: None,
-    checkpoint_every: float = CHECKPOINT_EVERY,
-) -> Outcome:
+    session: Session, *, sinks: Sequence[Sink] = (), checkpoint_every: float = CHECKPOINT_EVERY
+) -> Certified:
     """Learn what is left to learn, verify, and keep everything; an interruption keeps where learning stood."""
     folder, problem = session.folder, session.problem
     session.about.save(folder)
-    snapshot = session.start
     with (
-        _Keeper(session, checkpoint_every) as keeper,
+        Keeper(folder, _same(session), session.metrics_size, checkpoint_every) as keeper,
         track(session.config.tracking, _run_name(session)) as tracking,
     ):
-        try:
-            for snapshot in learn(problem, session.start):
-                keeper.keep(snapshot)
-                tracking.log(snapshot.metrics)
-                on_segment(problem, snapshot)
-            assert snapshot is not None, "a run has at least one generation"
-            keeper.save()
-            policy, certificate = certified(problem, snapshot.state, issued=_issued(session))
-        except EpisodeError as error:
-            if snapshot is not None:
-                error.policy = deployed(problem, snapshot.state)
-                durable.write(folder / POLICY, error.policy.to_bytes())
-            raise
-        durable.write(folder / POLICY, policy.to_bytes())
-        durable.write(folder / CERTIFICATE, certificate.to_json().encode())
-        outcome = {name: durable.digest((folder / name).read_bytes()) for name in OUTCOME}
-        dataclasses.replace(session.about, outcome=outcome).save(folder)
-        tracking.finish(certificate)
-        logger.info("finished: %s, return %s", certificate.verdict.name, certificate.mean_return)
-    return Outcome(policy, certificate, snapshot)
+        own = [
+            Sink(keeper.rows, keeper.reached, keeper.stopped),
+            Sink(rows=tracking.rows),
+            sampling(folder / EPISODES),
+        ]
+        at = learn(problem, [*own, *sinks], session.start)
+        keeper.save()
+        done = certified(problem, at, [*own, *sinks], issued=_issued(session))
+        durable.write(folder / POLICY, done.policy.to_bytes())
+        durable.write(folder / CERTIFICATE, done.certificate.to_json().encode())
+        _keep_samples(problem, done.policy, folder / EPISODES)
+        files = [folder / name for name in OUTCOME if (folder / name).exists()]
+        outcome = {path.name: durable.digest(path.read_bytes()) for path in files}
+        why = remark(done.certificate, done.candidate)
+        dataclasses.replace(session.about, outcome=outcome, remark=why).save(folder)
+        tracking.finish(done.certificate)
+        logger.info("finished: %s, return %s", done.certificate.verdict.name, done.certificate.mean_return)
+    return done
 
 
-class _Keeper:
-    """Appends metrics, and writes a checkpoint now and then; as a context it saves the last state when it is left."""
-
-    def __init__(self, session: Session, every: float) -> None:
-        self.session, self.every = session, every
-        path, size = session.folder / METRICS, session.metrics_size
-        try:
-            (session.folder / checkpoints.FOLDER).mkdir(exist_ok=True)
-            self.file = path.open("r+b" if path.exists() else "w+b", buffering=0)
-            self.digest = hashlib.sha256(self.file.read(size))
-            self.file.truncate(size)
-        except OSError as error:
-            raise durable.failed(path, error) from None
-        self.size = size
-        config = session.config
-        self.same: dict[str, Any] = {  # what every checkpoint of this run says
-            "identity": config.identity,
-            "config": config.to_toml(),
-            "created": session.about.created,
-        }
-        self.pending: checkpoints.About | None = None
-        self.snapshot: Snapshot | None = None
-        self.due = time.monotonic() + every
-
-    def __enter__(self) -> _Keeper:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        try:
-            self.save()
-        except RunError:
-            if kind is None:  # else it was a last attempt, which must not hide the error that brought us here
-                raise
-        finally:
-            self.file.close()
-
-    def keep(self, snapshot: Snapshot) -> None:
-        """Append the rows of a segment; save if it is time."""
-        data = snapshot.metrics.to_csv(header=self.size == 0).encode()
-        try:
-            self.file.seek(self.size)
-            view = memoryview(data)
-            while view:
-                view = view[self.file.write(view) :]
-        except OSError as error:
-            raise durable.failed(self.session.folder / METRICS, error) from None
-        self.digest.update(data)
-        self.size += len(data)
-        if _is_whole(self.session.problem, snapshot):
-            self.snapshot = snapshot
-            self.pending = checkpoints.About(
-                generation=snapshot.generation,
-                metrics_size=self.size,
-                metrics_digest=self.digest.hexdigest(),
-                **self.same,
-            )
-        if time.monotonic() >= self.due:
-            self.save()
-
-    def save(self) -> None:
-        """Write a checkpoint of the last whole segment, unless it is there already."""
-        if self.pending is None or self.snapshot is None:
-            return
-        began = time.monotonic()
-        try:
-            durable.sync(self.file.fileno())
-        except OSError as error:
-            raise durable.failed(self.session.folder / METRICS, error) from None
-        save_checkpoint(self.session.folder, self.pending, self.snapshot._replace(metrics=None))  # type: ignore[arg-type]
-        logger.debug("checkpoint after %d generations", self.pending.generation)
-        self.pending = None
-        now = time.monotonic()
-        # Where the disk is slow, save less often, so that saving takes no more than its share of the time.
-        self.due = now + max(self.every, (now - began) / CHECKPOINT_SHARE) if self.every else now
+def _same(session: Session) -> dict[str, Any]:
+    """What every checkpoint of this run says."""
+    config = session.config
+    return {"identity": config.identity, "config": config.to_toml(), "created": session.about.created}
 
 
-def _is_whole(problem: Problem, snapshot: Snapshot) -> bool:
-    """Whether the run would pass through this state however long it is, and whatever befalls it.
-
-    Not so at the end of a shorter last segment, or where an environment failed on the way or during verification.
-    """
-    verified = problem.settings.verify_every and problem.requirement.constraints
-    complete = not verified or bool(snapshot.metrics["verdict"][-1])
-    return complete and snapshot.generation % problem.segment == 0
+def _keep_samples(problem: Problem, policy: Policy, path: Path) -> None:
+    """A few episodes for the page; that one of them fails is no reason to lose a certificate."""
+    try:
+        samples = sample_episodes(problem.domain, policy, problem.requirement, problem.execution)
+    except EpisodeError as error:
+        logger.warning("no episodes are kept for the page: %s", error)
+        path.unlink(missing_ok=True)
+    else:
+        durable.write(path, samples)
 
 
 def _check_free(folder: Path, overwrite: bool) -> None:
@@ -292,7 +256,7 @@ def _check_free(folder: Path, overwrite: bool) -> None:
         raise RunError(f"{folder} is a file; give --out the name of a folder")
     if is_run(folder) and not overwrite:
         raise RunError(
-            f"{folder} holds a run already: go on with it (psyco resume {folder}), "
+            f"{folder} holds a run already: go on with it ({resume_hint(folder, read_run(folder).config)}), "
             "choose another --out, or replace it with --overwrite"
         )
     # A run that was killed before its configuration was written leaves these.
@@ -351,24 +315,30 @@ def _find_about(folder: Path, found: list[Checkpoint]) -> About:
     return about
 
 
-def _total(episodes: str, config: Config, done: int, folder: Path) -> int:
+def _network(about: About) -> Network | None:
+    """The network that the run began with, if it was kept."""
+    if about.network is None:
+        return None
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in about.network.items()}
+    try:
+        return Network(**values)
+    except TypeError as error:
+        raise RunError(f"run.json describes no network: {error}") from None
+
+
+def _total(episodes: str, config: Config) -> int:
     if not re.fullmatch(r"\+?\d+", episodes):
         raise RunError(
             f"--episodes takes a total such as 100000 or an addition such as +40000, got {episodes!r}"
         )
-    total = int(episodes) + (config.settings.episodes if episodes.startswith("+") else 0)
-    if total < done:
-        raise RunError(
-            f"{folder} has {done:,} episodes already; give a larger total than that, or +{episodes} for so many more"
-        )
-    return total
+    return int(episodes) + (config.settings.episodes if episodes.startswith("+") else 0)
 
 
 def _choose(
     folder: Path, config: Config, problem: Problem, found: list[Checkpoint]
-) -> tuple[Snapshot | None, int]:
+) -> tuple[Position | None, int]:
     """The newest checkpoint that belongs to this configuration and to metrics.csv as it is, and its part of that."""
-    template = beginning(problem)._replace(metrics=None)  # type: ignore[arg-type]
+    template = beginning(problem)
     try:
         metrics = (folder / METRICS).read_bytes()
     except OSError:
@@ -382,8 +352,8 @@ def _choose(
                 raise RunError("it lies behind the end of the run")
             if durable.digest(metrics[: about.metrics_size]) != about.metrics_digest:
                 raise RunError(f"{METRICS} is damaged before this point")
-            restored: Snapshot = checkpoint.restore(template)
-            return restored._replace(generation=about.generation, metrics=Metrics({})), about.metrics_size
+            restored: Position = checkpoint.restore(template)
+            return Position(about.generation, restored.state), about.metrics_size
         except RunError as error:
             logger.warning("the checkpoint after %d generations can't be used: %s", about.generation, error)
     if found or metrics:

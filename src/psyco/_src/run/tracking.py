@@ -8,11 +8,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from psyco._src.certify.certificate import Certificate
 from psyco._src.errors import RunError
-from psyco._src.learn.metrics import Metrics
+from psyco._src.registry import Registry
+
+if TYPE_CHECKING:  # the names of the trackers are there without JAX
+    from psyco._src.certify.certificate import Certificate
+    from psyco._src.learn.metrics import Metrics
+    from psyco._src.synthesis.problem import Problem
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +39,7 @@ class Tracker(Protocol):
     """Sees a run go by."""
 
     def log(self, metrics: Metrics) -> None:
-        """Rows of one segment."""
+        """Further rows."""
 
     def finish(self, certificate: Certificate) -> None:
         """The outcome."""
@@ -150,11 +154,14 @@ class WandB:
         self.run.finish()
 
 
-TRACKERS: dict[str, Callable[[RunName], Tracker]] = {
-    "tensorboard": TensorBoard,
-    "mlflow": MLflow,
-    "wandb": WandB,
-}
+TRACKERS = Registry(
+    "tracker",
+    {
+        "tensorboard": "run.tracking:TensorBoard",
+        "mlflow": "run.tracking:MLflow",
+        "wandb": "run.tracking:WandB",
+    },
+)
 
 
 def numbers(metrics: Metrics) -> Iterator[tuple[int, dict[str, float]]]:
@@ -181,13 +188,13 @@ def outcome(certificate: Certificate) -> dict[str, float]:
 
 
 class Tracking:
-    """All trackers of a run. One that fails is left out with a warning: tracking must not cost a run."""
+    """All trackers of a run, as one sink. One that fails is left out with a warning: tracking must not cost a run."""
 
     def __init__(self, trackers: dict[str, Tracker]) -> None:
         self.trackers = trackers
 
-    def log(self, metrics: Metrics) -> None:
-        """Rows of one segment."""
+    def rows(self, problem: Problem, metrics: Metrics) -> None:
+        """Log further rows."""
         self._each(lambda tracker: tracker.log(metrics))
 
     def finish(self, certificate: Certificate) -> None:

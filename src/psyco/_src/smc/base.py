@@ -126,7 +126,7 @@ def percent(rate: float) -> str:
     return f"{100 * rate:.3g}%"
 
 
-class Progress(NamedTuple):
+class Tally(NamedTuple):
     """Where the test of one constraint stands."""
 
     counts: Counts
@@ -145,13 +145,13 @@ class Progress(NamedTuple):
 
 def run_tests(
     tests: Sequence[Test], batches: Iterable[NDArray[np.bool_]], *, max_episodes: int | None
-) -> list[Progress]:
+) -> list[Tally]:
     """Feed outcomes `[B, K]` to K tests, one episode at a time in their order, until all is known.
 
     A test stops where it would have stopped alone. The whole stops when one constraint is violated, when all are
     decided, or when `max_episodes` are spent.
     """
-    progress = [Progress(init(), Verdict.UNDECIDED) for _ in tests]
+    progress = [Tally(init(), Verdict.UNDECIDED) for _ in tests]
     used = 0
     for outcomes in batches:
         if max_episodes is not None:
@@ -177,7 +177,7 @@ def run_tests(
     return progress
 
 
-def overall(progress: Sequence[Progress]) -> Verdict:
+def overall(progress: Sequence[Tally]) -> Verdict:
     """SATISFIED if all constraints are, VIOLATED if one is, else UNDECIDED."""
     verdicts = {p.verdict for p in progress}
     if Verdict.VIOLATED in verdicts:
@@ -198,9 +198,9 @@ def _count(counts: Counts, outcomes: ArrayLike) -> Counts:
     return Counts(counts.satisfied + hits, counts.violated + np.size(outcomes) - hits)
 
 
-def _advance(test: Test, progress: Progress, outcomes: NDArray[np.bool_]) -> Progress:
+def _advance(test: Test, progress: Tally, outcomes: NDArray[np.bool_]) -> Tally:
     counts = _count(progress.counts, outcomes)
     if counts == progress.counts:
         return progress
     verdicts = {ACCEPT: Verdict.SATISFIED, REJECT: Verdict.VIOLATED, CONTINUE: Verdict.UNDECIDED}
-    return Progress(counts, verdicts[int(test.decide(counts))])
+    return Tally(counts, verdicts[int(test.decide(counts))])

@@ -13,8 +13,7 @@ from scipy import special
 from psyco._src.errors import RunError
 from psyco._src.smc.anytime import lower_bound, swapped
 from psyco._src.smc.base import Counts, Guarantee, Task, decisions, percent
-
-LARGEST_CAP = 20_000  # calibration takes seconds there, and four times as long at twice the cap
+from psyco._src.smc.methods import LARGEST_CAP
 
 
 @lru_cache(maxsize=1024)

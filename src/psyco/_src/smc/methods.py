@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from psyco._src.errors import RunError, suggest
-from psyco._src.smc.anytime import Anytime
-from psyco._src.smc.base import Task, Test
-from psyco._src.smc.bayes import Bayes
-from psyco._src.smc.calibrated import Calibrated
-from psyco._src.smc.fixed import Fixed
-from psyco._src.smc.sprt import SPRT
-from psyco._src.spec.formula import Constraint, Requirement
+from psyco._src.errors import check_has
+from psyco._src.registry import Registry
+
+if TYPE_CHECKING:  # the names of the methods are there without NumPy
+    from psyco._src.smc.base import Test
+    from psyco._src.spec.formula import Constraint, Requirement
 
 # Frozen dataclasses with the field `task`, and options with defaults.
-METHODS: dict[str, type[Test]] = {
-    "anytime": Anytime,
-    "calibrated": Calibrated,
-    "bayes": Bayes,
-    "sprt": SPRT,
-    "fixed": Fixed,
-}
+METHODS = Registry(
+    "verification method",
+    {
+        "anytime": "smc.anytime:Anytime",
+        "calibrated": "smc.calibrated:Calibrated",
+        "bayes": "smc.bayes:Bayes",
+        "sprt": "smc.sprt:SPRT",
+        "fixed": "smc.fixed:Fixed",
+    },
+)
 DEFAULT_METHOD = "anytime"
+DEFAULT_MAX_EPISODES = 10_000  # of a certificate
+LARGEST_CAP = (
+    20_000  # of what is planned or calibrated: that takes seconds, and four times as long at twice the cap
+)
 
 
 def make_tests(
@@ -44,7 +49,7 @@ def make_tests(
 
     `bayes` makes no statement about error rates, and thresholds each posterior as the paper does.
     """
-    kind = find_method(method)
+    kind = METHODS[method]
     split = max(len(requirement.constraints), 1) if kind.error_rate else 1
     return [
         make_test(
@@ -69,12 +74,10 @@ def make_test(
     **options: Any,
 ) -> Test:
     """Set a method up for one constraint; without error levels, both are one minus its confidence."""
-    kind = find_method(method)
-    known = method_options(method)
-    for option in options:
-        if option not in known:
-            has = f"it has: {', '.join(known)}" if known else "it has none"
-            raise RunError(f"{method} has no option {option!r}{suggest(option, list(known))}; {has}")
+    from psyco._src.smc.base import Task
+
+    kind = METHODS[method]
+    check_has(method, "option", options, method_options(method))
     delta = 1.0 - constraint.confidence
     task = Task(
         constraint,
@@ -82,19 +85,10 @@ def make_test(
         delta if false_reject is None else false_reject,
         max_episodes,
     )
-    return kind(task, **options)  # type: ignore[call-arg]
-
-
-def find_method(method: str) -> type[Test]:
-    """The method of that name."""
-    if method not in METHODS:
-        raise RunError(
-            f"unknown verification method {method!r}{suggest(method, list(METHODS))}; "
-            f"there are: {', '.join(METHODS)}"
-        )
-    return METHODS[method]
+    test: Test = kind(task, **options)
+    return test
 
 
 def method_options(method: str) -> dict[str, Any]:
     """The options of a method and their defaults."""
-    return {f.name: f.default for f in dataclasses.fields(find_method(method)) if f.name != "task"}  # type: ignore[arg-type]
+    return {f.name: f.default for f in dataclasses.fields(METHODS[method]) if f.name != "task"}

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from psyco._src.errors import RunError
 from psyco._src.smc.base import ACCEPT, CONTINUE, REJECT, Counts, Test
-from psyco._src.spec.formula import Constraint
+from psyco._src.smc.methods import METHODS, make_tests
+from psyco._src.spec.formula import Constraint, Requirement
 
+CHANCES = (0.5, 0.9, 0.99)  # of a verdict; how many episodes it takes is shown for each
 NEGLIGIBLE = 1e-25  # states rarer than this are dropped: together they weigh less than rounding errors
 
 
@@ -44,10 +47,107 @@ class Characteristics(NamedTuple):
         """Expected episodes, `[P]`: the sum of the probabilities of going on."""
         return (1.0 - self.satisfied_by - self.violated_by)[:-1].sum(axis=0)
 
+    def to_json(self) -> dict[str, Any]:
+        """As plain data; None where more episodes than the cap are needed."""
+        needed = {f"{chance:g}": self.needed(chance) for chance in CHANCES}
+        return {
+            "satisfied": self.satisfied.tolist(),
+            "violated": self.violated.tolist(),
+            "undecided": self.undecided.tolist(),
+            "episodes": self.episodes.tolist(),
+            "needed": {
+                key: [float(n) if np.isfinite(n) else None for n in values] for key, values in needed.items()
+            },
+        }
+
     def needed(self, chance: float) -> NDArray[np.float64]:
         """Episodes after which a verdict is there with that probability, `[P]`; infinite beyond the cap."""
         enough = self.satisfied_by + self.violated_by >= chance
         return np.where(enough.any(axis=0), np.argmax(enough, axis=0), np.inf)
+
+
+@dataclass(frozen=True, repr=False)
+class Plan:
+    """How tests of a requirement will behave.
+
+    `characteristics[k][method]` are those of constraint k.
+    """
+
+    requirement: Requirement
+    max_episodes: int
+    share: float  # of the permitted error that the look may use
+    tests: dict[str, list[Test]]  # by method, one per constraint
+    characteristics: tuple[dict[str, Characteristics], ...]
+
+    def __repr__(self) -> str:
+        what = "; ".join(map(str, self.requirement.constraints))
+        return f"<Plan for {what}: {', '.join(self.tests)}, at most {self.max_episodes:,} episodes>"
+
+    def __str__(self) -> str:
+        head = (
+            f"{'true p':>9}  {'method':11}{'satisfied':>10}{'violated':>10}{'undecided':>11}{'episodes':>10}"
+        )
+        lines = []
+        for constraint, found in zip(self.requirement.constraints, self.characteristics, strict=True):
+            lines += [f"{constraint}, at most {self.max_episodes:,} episodes", head]
+            for name, c in found.items():
+                lines += [
+                    f"{p:9g}  {name:11}{yes:10.3f}{no:10.3f}{open_:11.3f}{n:10.0f}"
+                    for p, yes, no, open_, n in zip(
+                        c.p, c.satisfied, c.violated, c.undecided, c.episodes, strict=True
+                    )
+                ]
+        return "\n".join(lines)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """As plain data, one entry per constraint."""
+        return [
+            {
+                "constraint": str(constraint),
+                "max_episodes": self.max_episodes,
+                "share": self.share,
+                "p": next(iter(found.values())).p.tolist(),
+                "methods": {name: c.to_json() for name, c in found.items()},
+            }
+            for constraint, found in zip(self.requirement.constraints, self.characteristics, strict=True)
+        ]
+
+
+def make_plan(
+    requirement: Requirement,
+    *,
+    method: str | None = None,
+    options: Mapping[str, Any],
+    max_episodes: int,
+    share: float,
+    p: Sequence[float] | None = None,
+    on_progress: Callable[[str], None] | None = None,
+) -> Plan:
+    """The operating characteristics of one method, or of all, for every constraint.
+
+    Args:
+        requirement: what must hold.
+        method: one method only.
+        options: parameters of that method.
+        max_episodes: at most so many episodes.
+        share: the part of the permitted error that the look may use.
+        p: true probabilities to look at; by default interesting ones.
+        on_progress: called with the name of each method before it is computed.
+    """
+    if not requirement.constraints:
+        raise RunError("there is nothing to plan: the requirement has no constraint")
+    if options and method is None:
+        raise RunError("options belong to one method; say which")
+    tests: dict[str, list[Test]] = {}
+    found: list[dict[str, Characteristics]] = [{} for _ in requirement.constraints]
+    for name in [method] if method else list(METHODS):
+        if on_progress is not None:
+            on_progress(name)
+        tests[name] = make_tests(name, requirement, max_episodes=max_episodes, share=share, **options)
+        for k, constraint in enumerate(requirement.constraints):
+            grid = np.unique(p) if p else interesting_probabilities(constraint)
+            found[k][name] = operating_characteristics(tests[name][k], grid, max_episodes)
+    return Plan(requirement, max_episodes, share, tests, tuple(found))
 
 
 def operating_characteristics(test: Test, p: ArrayLike, max_episodes: int) -> Characteristics:

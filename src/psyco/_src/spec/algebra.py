@@ -48,6 +48,8 @@ class Algebra:
     atom: Callable[[Atom], Array]
     # The simpler algebra that suffices for a node, if there is one.
     crisp: Callable[[Normal], Algebra | None] = lambda _: None
+    # Bool [..., T], for paths of different lengths: false where the last state only repeats. None: nowhere.
+    inside: Array | None = None
     seen: dict[tuple[Normal, bool], Array] = field(default_factory=dict)
 
     def start(self, node: Normal) -> Array:
@@ -96,7 +98,9 @@ class Algebra:
         bound = node.bound or Bound(0, self.zero.shape[-1] - 1)
         fold = {"R": self.every, "U": self.some}.get(node.operator)
         if node.left is None and fold is not None:  # G is a sum over its window, F a product
-            return fold(self.along(node.right)[..., bound.lower : bound.upper + 1])
+            neutral = self.zero if node.operator == "R" else self.one
+            values = self.seen_by(node, self.along(node.right), neutral)
+            return fold(values[..., bound.lower : bound.upper + 1])
         wait, step, past_end = self.steps(node)
         value, _ = self.backwards(step.during(bound.lower, bound.upper + 1), past_end[..., 0])
         return self.backwards(wait.during(0, bound.lower), value)[0] if bound.lower else value
@@ -105,7 +109,7 @@ class Algebra:
         """At every position of the path."""
         wait, step, past_end = self.steps(node)
         if node.bound is None:
-            return self.backwards(step, past_end[..., 0])[1]
+            return self.repeated(self.backwards(step, past_end[..., 0])[1])
         lower, upper = node.bound.lower, node.bound.upper
         window = self.window(step, upper - lower + 1)
         if lower:
@@ -118,9 +122,25 @@ class Algebra:
         past_end = self.one if node.operator in ("U", "M") else self.zero
         if node.operator in ("U", "W"):  # φ2 ∨ (φ1 ∧ x) = (φ2 ∨ φ1) ∧ (φ2 ∨ x)
             waiting = self.zero if left is None else left
-            return _Map(waiting, self.one), _Map(self.either(right, waiting), right), past_end
-        waiting = self.one if left is None else left
-        return _Map(self.zero, waiting), _Map(right, waiting), past_end  # φ2 ∧ (φ1 ∨ x)
+            wait, step = _Map(waiting, self.one), _Map(self.either(right, waiting), right)
+        else:  # φ2 ∧ (φ1 ∨ x)
+            waiting = self.one if left is None else left
+            wait, step = _Map(self.zero, waiting), _Map(right, waiting)
+        offset, slope = self.seen_by(node, step.offset, self.zero), self.seen_by(node, step.slope, self.one)
+        return wait, _Map(offset, slope), past_end
+
+    def seen_by(self, node: Unrolled, values: Array, neutral: Array) -> Array:
+        """An operator without a bound sees each state of a path once, one with a bound also repetitions of the last."""
+        if self.inside is None or node.bound is not None:
+            return values
+        return self.xp.where(self.inside, values, neutral)
+
+    def repeated(self, values: Array) -> Array:
+        """Past the end of a path, the value in its last state."""
+        if self.inside is None:
+            return values
+        position, last = np.arange(values.shape[-1]), self.inside.sum(axis=-1, keepdims=True) - 1
+        return self.xp.take_along_axis(values, self.xp.minimum(position, last), axis=-1)
 
     def apply(self, step: _Map, value: Array) -> Array:
         """What one step makes of the value behind it."""
@@ -172,8 +192,8 @@ def _later(xp: ModuleType, x: Array, steps: Array | int) -> Array:
     return x[..., xp.minimum(xp.arange(x.shape[-1], dtype=np.int32) + steps, x.shape[-1] - 1)]
 
 
-def violations_on(path: States) -> Algebra:
-    """Appendix A: violated or not."""
+def violations_on(path: States, inside: Array | None = None) -> Algebra:
+    """Appendix A: violated or not. `inside`: see Algebra."""
     xp = path.xp
     return Algebra(
         xp=xp,
@@ -184,6 +204,7 @@ def violations_on(path: States) -> Algebra:
         every=lambda x: x.any(axis=-1),
         some=lambda x: x.all(axis=-1),
         atom=path.violated,
+        inside=inside,
     )
 
 
@@ -207,6 +228,7 @@ def costs_on(path: States, violations: Algebra, severity: bool) -> Algebra:
         some=None,
         atom=path.severity,
         crisp=only_0_or_1,
+        inside=violations.inside,
     )
 
 
@@ -233,10 +255,21 @@ def spread(costs: Algebra, node: Normal) -> Array:
         case Every(operands):
             return sum(spread(costs, each) for each in operands)
         case Unrolled("R", None, body, bound) if _is_timeless(body) and _ends_within(bound, len(position)):
-            inside = (position >= bound.lower) & (position <= bound.upper) if bound else True
-            return xp.where(inside, costs.along(body), 0.0)
+            return arising(costs, node, position)
         case _:
             return xp.where(position == position[-1], costs.start(node)[..., None], 0.0)
+
+
+def arising(costs: Algebra, node: Normal, position: Array) -> Array:
+    """What states at these positions `[T]` of a longer path cost whatever the rest of it is like, `[..., T]`."""
+    match node:
+        case Every(operands):
+            return sum(arising(costs, each, position) for each in operands)
+        case Unrolled("R", None, body, bound) if _is_timeless(body):
+            inside = (position >= bound.lower) & (position <= bound.upper) if bound else True
+            return costs.xp.where(inside, costs.along(body), 0.0)
+        case _:
+            return costs.zero
 
 
 def _ends_within(bound: Bound | None, length: int) -> bool:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
 from psyco._src.errors import RequirementError
-from psyco._src.spec.algebra import costs_on, spread, violations_on
+from psyco._src.spec.algebra import Algebra, arising, costs_on, spread, violations_on
 from psyco._src.spec.atoms import Array, States
 from psyco._src.spec.check import END
 from psyco._src.spec.formula import Formula, Label, Signal, walk
 from psyco._src.spec.normal import Normal, normalize
+
+MEMORY = 2**24  # bytes that signals may take while many beginnings of a path are judged at once
 
 
 @dataclass(frozen=True)
@@ -34,10 +38,28 @@ class Monitor:
         `end` is bool `[..., T]`, true in the last state of each path and in its repetitions; by default the last
         position. If no formula names a signal, the first of `signals`, not a vector, tells the shape.
         """
-        path = self._path(signals, end)
+        return self._judge(self._path(signals, end))
+
+    def beginnings(self, signals: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+        """What the beginnings of one path cost, each as a path of its own: `[T, K]`, at t that of states 0 to t.
+
+        Signals are NumPy arrays `[T]`, or `[T, size]` if vectors.
+        """
+        states = np.arange(len(next(iter(signals.values()))))
+        used = {name: np.asarray(signals[name]) for name in self.signals}
+        at_once = max(1, MEMORY // (8 * len(states) + sum(array.nbytes for array in used.values())))
+        costs = []
+        for first in range(0, len(states), at_once):
+            last = states[first : first + at_once, None]
+            repeated = {name: array[np.minimum(states, last)] for name, array in used.items()}
+            path = States(np, repeated, states >= last, (len(last), len(states)))
+            costs.append(self._judge(path, inside=states <= last)[1])
+        return np.concatenate(costs)
+
+    def _judge(self, path: States, inside: Array | None = None) -> tuple[Array, Array]:
         xp, shape = path.xp, path.shape
         with np.errstate(all="ignore"):  # dividing by zero is no error: a comparison with its result decides
-            violations = violations_on(path)
+            violations = violations_on(path, inside)
             costs = costs_on(path, violations, self.severity)
             satisfied = [~violations.start(each) for each in self._normal]
             cost = [costs.start(each) for each in self._normal]
@@ -51,11 +73,30 @@ class Monitor:
         A top-level `G` of a state formula is to blame on the states where that fails, and `&` on those that its
         operands are to blame on. All other costs depend on many states, and stand at the last one.
         """
-        path = self._path(signals, end)
+        return self._spread(self._path(signals, end), spread)
+
+    def arising(self, signals: Mapping[str, Array], end: Array, first: int) -> Array:
+        """What a piece of a path costs whatever the rest is like: `[..., T, K]`, not negative.
+
+        So a path can be judged while it grows. What blame finds at the states of a top-level `G` is known at once; all
+        else only when the path is complete, and is 0 here.
+
+        Args:
+            signals: of the piece.
+            end: bool `[..., T]`, true in the last state of the path, if that lies in the piece.
+            first: the position of the piece in the path.
+        """
+
+        def known(costs: Algebra, node: Normal) -> Array:
+            return arising(costs, node, first + np.arange(costs.zero.shape[-1]))
+
+        return self._spread(self._path(signals, end), known)
+
+    def _spread(self, path: States, of: Callable[[Algebra, Normal], Array]) -> Array:
         with np.errstate(all="ignore"):
             costs = costs_on(path, violations_on(path), self.severity)
-            blame = [spread(costs, each) for each in self._normal]
-        return path.xp.stack(blame, axis=-1) if blame else path.xp.zeros((*path.shape, 0), path.dtype)
+            shares = [of(costs, each) for each in self._normal]
+        return path.xp.stack(shares, axis=-1) if shares else path.xp.zeros((*path.shape, 0), path.dtype)
 
     def _path(self, signals: Mapping[str, Array], end: Array | None) -> States:
         arrays = [*signals.values(), *([] if end is None else [end])]

@@ -67,6 +67,8 @@ def parse(text: str) -> Requirement:
 
     Raises RequirementError, which shows the offending place, for anything that is not one.
     """
+    if not isinstance(text, str):
+        raise RequirementError(f"a requirement is text, got {text!r}")
     return cast(Requirement, _read(text, "requirement"))
 
 

@@ -1,0 +1,155 @@
+"""All commands, one file each, registered here. Importing them imports nothing heavy: help and TAB are quick."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import os
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from platform import python_version
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from psyco._src.cli import (
+    check,
+    compare,
+    domains,
+    exact,
+    export,
+    plan,
+    render,
+    report,
+    reproduce,
+    resume,
+    runs,
+    synthesize,
+    verify,
+)
+from psyco._src.cli.common import remark, status
+from psyco.version import __version__
+
+app = typer.Typer(
+    help="Synthesize and verify policies under probabilistic constraints.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+Verbose = Annotated[int, typer.Option("--verbose", "-v", count=True, help="Say more; twice: say everything.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only results and errors.")]
+
+
+def with_verbosity(command: Callable[..., None]) -> Callable[..., None]:
+    """The same command with `-v` and `-q`, which may so stand before and after its name."""
+
+    @functools.wraps(command)
+    def run(*arguments: Any, verbose: int = 0, quiet: bool = False, **keywords: Any) -> None:
+        _set_verbosity(verbose, quiet)
+        try:
+            command(*arguments, **keywords)
+        except KeyboardInterrupt:
+            remark("interrupted")
+            raise typer.Exit(130) from None
+
+    kinds = get_type_hints(command, include_extras=True) | {"verbose": Verbose, "quiet": Quiet}
+    own = inspect.signature(command).parameters.values()
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+        for name, default in {"verbose": 0, "quiet": False}.items()
+    ]
+    every = [each.replace(annotation=kinds[each.name]) for each in (*own, *added)]
+    run.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]  # what typer reads
+    return run
+
+
+# In the order in which `psyco --help` lists them.
+COMMANDS: dict[str, Callable[..., None]] = {
+    "synthesize": synthesize.synthesize,
+    "resume": resume.resume,
+    "verify": verify.verify,
+    "plan": plan.plan,
+    "exact": exact.exact,
+    "runs": runs.runs,
+    "compare": compare.compare,
+    "report": report.report,
+    "render": render.render,
+    "domains": domains.domains,
+    "check": check.check,
+    "export": export.export,
+    "reproduce": reproduce.reproduce,
+}
+for name, function in COMMANDS.items():
+    app.command(name)(with_verbosity(function))
+
+
+def show_version(wanted: bool) -> None:
+    """Print what a bug report needs, and end."""
+    if wanted:
+        typer.echo(f"psyco {__version__} (Python {python_version()}, jax {_installed('jax')})")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    compile_cache: Annotated[
+        bool, typer.Option(help="Keep compiled simulators on disk, so that the next run starts sooner.")
+    ] = True,
+    verbose: Verbose = 0,
+    quiet: Quiet = False,
+    show: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Synthesize and verify policies under probabilistic constraints."""
+    _set_up_logging(logging.WARNING)
+    status.quiet = False
+    _set_verbosity(verbose, quiet)
+    if compile_cache:
+        _use_compile_cache()
+
+
+class _StatusHandler(logging.Handler):
+    """Log lines through the status console, so that they stand above a live display and never break it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one line, unwrapped."""
+        level = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
+        status.print(
+            f"{level}{record.getMessage()}", markup=False, highlight=False, soft_wrap=True, style="dim"
+        )
+
+
+def _set_verbosity(verbose: int, quiet: bool) -> None:
+    if verbose or quiet:
+        _set_up_logging(logging.ERROR if quiet else max(logging.DEBUG, logging.WARNING - 10 * verbose))
+        status.quiet = quiet
+
+
+def _set_up_logging(level: int) -> None:
+    """What PSyCo logs, from `level` on, goes to standard error; the log of a run has its own handler."""
+    logger = logging.getLogger("psyco")
+    for handler in [h for h in logger.handlers if isinstance(h, _StatusHandler)]:
+        logger.removeHandler(handler)
+    logger.addHandler(_StatusHandler(level))
+    logger.setLevel(min(level, logging.INFO))
+    logger.propagate = False
+
+
+def _use_compile_cache() -> None:
+    """JAX's persistent cache in the user's cache folder, unless the user has set one up; read when JAX is imported."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(base) / "psyco" / "jax"))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+
+
+def _installed(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "missing"

@@ -1,0 +1,161 @@
+"""What people hand over: a domain or its name, a requirement as text or a file, a policy as almost anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias, cast
+
+import gymnasium
+
+from psyco._src.domain.base import Domain
+from psyco._src.domain.catalogue import Description, make, remake
+from psyco._src.errors import DomainError, RequirementError, RunError
+from psyco._src.policy import foreign
+from psyco._src.policy.file import Policy
+from psyco._src.policy.foreign import AnyPolicy, as_policy
+from psyco._src.run.folder import Run, read_run
+from psyco._src.spec.formula import Requirement
+from psyco._src.spec.parse import parse
+
+AnyDomain: TypeAlias = Domain | str | Callable[..., Any]
+AnyRequirement: TypeAlias = Requirement | str | Path
+PolicyLike: TypeAlias = foreign.PolicyLike | Run
+
+FILES = (".props", ".prop", ".pctl", ".txt")  # a requirement with such an ending is a file's name
+
+
+def as_domain(domain: AnyDomain, parameters: Mapping[str, Any] | None = None) -> Domain:
+    """The domain itself, or that of a name, a class or a function."""
+    if isinstance(domain, gymnasium.Env):
+        raise DomainError(
+            f"{domain!r} is an environment; give what makes it, a class or a function, since many are stepped at once"
+        )
+    if isinstance(domain, str | type) or not hasattr(domain, "horizon"):
+        if not callable(domain) and not isinstance(domain, str):
+            raise DomainError(
+                f"{domain!r} is no domain; psyco.make makes one of a name, a class or a function"
+            )
+        return make(domain, **(parameters or {}))
+    if parameters:
+        raise DomainError(f"{domain!r} is made already; give its parameters where it is made")
+    return cast(Domain, domain)
+
+
+def as_requirement(requirement: AnyRequirement, parser: Callable[[str], Requirement] = parse) -> Requirement:
+    """The requirement itself, its text, or the file that holds it."""
+    if isinstance(requirement, Requirement):
+        return requirement
+    if not isinstance(requirement, str | Path):
+        raise RequirementError(f"{requirement!r} is no requirement; give its text, or the name of a file")
+    if isinstance(requirement, Path) or _is_file(requirement):
+        return parser(read_text(Path(requirement), "the requirement"))
+    return parser(requirement)
+
+
+class Subject(NamedTuple):
+    """What is verified: a policy, where it acts, and what must hold."""
+
+    policy: AnyPolicy
+    domain: Domain
+    requirement: Requirement
+
+
+def as_subject(
+    policy: PolicyLike,
+    domain: AnyDomain | None,
+    requirement: AnyRequirement | None,
+    parameters: Mapping[str, Any] | None = None,
+    trust: Collection[str] = (),
+) -> Subject:
+    """A policy with its own domain and requirement, unless others are given; only runs know their requirement.
+
+    Args:
+        policy: a policy, a file, a run or its folder, or a function from observation to action.
+        domain: where it acts, if not where it was learned.
+        requirement: what must hold, if not what its run was made for.
+        parameters: of the domain, over its own.
+        trust: the code that files may name.
+    """
+    found, own = find_policy(policy)
+    where = _where(found, domain, parameters, trust)
+    if requirement is None and own is None:
+        raise RunError(
+            f"{policy} is a policy without a requirement; say what to verify with requirement (--require)"
+        )
+    return Subject(found, where, as_requirement(requirement if requirement is not None else str(own)))
+
+
+def as_actor(
+    policy: PolicyLike,
+    domain: AnyDomain | None,
+    parameters: Mapping[str, Any] | None = None,
+    trust: Collection[str] = (),
+) -> tuple[AnyPolicy, Domain]:
+    """A policy and where it acts: in its own domain, unless another is given."""
+    found, _ = find_policy(policy)
+    return found, _where(found, domain, parameters, trust)
+
+
+def _where(
+    found: AnyPolicy, domain: AnyDomain | None, parameters: Mapping[str, Any] | None, trust: Collection[str]
+) -> Domain:
+    if domain is not None and not (isinstance(found, Policy) and domain == found.domain):
+        where = as_domain(domain, parameters)
+    elif isinstance(found, Policy):
+        names = [trust] if isinstance(trust, str) else [*trust]
+        names += [] if domain is None else [found.domain]  # who names the domain trusts it
+        where = remake(Description(found.domain, {**found.parameters, **(parameters or {})}), names)
+    else:
+        raise RunError(f"{found.source} is a policy of others: say where it acts with domain (--domain)")
+    found.check(where)
+    return where
+
+
+def find_policy(policy: PolicyLike) -> tuple[AnyPolicy, str | None]:
+    """A policy from whatever stands for one, and the requirement that its run was made for, if it has a run."""
+    if isinstance(policy, str | Path):
+        if not str(policy).strip():
+            raise RunError("an empty name is no policy")
+        if Path(policy).is_dir():
+            policy = read_run(Path(policy))
+    elif isinstance(result := getattr(policy, "policy", None), Policy) and not isinstance(policy, Run):
+        return result, None  # what `psyco.synthesize` returns
+    if isinstance(policy, Run):
+        if policy.config is None:
+            raise RunError("\n".join(policy.problems))
+        return policy.policy, policy.config.requirement
+    return as_policy(policy), None
+
+
+def find_run(run: Run | str | Path) -> Run:
+    """A run, or that of a folder."""
+    if isinstance(run, Run):
+        return run
+    if not isinstance(run, str | Path):
+        raise RunError(f"{run!r} is no run; give its folder, or what psyco.open_run returns")
+    return read_run(Path(run))
+
+
+def read_text(path: Path, what: str) -> str:
+    """A text file, or a sentence that says what is wrong with it."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise RequirementError(f"there is no file {path} for {what}") from None
+    except UnicodeDecodeError:
+        raise RequirementError(f"{path} is not a text file in UTF-8") from None
+    except OSError as error:
+        raise RequirementError(f"cannot read {what} {path}: {error.strerror}") from None
+
+
+def _is_file(text: str) -> bool:
+    """Does a text name a file? One that is there but can't be read does, too."""
+    if text.strip().endswith(FILES):
+        return True
+    try:
+        return Path(text).is_file()
+    except PermissionError:
+        return True
+    except (OSError, ValueError):  # too long for a name, or with characters that no name has
+        return False

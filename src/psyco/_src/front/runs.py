@@ -1,0 +1,140 @@
+"""What a run left behind: read it, show it, take its policy elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from psyco._src.domain.gym_env import GymDomain
+from psyco._src.errors import DomainError, RunError
+from psyco._src.front.inputs import AnyDomain, PolicyLike, as_actor, find_policy, find_run
+from psyco._src.front.verb import verb
+from psyco._src.policy.file import Policy
+from psyco._src.policy.onnx import export_onnx
+from psyco._src.rollout.record import Signals, record_many
+from psyco._src.run import durable
+from psyco._src.run.folder import Run
+
+
+@verb
+def open_run(folder: str | Path) -> Run:
+    """A run as it stands in its folder; nothing is made, imported or changed for that.
+
+    Args:
+        folder: of the run.
+    """
+    return find_run(folder)
+
+
+@verb
+def record(
+    policy: PolicyLike,
+    domain: AnyDomain | None = None,
+    *,
+    parameters: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    episode: int = 0,
+    trust: Collection[str] = (),
+) -> Signals:
+    """All signals along one episode: arrays `[n+1]`, or `[n+1, size]` for vectors, where n is the episode's own length.
+
+    Args:
+        policy: what acts, as in `verify`.
+        domain: where it acts; by default where it was learned.
+        parameters: of the domain, over its own.
+        seed: the episodes are a function of it; no other purpose uses them.
+        episode: which of them.
+        trust: code (`module:name`) that files name and that may be imported.
+    """
+    found, where = as_actor(policy, domain, parameters, trust)
+    return record_many(where, found, seed=seed, first=episode, count=1)[0]
+
+
+@verb
+def report(run: Run | str | Path, out: str | Path | None = None) -> Path:
+    """Write one self-contained HTML page about a run; returns where it is.
+
+    Args:
+        run: the run, or its folder.
+        out: the page; by default `report.html` in the run's folder.
+    """
+    from psyco._src.pages.page import run_page
+
+    found = find_run(run)
+    path = found.folder / "report.html" if out is None else Path(out)
+    durable.write(path, run_page(found).encode())
+    return path
+
+
+@verb
+def export(policy: PolicyLike, path: str | Path) -> float:
+    """Write a policy as ONNX, scaling and action range inside, and run it beside the policy.
+
+    Args:
+        policy: a policy of ours, its file, a run or its folder.
+        path: the file.
+
+    Returns:
+        The largest difference between an action of the file and of the policy, relative to the range of actions.
+    """
+    found, _ = find_policy(policy)
+    if not isinstance(found, Policy):
+        raise RunError(f"{policy} is a policy of others; only PSyCo's own policies can be exported")
+    return export_onnx(found, path)
+
+
+@verb
+def render(
+    policy: PolicyLike,
+    folder: str | Path,
+    *,
+    domain: AnyDomain | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    episodes: int = 3,
+    animation: bool = True,
+    seed: int = 0,
+    trust: Collection[str] = (),
+    on_remark: Callable[[str], None] = lambda text: None,
+) -> list[Path]:
+    """Draw sample trajectories of a policy, and animate one; returns the files.
+
+    Of a Gymnasium environment that can draw itself (`rgb_array`) the animation is a film.
+
+    Args:
+        policy: what acts, as in `verify`.
+        folder: where the pictures go.
+        domain: where it acts; by default where it was learned.
+        parameters: of the domain, over its own.
+        episodes: how many to draw side by side.
+        animation: also write an animation of the first episode.
+        seed: the episodes are a function of it.
+        trust: code (`module:name`) that files name and that may be imported.
+        on_remark: called with a sentence where an environment gives no pictures.
+    """
+    from psyco._src.pages.film import Film, animate_film, film
+    from psyco._src.pages.trajectory import animate_trajectory, draw_trajectory
+
+    found, where_it_acts = as_actor(policy, domain, parameters, trust)
+    paths = record_many(where_it_acts, found, seed=seed, count=episodes)
+    shown: Film | None = None
+    if isinstance(where_it_acts, GymDomain):
+        try:
+            shown = film(where_it_acts, found, seed=seed)
+            paths[0] = dict(shown.signals)
+        except DomainError as error:
+            on_remark(f"drawing signals instead: {error}")
+    where = Path(folder)
+    try:
+        where.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot make the folder {where}: {error.strerror}") from None
+    files = [where / "trajectory.png"]
+    draw_trajectory(where_it_acts, paths, files[0], shown.frames if shown else ())
+    if animation:
+        files.append(where / "trajectory.gif")
+        if shown:
+            animate_film(shown, files[1])
+        else:
+            animate_trajectory(where_it_acts, paths[0], files[1])
+    return files

@@ -1,0 +1,315 @@
+"""Is this policy good enough? Fresh episodes, recorded outcomes, a certificate repeated, exact answers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from psyco._src.certify import outcomes as recorded
+from psyco._src.certify import replay as repetition
+from psyco._src.certify import verify as verification
+from psyco._src.certify.certificate import Certificate
+from psyco._src.certify.verify import Selection, look_share
+from psyco._src.domain.gym_env import GymDomain
+from psyco._src.errors import RunError
+from psyco._src.exact import answers
+from psyco._src.exact.answers import ExactAnswer
+from psyco._src.front.inputs import (
+    AnyDomain,
+    AnyRequirement,
+    PolicyLike,
+    as_domain,
+    as_requirement,
+    as_subject,
+    find_policy,
+    read_text,
+)
+from psyco._src.front.verb import verb
+from psyco._src.rollout.check import Check, check_environment
+from psyco._src.rollout.execution import Execution
+from psyco._src.smc.methods import DEFAULT_MAX_EPISODES, DEFAULT_METHOD
+from psyco._src.smc.plan import Plan, make_plan
+from psyco._src.spec.parse import parse
+from psyco._src.synthesis.settings import Settings
+
+DEFAULT = Settings()
+
+
+@verb
+def verify(
+    policy: PolicyLike,
+    domain: AnyDomain | None = None,
+    requirement: AnyRequirement | None = None,
+    *,
+    parameters: Mapping[str, Any] | None = None,
+    method: str = DEFAULT_METHOD,
+    method_options: Mapping[str, Any] | None = None,
+    max_episodes: int = DEFAULT_MAX_EPISODES,
+    seed: int = 0,
+    share: float | None = None,
+    after: Certificate | str | Path | None = None,
+    issued: str | None = None,
+    trust: Collection[str] = (),
+    devices: int = 1,
+    workers: int = 1,
+    ray: str | None = None,
+    step_timeout: float | None = None,
+) -> Certificate:
+    """Verify a policy on fresh episodes and say exactly what was shown.
+
+    Args:
+        policy: what is to be verified: a policy, a file, a run or its folder, a policy of others, or any function from
+            observation to action.
+        domain: where it acts; by default where it was learned.
+        requirement: what must hold, as text, as the name of a file, or parsed; by default what its run was made for.
+        parameters: of the domain, over its own.
+        method: how the constraints are tested: "anytime", "calibrated", "bayes", "sprt" or "fixed".
+        method_options: parameters of the method.
+        max_episodes: give up undecided after so many episodes.
+        seed: the episodes are a function of it.
+        share: the part of the permitted error that this look may use; all of it, unless it is one of several.
+            `look_share(1)` leaves room for later looks.
+        after: the certificate, or its file, of an earlier look at this or another policy that did not suffice. The new
+            certificate lists its looks, and the error of all of them together keeps to what is permitted.
+        issued: the time that the certificate shows; now, if it is not given.
+        trust: code (`module:name`) that files name and that may be imported.
+        devices: over how many JAX devices a batch is split; the result does not depend on it.
+        workers: how many processes step a Gymnasium environment; the result does not depend on it.
+        ray: the address of a Ray cluster for that, or "local"; the result does not depend on it.
+        step_timeout: seconds after which a step of a Gymnasium environment counts as hanging, an error.
+    """
+    subject = as_subject(policy, domain, requirement, parameters, trust)
+    return verification.verify(
+        *subject, method=method, options=method_options or {}, max_episodes=max_episodes, seed=seed,
+        execution=Execution(devices, workers, ray, step_timeout), share=share, after=_earlier(after), issued=issued,
+    )  # fmt: skip
+
+
+@verb
+def certify_candidates(
+    candidates: Sequence[PolicyLike],
+    domain: AnyDomain,
+    requirement: AnyRequirement,
+    *,
+    method: str = DEFAULT_METHOD,
+    method_options: Mapping[str, Any] | None = None,
+    max_episodes: int = DEFAULT_MAX_EPISODES,
+    seed: int = 0,
+    issued: str | None = None,
+    devices: int = 1,
+    workers: int = 1,
+    ray: str | None = None,
+    step_timeout: float | None = None,
+) -> Selection:
+    """Certify the first candidate that passes, each on fresh episodes of its own, all with one permitted error.
+
+    Args:
+        candidates: policies in the order of preference, fixed before the first episode is sampled.
+        domain: where they act.
+        requirement: what must hold.
+        method: how the constraints are tested, as in `verify`.
+        method_options: parameters of the method.
+        max_episodes: give each up undecided after so many episodes.
+        seed: the episodes are a function of it.
+        issued: the time that the certificate shows; now, if it is not given.
+        devices: over how many JAX devices a batch is split.
+        workers: how many processes step a Gymnasium environment.
+        ray: the address of a Ray cluster for that, or "local".
+        step_timeout: seconds after which a step of a Gymnasium environment counts as hanging, an error.
+
+    Returns:
+        The index of the candidate that the certificate is about, and the certificate, which lists all looks.
+    """
+    return verification.certify_candidates(
+        [find_policy(candidate)[0] for candidate in candidates], as_domain(domain), as_requirement(requirement),
+        method=method, options=method_options or {}, max_episodes=max_episodes, seed=seed,
+        execution=Execution(devices, workers, ray, step_timeout), issued=issued,
+    )  # fmt: skip
+
+
+@verb
+def verify_outcomes(
+    outcomes: ArrayLike | str | Path,
+    requirement: AnyRequirement,
+    *,
+    traces: bool = False,
+    method: str = DEFAULT_METHOD,
+    method_options: Mapping[str, Any] | None = None,
+    max_episodes: int | None = None,
+    issued: str | None = None,
+) -> Certificate:
+    """Test outcomes that were recorded elsewhere, in their order and only as far as needed.
+
+    Args:
+        outcomes: did the formula hold? `[B]`, or `[B, K]` for K constraints; Booleans or 0 and 1. Or a file: one
+            outcome per line, or CSV with a column per constraint; "-" is the standard input.
+        requirement: what must hold; `P>=0.85 & C>=0.98` without a formula will do.
+        traces: the file holds signals instead, CSV or JSON lines with one row per state and an `episode` column, which
+            are judged by the requirement's formulas first.
+        method: how the constraints are tested, as in `verify`.
+        method_options: parameters of the method.
+        max_episodes: look at no more than so many, a number chosen without looking; default: all there are.
+        issued: the time that the certificate shows; now, if it is not given.
+    """
+    wanted = as_requirement(requirement, parse if traces else recorded.outcome_requirement)
+    judged: Any = outcomes
+    if isinstance(outcomes, str | Path):
+        data, origin = _read(outcomes)
+        judged = (recorded.read_traces if traces else recorded.read_outcomes)(data, wanted, origin=origin)
+    elif traces:
+        raise RunError("traces are read from a file: give its name, or judge them with psyco.check_path")
+    return recorded.verify_outcomes(
+        judged,
+        wanted,
+        method=method,
+        options=method_options or {},
+        max_episodes=max_episodes,
+        issued=issued,
+    )
+
+
+@verb
+def replay(
+    certificate: Certificate | str | Path,
+    policy: PolicyLike,
+    *,
+    domain: AnyDomain | None = None,
+    trust: Collection[str] = (),
+    devices: int = 1,
+    workers: int = 1,
+    ray: str | None = None,
+    step_timeout: float | None = None,
+) -> list[str]:
+    """Repeat a certificate: everything in which it differs from its repetition; empty if all of it matches.
+
+    Args:
+        certificate: the certificate, or its file.
+        policy: what it is about, as in `verify`.
+        domain: where the policy acts, for a domain that its name does not bring back.
+        trust: code (`module:name`) that the certificate names and that may be imported.
+        devices: over how many JAX devices a batch is split.
+        workers: how many processes step a Gymnasium environment.
+        ray: the address of a Ray cluster for that, or "local".
+        step_timeout: seconds after which a step of a Gymnasium environment counts as hanging, an error.
+    """
+    given = isinstance(certificate, Certificate)
+    text = certificate.to_json() if isinstance(certificate, Certificate) else _text(Path(certificate))
+    return repetition.replay(
+        text,
+        find_policy(policy)[0],
+        origin="the certificate" if given else str(certificate),
+        domain=None if domain is None else as_domain(domain),
+        execution=Execution(devices, workers, ray, step_timeout),
+        trust=trust,
+    )
+
+
+@verb
+def exact(
+    policy: PolicyLike,
+    domain: AnyDomain | None = None,
+    requirement: AnyRequirement | None = None,
+    *,
+    parameters: Mapping[str, Any] | None = None,
+    trust: Collection[str] = (),
+) -> ExactAnswer:
+    """The exact probabilities and expected return of a policy on a finite domain, and the optimum.
+
+    The optimum is over all controllers, also ones that see the counters, remember and randomise: nobody can do better.
+
+    Args:
+        policy: as in `verify`.
+        domain: where it acts; by default where it was learned.
+        requirement: what must hold; by default what its run was made for.
+        parameters: of the domain, over its own.
+        trust: code (`module:name`) that files name and that may be imported.
+    """
+    return answers.exact(*as_subject(policy, domain, requirement, parameters, trust))
+
+
+@verb
+def plan(
+    requirement: AnyRequirement,
+    *,
+    method: str | None = None,
+    method_options: Mapping[str, Any] | None = None,
+    max_episodes: int = DEFAULT_MAX_EPISODES,
+    attempts: int = DEFAULT.attempts,
+    p: Sequence[float] | None = None,
+    on_progress: Callable[[str], None] | None = None,
+) -> Plan:
+    """How a verification will behave, before any episode is sampled, by exact dynamic programming.
+
+    The defaults are those of `synthesize`: its first look at a candidate, one of up to three that share the error.
+
+    Args:
+        requirement: what must hold; `P>=0.85 & C>=0.98` without a formula will do.
+        method: one method only; by default all, side by side.
+        method_options: parameters of that method.
+        max_episodes: at most so many episodes.
+        attempts: of how many looks that share the permitted error this is the first; 1 for `verify`.
+        p: true probabilities to look at; by default interesting ones.
+        on_progress: called with the name of each method before it is computed.
+    """
+    wanted = as_requirement(requirement, recorded.outcome_requirement)
+    verification.check_decidable(wanted)
+    if attempts < 1:
+        raise RunError(f"attempts must be at least 1, got {attempts}")
+    return make_plan(
+        wanted,
+        method=method,
+        options=method_options or {},
+        max_episodes=max_episodes,
+        share=look_share(1, of=attempts),
+        p=p,
+        on_progress=on_progress,
+    )
+
+
+@verb
+def check(
+    domain: AnyDomain,
+    requirement: AnyRequirement | None = None,
+    *,
+    parameters: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    episodes: int = DEFAULT.episodes,
+) -> Iterator[Check]:
+    """Is a Gymnasium environment fit for learning and verification? Each thing that was looked at, as it is found.
+
+    Args:
+        domain: the environment: a domain, or what `psyco.make` takes.
+        requirement: a requirement whose signals should be there.
+        parameters: of the domain, where it is given by name.
+        seed: of policies and episodes.
+        episodes: training episodes of the synthesis whose duration is estimated.
+    """
+    made = as_domain(domain, parameters)
+    if not isinstance(made, GymDomain):
+        raise RunError(f"{made.name} is a compiled domain; this check is for Gymnasium environments")
+    wanted = None if requirement is None else as_requirement(requirement)
+    return check_environment(made, wanted, seed=seed, episodes=episodes)
+
+
+def _earlier(after: Certificate | str | Path | None) -> Certificate | None:
+    if after is None or isinstance(after, Certificate):
+        return after
+    return Certificate.from_json(_text(Path(after)), origin=str(after))
+
+
+def _text(path: Path) -> str:
+    return read_text(path, "the certificate")
+
+
+def _read(file: str | Path) -> tuple[bytes, str]:
+    """The content, and what to call it."""
+    if str(file) == "-":
+        return sys.stdin.buffer.read(), "the input"
+    try:
+        return Path(file).read_bytes(), str(file)
+    except OSError as error:
+        raise RunError(f"cannot read {file}: {error.strerror}") from None

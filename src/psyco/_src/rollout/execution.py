@@ -1,0 +1,37 @@
+"""How episodes are computed: here, in processes, on a cluster. No result depends on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from psyco._src.domain.checks import check_positive, check_whole
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Where episodes are made.
+
+    Args:
+        devices: over how many JAX devices the episodes of a compiled domain are split.
+        workers: processes that step a Gymnasium environment; 1: this one.
+        ray: an address of a Ray cluster for that, "local" to start one here, None for no Ray.
+        step_timeout: seconds after which a step counts as hanging; it needs a process that can be ended.
+    """
+
+    devices: int = 1
+    workers: int = 1
+    ray: str | None = None
+    step_timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        check_whole("execution", devices=self.devices, workers=self.workers)
+        if self.step_timeout is not None:
+            check_positive("execution", step_timeout=self.step_timeout)
+
+    @property
+    def elsewhere(self) -> bool:
+        """Does it ask for other processes than this one?"""
+        return self.workers > 1 or self.ray is not None or self.step_timeout is not None
+
+
+HERE = Execution()
