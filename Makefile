@@ -4,7 +4,10 @@
 #   make test PYTEST="-k belief -x"          other arguments for pytest
 
 PYTHON ?= $(shell command -v python3.11 >/dev/null 2>&1 && python3.11 -c '' >/dev/null 2>&1 && echo python3.11 || echo python3)
-PYTEST ?= -n 2
+PYTEST ?= -n 2 --dist loadfile
+
+# The rooms whose coverage has a floor (`fail_under` in pyproject.toml), each by its own quick tests.
+COVERED := spec smc policy learn
 
 VENV := .venv
 BIN  := $(VENV)/bin
@@ -13,7 +16,7 @@ PIP  := $(BIN)/python -m pip --disable-pip-version-check install $(shell [ -t 2 
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format bench bench-learners browser clean
+.PHONY: help demo quick test test-full coverage lint format bench bench-learners browser clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -23,8 +26,17 @@ demo: $(VENV)/installed  ## synthesize, verify and draw a policy for Particle Da
 	$(BIN)/psyco render runs/demo
 	$(BIN)/psyco report runs/demo
 
-test: lint browser  ## all checks and all tests, slow ones and every extra included
-	$(BIN)/python -m pytest $(PYTEST)
+quick: lint  ## what one runs before a commit: below 90 seconds, no other processes, browser or extras
+	$(BIN)/python -m pytest $(PYTEST) -m "not slow and not browser and not full"
+
+test: lint browser  ## all checks and tests, with every extra: below ten minutes on two cores
+	$(BIN)/python -m pytest $(PYTEST) -m "not full"
+
+test-full: $(VENV)/installed-dev  ## full size: the paper's numbers, every example, many kills, lost nodes
+	$(BIN)/python -m pytest $(PYTEST) -m full
+
+coverage: $(VENV)/installed-dev  ## which lines the quick tests of COVERED leave out; fails below the floor
+	$(BIN)/python -m pytest $(PYTEST) -m "not slow" $(COVERED:%=tests/%) $(COVERED:%=--cov=src/psyco/_src/%) --cov-report=term-missing
 
 lint: $(VENV)/installed-dev  ## ruff and mypy
 	$(BIN)/ruff check .

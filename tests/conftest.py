@@ -1,9 +1,14 @@
 """What all tests share: examples that don't change from run to run, a quiet environment, the browser."""
 
+import io
+import logging
 import os
 import shutil
 import signal
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from hypothesis import settings
@@ -38,3 +43,33 @@ def chromium() -> str:
             pytest.fail(message)
         pytest.skip(message)
     return path
+
+
+class Said(NamedTuple):
+    """How a command ended."""
+
+    status: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Said]]:
+    """The program in this process, from its entry point on, with nothing left over from call to call."""
+    from psyco._src.cli import main
+
+    logger = logging.getLogger("psyco")
+    before = logger.handlers[:], logger.level, logger.propagate
+
+    def call(*arguments: object, stdin: str = "") -> Said:
+        path = sys.path[:]
+        monkeypatch.setattr(sys, "argv", ["psyco", "--no-compile-cache", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        with pytest.raises(SystemExit) as ended:
+            main()
+        sys.path[:] = path
+        out, err = capsys.readouterr()
+        return Said(int(ended.value.code or 0), out, err)
+
+    yield call
+    logger.handlers[:], logger.level, logger.propagate = before

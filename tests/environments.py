@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
+import jax
 import numpy as np
 from gymnasium import spaces
+
+from psyco._src.domain.actions import Discrete
 
 
 class Walk(gymnasium.Env[Any, Any]):
@@ -84,6 +88,21 @@ class Leaky(Walk):
         return self._observe(), {}
 
 
+class Drawn(Walk):
+    """A walk whose picture is a grey that tells the step."""
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["human", "rgb_array"], "render_fps": 25}
+
+    def __init__(self, render_mode: str | None = None, broken: str = "") -> None:
+        super().__init__()
+        self.render_mode, self.broken = render_mode, broken
+
+    def render(self) -> Any:
+        if self.broken == "raise":
+            raise ImportError("pygame is not installed")
+        return np.full((20, 30, 1 if self.broken == "grey" else 3), 8 * self.t, np.uint8)
+
+
 class Mixed(gymnasium.Env[Any, Any]):
     """Observations and actions of a given kind; it gives what it was given as information."""
 
@@ -130,3 +149,34 @@ def height(observation: Any, info: dict[str, Any]) -> float:
 
 
 gymnasium.register("PsycoTestWalk-v0", entry_point=Walk, max_episode_steps=40)
+gymnasium.register("PsycoTestDrawn-v0", entry_point=Drawn, max_episode_steps=40)
+
+
+@dataclasses.dataclass(frozen=True)
+class Slide:
+    """A compiled domain of one's own: a block on a line, pushed to and fro."""
+
+    length: int = 5
+    horizon: int = 8
+    name: ClassVar[str] = "slide"
+
+    @property
+    def actions(self) -> Discrete:
+        return Discrete(2)
+
+    @property
+    def observation_size(self) -> int:
+        return 1
+
+    def reset(self, key: Any) -> Any:
+        return jax.random.uniform(key, (), minval=-self.length, maxval=self.length)
+
+    def step(self, key: Any, state: Any, action: Any) -> Any:
+        x = state + 2.0 * action - 1.0 + 0.1 * jax.random.normal(key)
+        return x, -abs(x), False
+
+    def observe(self, state: Any) -> Any:
+        return state[None]
+
+    def signals(self, state: Any) -> dict[str, Any]:
+        return {"x": state}

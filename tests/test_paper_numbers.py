@@ -9,15 +9,15 @@ import psyco
 from psyco._src.rollout.episodes import Stream, episode_keys, stream_key
 from psyco._src.rollout.sampler import make_sampler
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 SEEDS = range(5)
 
 
-def run(name, seed, *, episodes, **options):
+def run(name, seed, *, episodes, calibration="soft"):
     domain = psyco.make(name)
     return psyco.synthesize(
         domain, domain.requirement, episodes=episodes, seed=seed, learner="snes", bias="one", scaling="none",
-        method="bayes", verify_every=0, **options,
+        method="bayes", verify_every=0, learner_options={"calibration": calibration},
     )  # fmt: skip
 
 
@@ -38,7 +38,10 @@ def test_particle_dance_meets_its_requirement_closely(capsys):
 def test_particle_dance_unconstrained_follows_closely():
     for seed in SEEDS:
         assert (
-            last_episodes(run("particle-dance", seed, episodes=60_000, calibration="none").metrics, 5000)
+            last_episodes(
+                run("particle-dance", seed, episodes=60_000, calibration="none").metrics,
+                5000,
+            )
             > -17
         )
 

@@ -27,7 +27,7 @@ def test_the_first_program_ends_in_the_certificate_that_is_shown():
 
 def test_every_file_that_is_linked_to_is_there():
     root = Path(__file__).parents[1]
-    pages = [root / "README.md", root / "CONTRIBUTING.md", *sorted((root / "docs").glob("*.md"))]
+    pages = [*sorted(root.glob("*.md")), *sorted((root / "docs").glob("*.md"))]
     for page in pages:
         for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8")):
             if "://" not in target:

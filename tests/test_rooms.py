@@ -1,16 +1,20 @@
 """The rooms of the house: later rooms import earlier ones only, and no file can run code from a stranger's data."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
+
+from psyco._src.cli.app import COMMANDS
 
 SOURCE = Path(__file__).parents[1] / "src" / "psyco" / "_src"
 
 # A room is a module or a package directly below src/psyco/_src. It may import itself and everything on the lines above
 # its own; rooms on one line don't know each other. A new room must be given its place here.
 ORDER = [
-    ["__init__", "errors"],
+    ["__init__", "errors", "versions"],
+    ["registry"],
     ["spec"],
     ["domain"],
     ["policy"],
@@ -20,6 +24,7 @@ ORDER = [
     ["synthesis"],
     ["run"],
     ["paper", "pages"],
+    ["front"],
     ["psyco"],  # the public names: for users and the command line, never for the rooms above
     ["cli"],
 ]
@@ -157,3 +162,35 @@ def test_unsafe_code_is_found(source: str) -> None:
 
 def test_a_method_called_eval_is_no_eval() -> None:
     assert not unsafe_code("network.eval()\nnp.load(f, allow_pickle=False)", ["psyco"])
+
+
+# ---- CONTRIBUTING.md is true ------------------------------------------------------------------------------------
+
+CONTRIBUTING = (SOURCE.parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+
+
+def test_the_table_of_rooms_names_every_module() -> None:
+    table = {
+        room: row
+        for row in CONTRIBUTING.splitlines()
+        if row.startswith("| `")
+        for room in re.findall(r"`(\w+)`", row.split("|")[1])
+    }
+    for path in sorted(SOURCE.glob("**/*.py")):
+        if path.stem != "__init__":
+            room = room_of(path)
+            assert room in table, f"CONTRIBUTING.md has no row for {room}"
+            listed = f"`{path.stem}`" in table[room] or (room == "cli" and path.stem in COMMANDS)
+            assert listed, f"the row of {room} in CONTRIBUTING.md does not name {path.stem}"
+
+
+def test_the_walk_leads_through_functions_that_are_there() -> None:
+    start = CONTRIBUTING.index("## From a requirement to a certificate on disk")
+    walk = CONTRIBUTING[start : CONTRIBUTING.index("##", start + 2)]
+    hops = re.findall(r"^\d+\. `([\w/]+\.py)` (.*?)[:\n]", walk, re.M)
+    assert 10 <= len(hops) <= 15
+    for file, words in hops:
+        tree = ast.parse((SOURCE / file).read_text(encoding="utf-8"))
+        defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        named = re.findall(r"`(\w+)`", words.partition(" writes ")[0])
+        assert named and set(named) <= defined, f"{file} has no {named}"

@@ -8,8 +8,12 @@ from scipy import stats
 
 import psyco
 from psyco._src.errors import RequirementError, RunError
-from psyco.sb3 import Bridge, Steering
+from psyco._src.learn.steering import Steering
+from psyco._src.spec.monitor import Monitor
+from psyco.sb3 import PROGRESS, Bridge, Weighing
 from tests.environments import Walk
+
+pytestmark = pytest.mark.slow  # needs an extra
 
 REQUIRE = "P>=0.5 [ G (abs(obs[0]) <= 0.15) ] & C>=0.9"
 
@@ -37,17 +41,52 @@ def play(env, seed=0):
     return paid, info["psyco"]
 
 
-@pytest.mark.parametrize("require", [REQUIRE, "P>=0.5 [ F<=3 (obs[0] < -0.01) ] & C>=0.9"])
+SHAPES = [
+    REQUIRE,
+    "P>=0.5 [ F<=3 (obs[0] < -0.01) ] & C>=0.9",
+    "P<=0.5 [ F (obs[0] < -0.05) ] & C>=0.9",
+    "P>=0.5 [ (G<=12 abs(obs[0]) <= 0.1) & G (abs(obs[2]) > 0.1 => F<=2 abs(obs[2]) < 0.1) ] & C>=0.9",
+    'P>=0.5 [ G !("end" & step < 15) ] & C>=0.9',
+]
+
+
+@pytest.mark.parametrize("require", SHAPES)
 def test_what_an_episode_pays_is_its_return_and_its_cost_weighed_by_lambda(cartpole, require: str) -> None:
     bridge = Bridge(cartpole, require, cost_scale=3.0)
     env = bridge.env()
     paid, verdict = play(env)
     assert sum(paid) == pytest.approx(verdict["return"])  # λ is 1 at first
     for lam in (0.0, 0.25):
-        bridge.state.each[:] = lam
+        bridge.state.set([lam] * len(bridge.state.weights))
         paid, verdict = play(env)
         assert sum(paid) == pytest.approx(lam * verdict["return"] - (1 - lam) * 3.0 * verdict["cost"][0])
         assert (verdict["cost"][0] == 0) == verdict["satisfied"][0]
+
+
+def test_a_step_is_judged_by_its_own_state_and_an_episode_once(cartpole, monkeypatch) -> None:
+    seen = {"states": 0, "paths": 0}
+
+    def count(name, key, size):
+        original = getattr(Monitor, name)
+
+        def counted(self, signals, end, *rest, **more):
+            seen[key] += size(end)
+            return original(self, signals, end, *rest, **more)
+
+        monkeypatch.setattr(Monitor, name, counted)
+
+    count("arising", "states", len)
+    count("__call__", "paths", lambda end: 1)
+    env = Bridge(cartpole, REQUIRE).env()
+    steps = len(play(env)[0])
+    assert seen == {"states": steps, "paths": 1}, "the last of the steps + 1 states is left to the path"
+
+
+def test_G_is_paid_for_in_the_step_that_breaks_it(cartpole) -> None:
+    bridge = Bridge(cartpole, "P>=0.5 [ G (step != 3) ] & C>=0.9")
+    bridge.state.set([0.0] * len(bridge.state.weights))
+    paid, _ = play(bridge.env())
+    assert [-cost for cost in paid] == [0, 0, 1, *[0] * (len(paid) - 3)]
 
 
 def test_an_episode_is_judged_as_everywhere_else(cartpole) -> None:
@@ -114,7 +153,8 @@ def test_a_seed_may_come_from_numpy(cartpole) -> None:
 
 
 def test_lambda_and_belief_follow_the_checks() -> None:
-    steering = Steering((0.8,), margin=0.5, gain=0.1, memory=4.0, curriculum=0.5)
+    rule = Steering((0.8,), (0.9,), PROGRESS, margin=0.5, gain=0.1, memory=4.0, curriculum=0.5)
+    steering = Weighing(rule)
     steering.observe(np.array([[True], [False]]), progress=0.0)
     assert steering.lam == 1.0  # nothing is demanded yet
     steering.observe(np.array([[False], [False]]), progress=0.25)

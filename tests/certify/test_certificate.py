@@ -12,7 +12,7 @@ import psyco
 from psyco._src.certify.certificate import Certificate, certificate_schema
 from psyco._src.certify.html import certificate_html
 from psyco._src.certify.replay import replay
-from psyco._src.certify.verify import certify_candidates, look_share
+from psyco._src.certify.verify import look_share
 from psyco._src.errors import RunError
 from psyco._src.policy.file import policy_for
 from psyco._src.policy.network import network_for
@@ -191,7 +191,7 @@ def test_shares_of_all_looks_sum_to_one():
 def test_candidates_are_tried_in_order_on_fresh_episodes_and_all_looks_are_listed():
     candidates = [policy(0), policy(0), policy(0)]
     settings = {"method": "fixed", "max_episodes": 250}
-    impossible = certify_candidates(candidates, DOMAIN, f"P>=0.99 [ {SAFE} ] & C>=0.9", **settings)
+    impossible = psyco.certify_candidates(candidates, DOMAIN, f"P>=0.99 [ {SAFE} ] & C>=0.9", **settings)
     looks = impossible.certificate.looks
     assert [look.block for look in looks] == [0, 1, 2]
     assert sum(look.share for look in looks) == pytest.approx(1)
@@ -204,12 +204,12 @@ def test_candidates_are_tried_in_order_on_fresh_episodes_and_all_looks_are_liste
 
 
 def test_the_first_candidate_that_passes_is_certified_at_its_share_of_the_error():
-    first = certify_candidates([policy(0), policy(1)], DOMAIN, f"P>=0.2 [ {SAFE} ] & C>=0.9")
+    first = psyco.certify_candidates([policy(0), policy(1)], DOMAIN, f"P>=0.2 [ {SAFE} ] & C>=0.9")
     assert first.chosen == 0 and len(first.certificate.looks) == 1
     assert first.certificate.findings[0].guarantee.wrongly_satisfied == pytest.approx(0.1 * 0.75)
     assert first.certificate.guarantee.wrongly_satisfied == pytest.approx(0.1)
     with pytest.raises(RunError, match="no candidate"):
-        certify_candidates([], DOMAIN, REQUIRE)
+        psyco.certify_candidates([], DOMAIN, REQUIRE)
 
 
 def test_a_retry_is_accounted_for():
@@ -241,6 +241,7 @@ def test_the_page_is_self_contained_and_shows_verdict_bounds_and_guarantee(certi
     assert certificate.verdict.name in page and certificate.guarantee.statement in page
     assert policy().digest in page
     assert not re.search(r"(src|href)=|https?://|@import|url\(", page)
+    assert set(re.findall(r"var\((--\w+)\)", page)) <= set(re.findall(r"(--\w+):", page)), "its own colours"
 
 
 def test_text_from_outside_is_escaped():

@@ -11,6 +11,8 @@ from psyco._src.certify.verify import constraint_outcomes
 from psyco._src.policy.file import policy_for
 from psyco._src.policy.network import network_for
 
+pytestmark = pytest.mark.slow  # compiles many rollouts
+
 
 @pytest.fixture(scope="module")
 def walker():

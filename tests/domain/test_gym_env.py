@@ -9,7 +9,7 @@ import pytest
 import psyco
 from psyco._src.domain.actions import ACTIONS, Continuous, Discrete, MultiBinary, MultiDiscrete
 from psyco._src.domain.base import parameters, signal_table
-from psyco._src.domain.catalogue import remake, trust
+from psyco._src.domain.catalogue import Description, remake
 from psyco._src.policy.file import load_policy, policy_for
 from psyco._src.policy.network import network_for
 from tests.environments import Mixed, Walk, height
@@ -166,7 +166,7 @@ def test_a_policy_file_makes_its_environment_again(tmp_path: Path) -> None:
     network = network_for(domain)
     policy_for(domain, network, np.zeros(network.size)).save(tmp_path / "p.safetensors")
     policy = load_policy(tmp_path / "p.safetensors")
-    again = remake(policy.domain, **policy.parameters)
+    again = remake(Description(policy.domain, policy.parameters))
     policy.check(again)
     assert parameters(again) == parameters(domain) == {"is_slippery": False, "map_name": "8x8", "horizon": 30}
 
@@ -176,8 +176,14 @@ def test_a_file_cannot_choose_code_to_run() -> None:
         "os:system": {},
         "CartPole-v1": {"wrappers": ["os:system"]},
         "CartPole": {"signals": {"x": "os:system"}},
+        "brax:ant": {"wrappers": ["os:system"]},
     }.items():
         with pytest.raises(psyco.DomainError, match="--trust os:system"):
-            remake(name, **values)
-    trust(f"{HERE}:Walk")
-    assert remake(f"{HERE}:Walk", horizon=4).horizon == 4
+            remake(Description(name, values))
+    with pytest.raises(psyco.DomainError, match="--trust brax:envs"):
+        remake(Description("CartPole-v1", {"wrappers": ["brax:envs.create"]}))  # here it is a module
+    walk = Description(f"{HERE}:Walk", {"horizon": 4})
+    assert remake(walk, [f"{HERE}:Walk"]).horizon == 4
+    assert remake(walk, [HERE]).horizon == 4, "a whole module may be trusted"
+    with pytest.raises(psyco.DomainError, match="--trust"):
+        remake(walk)  # trust is given once, for one call

@@ -9,6 +9,9 @@ import psyco
 from psyco._src.domain.actions import Continuous, Discrete
 from psyco._src.policy.file import policy_for
 from psyco._src.policy.network import network_for
+from psyco._src.rollout.episodes import Stream, episode_keys, stream_key
+
+pytestmark = pytest.mark.slow  # needs extras
 
 
 def test_an_episode_is_gymnaxs_own_until_it_ends_and_then_stays_there() -> None:
@@ -18,12 +21,12 @@ def test_an_episode_is_gymnaxs_own_until_it_ends_and_then_stays_there() -> None:
     network = network_for(domain)
     theta = network.init(jax.random.key(1))
     policy = policy_for(domain, network, theta)
-    key = jax.random.key(5)
-    path = psyco.record(domain, policy, key)
+    path = psyco.record(policy, domain, seed=5)
+    (key,) = episode_keys(stream_key(5, Stream.SHOW), 0, 1)
 
     # The same by gymnax's auto-resetting step; the observation before its reset is in `info`.
     env, params = gymnax.make("CartPole-v1")
-    key_reset, key_steps = jax.random.split(key)
+    key_reset, key_steps, _ = jax.random.split(key, 3)
     obs, state = env.reset_env(key_reset, params)
     seen, done = [obs], False
     for step_key in jax.random.split(key_steps, 40):
@@ -66,7 +69,7 @@ def test_a_brax_environment_is_a_domain() -> None:
     pytest.importorskip("brax")
     domain = psyco.make("brax:fast", horizon=10)
     network = network_for(domain)
-    path = psyco.record(domain, policy_for(domain, network, np.ones(network.size)), jax.random.key(0))
+    path = psyco.record(policy_for(domain, network, np.ones(network.size)), domain)
     assert path["obs"].shape == (11, 2)
     assert np.all(np.diff(path["return"]) >= 0)  # it is rewarded for how far it got
     with pytest.raises(psyco.DomainError, match="brax has no environment"):

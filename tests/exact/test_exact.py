@@ -8,14 +8,17 @@ from scipy import optimize, stats
 import psyco
 from psyco._src.certify.verify import sample
 from psyco._src.errors import DomainError, RequirementError, RunError
-from psyco._src.exact.answers import constrained_optimum, evaluate, exact
-from psyco._src.exact.files import export
+from psyco._src.exact.answers import constrained_optimum, evaluate
+from psyco._src.exact.files import write_graph
 from psyco._src.exact.unfold import unfold
 from psyco._src.policy.file import policy_for
 from psyco._src.policy.network import network_for
 from psyco._src.rollout.episodes import Stream, stream_key
 from psyco._src.rollout.sampler import make_sampler
 
+pytestmark = pytest.mark.slow  # enumerates, and asks Storm
+
+exact = psyco.exact
 SMALL = psyco.make("obstacle-run", grid=3, horizon=7)
 BOUNDED = "G (!caught | collisions <= 1)"
 
@@ -183,12 +186,34 @@ def test_an_exact_answer_says_verdict_value_optimum_and_gap():
     assert high.verdict.name == "VIOLATED" and high.optimum is None and high.gap is None
 
 
+def test_a_policy_is_given_in_any_way_that_verify_takes(tmp_path):
+    policy, require = random_policy(3), f"P>=0.5 [ {BOUNDED} ]"
+    policy.save(tmp_path / "p.safetensors")
+    expected = exact(policy, SMALL, require)
+    assert exact(str(tmp_path / "p.safetensors"), SMALL, require) == expected
+    assert exact(lambda observation: int(policy(observation)), SMALL, require) == expected
+    assert exact(lambda observation: 0, SMALL, require) != expected
+
+
+def test_storm_takes_a_policy_in_any_way_that_verify_takes(tmp_path):
+    pytest.importorskip("stormpy")
+    from psyco._src.exact.storm import storm_value
+
+    policy, require = random_policy(3), f"P>=0.5 [ {BOUNDED} ]"
+    assert storm_value(lambda x: int(policy(x)), SMALL, require) == storm_value(policy, SMALL, require)
+
+
+def test_a_policy_that_fails_says_how():
+    with pytest.raises(RunError, match="the policy failed: ZeroDivisionError"):
+        exact(lambda observation: 1 // 0, SMALL, "P>=0.5 [ F caught ]")
+
+
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     policy = random_policy(3)
-    export(chain(BOUNDED, policy), folder / "chain")
-    export(unfold(SMALL, [psyco.parse_formula(BOUNDED)]), folder / "mdp")
+    write_graph(chain(BOUNDED, policy), folder / "chain")
+    write_graph(unfold(SMALL, [psyco.parse_formula(BOUNDED)]), folder / "mdp")
     return folder
 
 

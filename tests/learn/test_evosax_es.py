@@ -11,6 +11,8 @@ from psyco._src.learn.train import train
 from psyco._src.rollout.episodes import Episodes
 from psyco._src.spec.parse import parse
 
+pytestmark = pytest.mark.slow  # needs an extra
+
 pytest.importorskip("evosax")
 
 

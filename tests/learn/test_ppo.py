@@ -16,11 +16,15 @@ from psyco._src.learn.ppo import PPO, advantages
 from psyco._src.learn.train import train
 from psyco._src.policy.network import Network, network_for
 from psyco._src.rollout.sampler import make_sampler
-from psyco._src.synthesis.problem import Settings, beginning, learn, prepare
+from psyco._src.synthesis.loop import beginning
+from tests import making
 from tests.environments import Walk
+from tests.making import prepared
+
+pytestmark = pytest.mark.slow  # compiles and trains networks
 
 ONE = {"p_req": (0.85,), "c_req": (0.98,), "network": Network(3, 2)}
-SMALL = {"learner": "ppo", "verify_every": 0, "candidates": 1, "hidden": 8, "critic": 8}
+SMALL = {"learner": "ppo", "verify_every": 0, "candidates": 1, "hidden": 8, "learner_options": {"critic": 8}}
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,7 @@ def test_some_explore_and_some_show_what_would_be_deployed() -> None:
     np.testing.assert_allclose(late.std[0], 0.1, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_it_climbs_and_minimises_where_that_is_wanted() -> None:
     """The best return is 10, the worst -10; all start from the same policy."""
     for goal, sign in (("Rmax=? [ C ];", 1.0), ("Rmin=? [ C ];", -1.0)):
@@ -99,18 +104,25 @@ def test_it_climbs_and_minimises_where_that_is_wanted() -> None:
         assert sign * float(rows.episodes.ret[-3:].mean()) > 8
 
 
+@pytest.mark.slow
 def test_it_stays_within_the_requirement_and_takes_what_that_leaves() -> None:
-    """At most 0.3 in each of 10 steps is a return of at most 3; without the requirement it comes near 10."""
+    """At most 0.3 in each of 10 steps is a return of at most 3; without the requirement it comes near 10.
+
+    A seed may end on either side of the edge by how a version of JAX rounds: of 8, one did on 0.10.2 and two on 0.8.1.
+    """
     requirement = "P>=0.9 [ G height <= 0.3 ] & C>=0.9"
-    learner, state, rows = learned(requirement, episodes=2200, gain=0.1, curriculum=0.0)
-    domain = Hill()
-    sampler = make_sampler(domain, learner.network, psyco.parse(requirement))
-    theta = jnp.broadcast_to(learner.deployed(state), (200, state.theta.size))
-    episodes = sampler(theta, jax.random.split(jax.random.key(9), 200))
-    assert float(episodes.satisfied.mean()) > 0.9
-    assert float(rows.episodes.satisfied[:3].mean()) < 0.5  # at first it does not
-    assert -3.0 < float(episodes.ret.mean()) <= 3.0
-    assert float(rows.weighing.lam.min()) < 0.9 < float(rows.weighing.lam[0])
+    shares, returns = [], []
+    for seed in range(3):
+        learner, state, rows = learned(requirement, episodes=2200, seed=seed, gain=0.1, curriculum=0.0)
+        sampler = make_sampler(Hill(), learner.network, psyco.parse(requirement))
+        theta = jnp.broadcast_to(learner.deployed(state), (200, state.theta.size))
+        episodes = sampler(theta, jax.random.split(jax.random.key(9), 200))
+        shares.append(float(episodes.satisfied.mean()))
+        returns.append(float(episodes.ret.mean()))
+        assert float(rows.episodes.satisfied[:3].mean()) < 0.5  # at first it does not
+        assert float(rows.weighing.lam.min()) < 0.9 < float(rows.weighing.lam[0])
+    assert np.median(shares) > 0.9
+    assert -3.0 < np.median(returns) <= 3.0
 
 
 def test_the_cost_of_the_demand_that_asks_for_it_counts() -> None:
@@ -124,19 +136,25 @@ def test_the_cost_of_the_demand_that_asks_for_it_counts() -> None:
 
 
 def test_the_same_seed_gives_the_same_bytes_and_half_a_run_can_be_continued() -> None:
-    settings = Settings(episodes=660, learner="ppo", verify_every=220, hidden=8, options={"critic": 8})
-    problem = prepare(Hill(), "P>=0.9 [ G height <= 0.3 ] & C>=0.9", settings)
-    snapshots = list(learn(problem))
-    assert [each.generation for each in snapshots] == [10, 10, 20, 30]
-    again = list(learn(problem, snapshots[0]))
-    for first, second in zip(
-        jax.tree.leaves(snapshots[-1].state), jax.tree.leaves(again[-1].state), strict=True
-    ):
+    problem = prepared(
+        Hill(),
+        "P>=0.9 [ G height <= 0.3 ] & C>=0.9",
+        episodes=660,
+        learner="ppo",
+        verify_every=220,
+        hidden=8,
+        critic=8,
+    )
+    whole = making.learned(problem)
+    assert [each.generation for each in whole.reached] == [10, 20, 30]
+    again = making.learned(problem, whole.reached[0])
+    for first, second in zip(jax.tree.leaves(whole.at.state), jax.tree.leaves(again.at.state), strict=True):
         np.testing.assert_array_equal(first, second)
     # What a checkpoint is read back into has the structure of every later state.
-    assert jax.tree.structure(beginning(problem).state) == jax.tree.structure(snapshots[-1].state)
+    assert jax.tree.structure(beginning(problem).state) == jax.tree.structure(whole.at.state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("requirement", ["P>=0.5 [ G (abs(obs[0]) <= 2.5) ] & C>=0.9", "Rmin=? [ C ];"])
 def test_the_number_of_workers_does_not_show_on_gymnasium(requirement: str) -> None:
     made = [
@@ -148,6 +166,7 @@ def test_the_number_of_workers_does_not_show_on_gymnasium(requirement: str) -> N
     assert made[0] == made[1]
 
 
+@pytest.mark.slow
 def test_severity_and_selection_work_with_it() -> None:
     result = psyco.synthesize(
         Hill(), "P>=0.6 [ G height <= 0.3 ] & C>=0.9", episodes=440, severity=True, **(SMALL | {"candidates": 2}),

@@ -75,6 +75,7 @@ def test_rows_of_one_episode_meet_the_same_chance() -> None:
     assert len({row.tobytes() for row in seen[0]}) == 3
 
 
+@pytest.mark.slow
 def test_belief_is_that_of_the_mean_policy_alone_and_fades() -> None:
     learner = SafeES(**ONE, population=4, checks=2, memory=10.0)
     state, s, v = learner.init(jnp.zeros(3)), 0.0, 0.0
@@ -102,6 +103,7 @@ def test_curriculum_asks_for_nothing_at_first_and_for_everything_in_the_end() ->
     assert demands == pytest.approx([0.0, 0.425, 0.85, 0.85])
 
 
+@pytest.mark.slow
 def test_the_weakest_demand_decides_and_its_cost_weighs_most() -> None:
     learner = SafeES(p_req=(0.5, 0.9), c_req=(0.9, 0.9), population=4, checks=2, gain=0.5, curriculum=0.0)
     state = learner.init(jnp.zeros(2))

@@ -11,6 +11,7 @@ from psyco._src.learn.belief import double_precision
 from psyco._src.learn.snes import SNES
 from psyco._src.learn.train import train
 from psyco._src.rollout.episodes import Episodes
+from tests.making import prepared
 
 
 def transcription(theta, s, v, noise, ret, cost, *, p_req, c_req, alpha=0.01, sigma=0.1):
@@ -120,9 +121,7 @@ class HostSampler:
 
 
 def test_two_drivers_and_any_split_into_segments_give_the_same_bytes():
-    from psyco._src.synthesis.problem import make_settings, prepare
-
-    problem = prepare(psyco.make("obstacle-run"), "P>=0.9 [ G !caught ]", make_settings(learner="snes"))
+    problem = prepared(psyco.make("obstacle-run"), "P>=0.9 [ G !caught ]", learner="snes")
     start = problem.learner.init(problem.network.init(jax.random.key(1)))
     key = jax.random.key(2)
     whole, rows = train(problem.learner, problem.sampler, key, start, first=0, generations=12)
@@ -150,4 +149,4 @@ def test_two_drivers_and_any_split_into_segments_give_the_same_bytes():
 )
 def test_bad_options_are_refused(options, message):
     with pytest.raises(psyco.RunError, match=message):
-        psyco.synthesize(psyco.make("obstacle-run"), "", learner="snes", **options)
+        psyco.synthesize(psyco.make("obstacle-run"), "", learner="snes", learner_options=options)

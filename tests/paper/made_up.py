@@ -6,7 +6,7 @@ from psyco._src.domain.catalogue import make
 from psyco._src.learn.metrics import Metrics
 from psyco._src.paper.curves import Results
 from psyco._src.paper.experiments import POPULATION
-from psyco._src.paper.runs import Run
+from psyco._src.paper.runs import Repetition
 from psyco._src.policy.file import policy_for
 from psyco._src.policy.network import network_for
 
@@ -45,7 +45,7 @@ def run_of(experiment, seed, **shape):
     made = metrics_of(*episodes_of(rng, experiment.episodes // POPULATION, **shape), **metrics)
     domain = make(experiment.domain)
     network = network_for(domain)
-    return Run(made, policy_for(domain, network, np.zeros(network.size, np.float32)), 1.0)
+    return Repetition(made, policy_for(domain, network, np.zeros(network.size, np.float32)), 1.0)
 
 
 def results_of(experiment, **shapes):

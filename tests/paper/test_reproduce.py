@@ -8,6 +8,8 @@ from psyco._src.paper.figures import FIGURES
 from psyco._src.paper.reproduce import reproduce
 from tests.paper.conftest import TINY
 
+pytestmark = pytest.mark.slow  # computes many runs
+
 
 def files(folder, pattern):
     return {path.name: path.read_bytes() for path in folder.glob(pattern)}

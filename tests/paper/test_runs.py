@@ -4,8 +4,11 @@ import time
 import numpy as np
 import pytest
 
+from psyco._src.learn.metrics import Metrics
 from psyco._src.paper.experiments import FOUR, NONE, OBSTACLE_RUN, ONE
-from psyco._src.paper.runs import _load, digest, gather
+from psyco._src.paper.runs import DECISIVE, PACKAGE, _load, digest, gather
+
+pytestmark = pytest.mark.slow  # computes many runs
 
 TINY = OBSTACLE_RUN.resized(episodes=200)
 PROBLEMS = [TINY.problem(ONE, seed) for seed in range(3)]
@@ -63,12 +66,11 @@ def test_ctrl_c_ends_the_runs_that_are_going_on(monkeypatch, tmp_path):
     """The main thread is interrupted while two endless runs are computed beside it."""
     begun = threading.Barrier(3, timeout=30)
 
-    def endless(problem):
+    def endless(problem, sinks):
         begun.wait()
-        row = np.zeros(1)
         while True:
             time.sleep(0.01)
-            yield type("Snapshot", (), {"metrics": type("Rows", (), {"rows": len(row)})})
+            sinks[0].rows(problem, Metrics({"return": np.zeros(1)}))
 
     def interrupted(*_, **__):
         begun.wait()
@@ -141,3 +143,7 @@ def test_no_damage_to_a_file_gets_past_us(runs, folder, tmp_path):
         run = _load(tmp_path, problem)
         if run is not None:
             same(run, runs[digest(problem)])
+
+
+def test_the_rooms_that_decide_how_a_run_goes_are_there() -> None:
+    assert [room for room in DECISIVE if not (PACKAGE / room).is_dir()] == []

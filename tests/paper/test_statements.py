@@ -7,6 +7,8 @@ from psyco._src.paper.experiments import CALIBRATION, EXPERIMENTS, OBSTACLE_RUN,
 from psyco._src.paper.statements import CLAIMS, belief_claims
 from tests.paper.made_up import results_of
 
+pytestmark = pytest.mark.slow  # made-up runs of full size
+
 DANCE = PARTICLE_DANCE.resized(episodes=20_000)
 COMPARISON = CALIBRATION.resized(episodes=20_000, repetitions=5)
 RUN = OBSTACLE_RUN.resized(episodes=4000)

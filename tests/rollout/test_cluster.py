@@ -6,13 +6,15 @@ import pytest
 
 import psyco
 
+pytestmark = pytest.mark.slow  # needs an extra and other processes
+
 pytest.importorskip("ray")
 
 REQUIREMENT = "P>=0.5 [ G (abs(obs[0]) <= 1) ] & C>=0.9"
 SETTINGS = {"episodes": 800, "verify_every": 200, "verify_episodes": 60, "max_episodes": 60}
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_losing_a_node_in_the_middle_of_a_run_changes_no_byte() -> None:
     import ray
     from ray.cluster_utils import Cluster
@@ -36,14 +38,14 @@ def test_losing_a_node_in_the_middle_of_a_run_changes_no_byte() -> None:
 
         segments: list[int] = []
 
-        def on_progress(problem: object, snapshot: psyco._src.synthesis.Snapshot) -> None:
-            segments.append(snapshot.generation)
+        def reached(problem: psyco.Problem, position: psyco.Position) -> None:
+            segments.append(position.generation)
             started.set()
 
         remover = threading.Thread(target=remove)
         remover.start()
         disturbed = psyco.synthesize(
-            domain, REQUIREMENT, ray=cluster.address, on_progress=on_progress, **SETTINGS
+            domain, REQUIREMENT, ray=cluster.address, sinks=[psyco.Sink(reached=reached)], **SETTINGS
         )
         remover.join()
         assert removed_after[0] < len(segments)  # there was work left to do

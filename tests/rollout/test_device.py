@@ -40,7 +40,7 @@ def test_an_episode_is_judged_as_its_recording_is(name):
     episodes = jax.jit(sampler)(theta, keys)
     seen = set()
     for i in range(40):
-        path = psyco.record(domain, policy_for(domain, network, theta[i]), keys[i])
+        path = psyco.record(policy_for(domain, network, theta[i]), domain, episode=i)
         assert len(path["step"]) == episodes.length[i] + 1
         assert path["return"][-1] == episodes.ret[i]
         assert path["reward"][1:].sum() == pytest.approx(float(episodes.ret[i]), rel=1e-5)
@@ -130,12 +130,14 @@ assert len(jax.devices()) == devices
 domain, require = psyco.make("obstacle-run"), "P>=0.9 [ G (!caught | collisions <= 1) ] & C>=0.98"
 for again in range(2):
     run = psyco.synthesize(
-        domain, require, episodes=2100, seed=4, devices=devices, learner="snes", population=21, method="bayes"
+        domain, require, episodes=2100, seed=4, devices=devices, learner="snes", learner_options={"population": 21},
+        method="bayes",
     )
     print(run.policy.digest, hashlib.sha256(run.metrics.to_csv().encode()).hexdigest())
 """
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes_twice_and_on_one_and_two_devices():
     """Two processes: JAX fixes the number of devices at its start. 21 offspring do not divide by 2."""
     outputs = [

@@ -11,14 +11,15 @@ from psyco._src.domain.gym_env import GymDomain
 from psyco._src.policy.file import load_policy, policy_for
 from psyco._src.policy.network import Network, network_for
 from psyco._src.rollout.episodes import Episodes, Stream, episode_keys, stream_key
-from psyco._src.rollout.host import Chunk, HostSampler, Job, Runner, _Networks, episode_seeds, in_process
+from psyco._src.rollout.host import Chunk, HostSampler, Job, Runner, episode_seeds, in_process
 from psyco._src.rollout.sampler import make_sampler
 from psyco._src.rollout.scaling import scaled
 from psyco._src.spec.monitor import compile_monitor
 from psyco._src.spec.parse import parse, parse_formula
 from psyco._src.spec.path import check_path
-from psyco._src.synthesis.problem import Settings, deployed, learn, prepare
+from psyco._src.synthesis.loop import deployed
 from tests.environments import Mixed, Walk
+from tests.making import learned, prepared
 
 FORMULA = "G (abs(obs[0]) <= 2 | info.cost = 0)"
 
@@ -75,9 +76,9 @@ def test_a_network_gives_the_same_bits_in_any_company(shape: tuple[int, int, int
     rng = np.random.default_rng(1)
     theta = rng.normal(size=(64, network.size)).astype(np.float32)
     x = rng.normal(size=(64, inputs)).astype(np.float32)
-    together = _Networks(network, domain, theta).scores(x)
+    together = network.crew(domain, theta).scores(x)
     for rows in ([0], [63], [5, 9, 33], list(range(31)), list(rng.permutation(64))):
-        alone = _Networks(network, domain, theta).take(np.array(rows)).scores(x[rows])
+        alone = network.crew(domain, theta).take(np.array(rows)).scores(x[rows])
         np.testing.assert_array_equal(alone, together[rows])
 
 
@@ -94,9 +95,9 @@ def test_the_company_of_an_episode_does_not_matter() -> None:
 
 def test_signals_are_those_of_the_environment_and_stay_at_the_end() -> None:
     domain = psyco.make(Walk, horizon=25, signals={"square": lambda obs, info: obs[0] ** 2})
-    runner = Runner(Job(domain, network_for(domain), compile_monitor([])))
+    job = Job(domain, network_for(domain), compile_monitor([]))
     theta = np.random.default_rng(0).normal(0, 0.5, (6, network_for(domain).size)).astype(np.float32)
-    played = runner.play(Chunk(theta, [1, 2, 3, 4, 5, 6]), None)
+    played = Runner().play(job, Chunk(theta, [1, 2, 3, 4, 5, 6]), None)
     s = played.signals
     assert played.length.min() < 25  # the walk asserts that nobody steps it beyond its end
     for i, n in enumerate(played.length):
@@ -143,7 +144,7 @@ def test_a_faulty_environment_is_named_with_episode_and_step(fault: str, message
     assert "tests.environments:Walk, episode with seed 8, at step 2" in str(error)
 
 
-def test_what_was_learned_before_a_fault_is_kept() -> None:
+def test_what_was_learned_before_a_fault_is_kept(tmp_path) -> None:
     """The first generation is as in a sound environment; the fault comes later, in the middle of a segment."""
 
     class LateFault(Walk):
@@ -156,18 +157,19 @@ def test_what_was_learned_before_a_fault_is_kept() -> None:
             return super().reset(**options)  # type: ignore[arg-type]
 
     settings = {"learner": "snes", "verify_every": 0, "scaling": "none"}
-    with pytest.raises(psyco.EpisodeError, match=r"in reset.*licence") as caught:
-        psyco.synthesize(
-            psyco.make(LateFault, horizon=10), "P>=0.9 [ F (obs[0] >= 2) ]", episodes=400, **settings
+    requirement = "P>=0.9 [ F (obs[0] >= 2) ]"
+    with pytest.raises(psyco.EpisodeError, match=r"in reset.*licence"):
+        psyco.start(
+            psyco.make(LateFault, horizon=10), requirement, tmp_path / "run", episodes=400, **settings
         )
-    kept = caught.value.policy
-    assert kept is not None
+    kept = psyco.load_policy(tmp_path / "run" / "policy.safetensors")
     # 150 resets, one of them for the trial: seven generations of 20 episodes were whole.
-    problem = prepare(
-        psyco.make(Walk, horizon=10), "P>=0.9 [ F (obs[0] >= 2) ]", Settings(episodes=140, **settings)
+    problem = prepared(psyco.make(Walk, horizon=10), requirement, episodes=140, **settings)
+    run = learned(problem)
+    np.testing.assert_array_equal(kept.theta, deployed(problem, run.at).theta)
+    assert psyco.open_run(tmp_path / "run").metrics["return"].tolist() == pytest.approx(
+        run.metrics["return"].tolist()
     )
-    (snapshot,) = learn(problem)
-    np.testing.assert_array_equal(kept.theta, deployed(problem, snapshot.state).theta)
 
 
 def test_scaling_makes_observations_standard_and_is_part_of_the_policy_file(tmp_path) -> None:

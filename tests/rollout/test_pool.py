@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 
 import jax
@@ -13,16 +14,20 @@ import pytest
 import psyco
 from psyco._src.domain.gym_env import gym_domain
 from psyco._src.policy.network import network_for
+from psyco._src.rollout.execution import Execution
 from psyco._src.rollout.host import HostSampler, Job, in_process
 from psyco._src.rollout.pool import Pool, in_processes
-from psyco._src.rollout.sampler import on_workers
 from psyco._src.rollout.scaling import scaled
 from psyco._src.spec.monitor import compile_monitor
 from psyco._src.spec.parse import parse_formula
 from tests.environments import Walk, slow_walk
 
+pytestmark = pytest.mark.slow  # needs other processes
+
 REQUIREMENT = "P>=0.5 [ G (abs(obs[0]) <= 2.5) ] & C>=0.9"
-SETTINGS = {"episodes": 120, "verify_every": 60, "verify_episodes": 40, "max_episodes": 60}
+SETTINGS = {
+    "episodes": 120, "verify_every": 60, "verify_episodes": 40, "selection_episodes": 20, "max_episodes": 60,
+}  # fmt: skip
 
 
 def synthesized(environment: Callable[..., object] = Walk, **options: object) -> bytes:
@@ -119,9 +124,9 @@ def test_a_hanging_environment_is_named_with_episode_and_step() -> None:
 
 
 def test_scaling_too_ends_what_hangs() -> None:
-    domain = on_workers(psyco.make(Walk, fault="hang", at=2, horizon=10), step_timeout=1.5)
+    domain = psyco.make(Walk, fault="hang", at=2, horizon=10)
     with pytest.raises(psyco.EpisodeError, match=r"step timeout of 1\.5 s"):
-        scaled(network_for(domain), domain, jax.random.key(0))
+        scaled(network_for(domain), domain, jax.random.key(0), Execution(step_timeout=1.5))
 
 
 def test_an_error_in_a_worker_is_the_error_it_would_be_here() -> None:
@@ -133,3 +138,21 @@ def test_an_error_in_a_worker_is_the_error_it_would_be_here() -> None:
         8,
         2,
     )
+
+
+class Counted(Walk):
+    """Every environment that is made leaves a line with the number of its process."""
+
+    def __init__(self, book: str) -> None:
+        super().__init__()
+        with open(book, "a", encoding="utf-8") as file:
+            file.write(f"{os.getpid()}\n")
+
+
+def test_workers_make_their_environments_once_for_learning_checks_selection_and_certificate(tmp_path) -> None:
+    book = tmp_path / "made.txt"
+    domain = psyco.make(Counted, book=str(book), horizon=10)
+    psyco.synthesize(domain, REQUIREMENT, workers=2, scaling="none", **SETTINGS)
+    made = Counter(book.read_text().split())
+    made.pop(str(os.getpid()))  # the one that was looked at
+    assert sum(made.values()) <= 60, "as many as the largest batch, the test's, has episodes"

@@ -15,6 +15,8 @@ from psyco._src.rollout.host import HostSampler
 from psyco._src.rollout.sampler import make_sampler
 from tests.environments import Walk
 
+pytestmark = pytest.mark.slow  # compiles many rollouts
+
 REQUIREMENTS = {
     "particle-dance": "P>=0.5 [ G distance >= 0.5 ]; P>=0.5 [ F<=20 distance <= 0.3 ]",
     "obstacle-run": 'P>=0.5 [ G distance > 2 ]; P>=0.5 [ F "target" ]',

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from psyco._src.run.session import execute, start_run
+from psyco._src.run.session import build, execute, start_run
 from tests.run.small import CONFIG
 
 
@@ -16,7 +16,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "original"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SOURCE_DATE_EPOCH", "1700000000")
-        with start_run(folder, CONFIG) as session:
+        with start_run(folder, CONFIG, build(CONFIG)) as session:
             execute(session, checkpoint_every=0)
     return folder
 
@@ -35,7 +35,7 @@ def stopped(finished: Path) -> Path:
 
     from psyco._src.run.folder import load_about
 
-    for name in ("policy.safetensors", "certificate.json"):
+    for name in ("policy.safetensors", "certificate.json", "episodes.json"):
         (finished / name).unlink()
     dataclasses.replace(load_about(finished), outcome={}).save(finished)
     return finished

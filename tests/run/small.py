@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from psyco._src.run.config import Config
-from psyco._src.synthesis.problem import Settings
+from psyco._src.synthesis.settings import Settings
 
 REQUIREMENT = "P>=0.85 [ G (distance >= 0.1 | collisions <= 1) ] & C>=0.9"
 # 30 segments of 5 generations of 10 episodes.
@@ -20,7 +20,7 @@ SETTINGS = Settings(
     options={"population": 10},
 )
 CONFIG = Config("particle-dance", REQUIREMENT, {"horizon": 5}, SETTINGS)
-OUTCOME = ("policy.safetensors", "metrics.csv", "certificate.json")
+OUTCOME = ("policy.safetensors", "metrics.csv", "certificate.json", "episodes.json")
 
 
 def outcome(folder: Path) -> dict[str, bytes]:

@@ -4,8 +4,9 @@ import dataclasses
 
 import pytest
 
-from psyco._src.errors import RunError
+from psyco._src.errors import PsycoError, RunError
 from psyco._src.run.config import Config, is_sealed, read_config
+from psyco._src.run.session import build
 from tests.run.small import CONFIG, REQUIREMENT
 
 BASE = f"""
@@ -20,12 +21,11 @@ def test_a_domain_and_a_requirement_are_enough() -> None:
 
 
 def test_a_written_configuration_is_complete_and_reads_back_equal() -> None:
-    complete = CONFIG.complete(CONFIG.prepare())
+    complete = CONFIG.complete(build(CONFIG))
     text = complete.to_toml()
     assert read_config(text, "x") == complete
     assert complete.parameters["d_min"] == 0.1, "defaults of the domain are written out"
     assert complete.settings.options["sigma"] == 0.1, "and those of the learner"
-    assert complete.execution == {"devices": 1} | complete.execution
 
 
 def test_a_seal_tells_a_changed_file() -> None:
@@ -36,12 +36,11 @@ def test_a_seal_tells_a_changed_file() -> None:
     assert not is_sealed("")
 
 
-def test_the_identity_depends_on_everything_but_the_length_and_how_it_is_computed() -> None:
+def test_the_identity_depends_on_everything_but_the_length() -> None:
     def changed(**settings: object) -> str:
         return dataclasses.replace(CONFIG, settings=dataclasses.replace(CONFIG.settings, **settings)).identity
 
     assert changed(episodes=9000) == CONFIG.identity
-    assert dataclasses.replace(CONFIG, execution={"devices": 2}).identity == CONFIG.identity
     assert changed(seed=5) != CONFIG.identity
     assert changed(options={"population": 12}) != CONFIG.identity
     assert dataclasses.replace(CONFIG, parameters={"horizon": 6}).identity != CONFIG.identity
@@ -62,11 +61,7 @@ def test_the_identity_depends_on_everything_but_the_length_and_how_it_is_compute
         (BASE + "[learner]\nname = 'snse'", ["learner.name = 'snse'", "did you mean 'snes'"]),
         (BASE + "[learner]\nalpa = 0.1", ["'learner.alpa'", "did you mean 'alpha'"]),
         (BASE + "[learner]\nalpha = '0.1'", ["learner.alpha = '0.1'", "a number"]),
-        (BASE + "horizn = 3", ["horizn", "did you mean 'horizon'"]),
-        (BASE + "horizon = 3.5", ["horizon", "3.5", "whole number"]),
-        (BASE + "[execution]\ndevice = 2", ["'execution.device'", "did you mean 'devices'"]),
         (BASE + "[tracking]\nto = ['tensorbord']", ["'tensorbord'", "did you mean 'tensorboard'"]),
-        (BASE.replace("particle-dance", "particle-danse"), ["particle-danse", "did you mean 'particle-dance'"]),
         (BASE.replace(">=0.85", ">=1.85"), ["my.toml", "1.85"]),
         ("settings = 3\n" + BASE, ["settings = 3", "must be a table"]),
     ],
@@ -76,3 +71,26 @@ def test_a_mistake_is_named_with_its_key_its_value_and_what_is_allowed(text: str
         read_config(text, "my.toml")
     for word in ["my.toml", *words]:
         assert word in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (BASE + "horizn = 3", ["horizn", "did you mean 'horizon'"]),
+        (BASE + "horizon = 3.5", ["horizon", "3.5", "whole number"]),
+        (BASE.replace("particle-dance", "particle-danse"), ["particle-danse", "did you mean 'particle-dance'"]),
+    ],
+)  # fmt: skip
+def test_a_mistake_about_the_domain_is_named_when_it_is_made_and_not_before(
+    text: str, words: list[str]
+) -> None:
+    config = read_config(text, "my.toml")
+    with pytest.raises(PsycoError) as error:
+        build(config)
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_how_an_earlier_version_computed_a_run_is_not_taken_from_its_file() -> None:
+    text = BASE + "[execution]\nworkers = 4\nray = 'ray://somewhere:10001'"
+    assert read_config(text, "my.toml") == Config("particle-dance", REQUIREMENT)

@@ -11,7 +11,10 @@ import pytest
 
 from tests.run.small import CONFIG, environment, outcome, psyco
 
-KILLS, KILLS_PER_RUN = 30, 5
+pytestmark = pytest.mark.slow  # needs other processes
+
+KILLS_PER_RUN = 5
+VERDICTS = (0, 1, 3)  # exit statuses of a run that has come to its end
 DYING = str(Path(__file__).parent / "die_while_writing.py")
 
 
@@ -34,7 +37,7 @@ def undisturbed(
     folder = tmp_path_factory.mktemp("undisturbed") / "run"
     process = psyco("synthesize", "--config", config, "--out", folder, env=env)
     _, errors = process.communicate()
-    assert process.returncode == 0, errors
+    assert process.returncode in VERDICTS, errors
     return outcome(folder)
 
 
@@ -56,8 +59,8 @@ def kill_from_outside(folder: Path, config: Path, env: dict[str, str], chance: r
     time.sleep(chance.uniform(0, 0.01))
     process.kill()
     _, errors = process.communicate()
-    assert process.returncode in (0, -signal.SIGKILL), errors
-    return "from outside" if process.returncode else None  # it was faster than we were
+    assert process.returncode in (*VERDICTS, -signal.SIGKILL), errors
+    return "from outside" if process.returncode < 0 else None  # it was faster than we were
 
 
 def kill_from_inside(folder: Path, config: Path, env: dict[str, str], chance: random.Random) -> str | None:
@@ -65,18 +68,18 @@ def kill_from_inside(folder: Path, config: Path, env: dict[str, str], chance: ra
     moment = str(chance.randint(1, 25))
     process = psyco(moment, how, *go_on(folder, config), env=env, program=(DYING,))
     _, errors = process.communicate()
-    assert process.returncode in (0, -signal.SIGKILL), errors
-    return f"inside a write ({how})" if process.returncode else None  # it had fewer moments than that
+    assert process.returncode in (*VERDICTS, -signal.SIGKILL), errors
+    return f"inside a write ({how})" if process.returncode < 0 else None  # it had fewer moments than that
 
 
-@pytest.mark.slow
-def test_a_run_killed_at_30_random_moments_ends_with_the_same_bytes(
-    tmp_path: Path, env: dict[str, str], config: Path, undisturbed: dict[str, bytes]
+@pytest.mark.parametrize("kills", [3, pytest.param(30, marks=pytest.mark.full)])
+def test_a_run_killed_at_random_moments_ends_with_the_same_bytes(
+    tmp_path: Path, env: dict[str, str], config: Path, undisturbed: dict[str, bytes], kills: int
 ) -> None:
     chance = random.Random(0)
     counts: dict[str, int] = {}
     runs = 0
-    while sum(counts.values()) < KILLS:
+    while sum(counts.values()) < kills:
         folder = tmp_path / f"run-{runs}"
         runs += 1
         for attempt in range(KILLS_PER_RUN):
@@ -85,13 +88,12 @@ def test_a_run_killed_at_30_random_moments_ends_with_the_same_bytes(
                 counts[how] = counts.get(how, 0) + 1
         process = psyco(*go_on(folder, config), env=env)
         _, errors = process.communicate()
-        assert process.returncode == 0, errors
+        assert process.returncode in VERDICTS, errors
         assert outcome(folder) == undisturbed, f"run {runs} after {counts}"
     total = sum(counts.values())
     print(f"{total} kills {counts} in {runs} runs, each resumed and equal to the undisturbed one to the byte")
 
 
-@pytest.mark.slow
 def test_ctrl_c_ends_cleanly_and_resume_ends_with_the_same_bytes(
     tmp_path: Path, env: dict[str, str], config: Path, undisturbed: dict[str, bytes]
 ) -> None:
@@ -106,15 +108,18 @@ def test_ctrl_c_ends_cleanly_and_resume_ends_with_the_same_bytes(
     assert "Traceback" not in errors + out
     process = psyco("resume", folder, env=env)
     _, errors = process.communicate()
-    assert process.returncode == 0, errors
+    assert process.returncode in VERDICTS, errors
     assert outcome(folder) == undisturbed
 
 
 POLE = "P>=0.9 [ G (abs(obs[0]) <= 1) ] & C>=0.9"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("where", [("--workers", "2"), ("--ray", "local")], ids=["pool", "ray"])
+@pytest.mark.parametrize(
+    "where",
+    [("--workers", "2"), pytest.param(("--ray", "local"), marks=pytest.mark.full)],
+    ids=["pool", "ray"],
+)
 def test_a_killed_run_of_a_gymnasium_environment_ends_with_the_same_bytes(
     tmp_path: Path, env: dict[str, str], where: tuple[str, str]
 ) -> None:
@@ -126,7 +131,7 @@ def test_a_killed_run_of_a_gymnasium_environment_ends_with_the_same_bytes(
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
     process = psyco(*what, "--out", undisturbed, env=env)
     _, errors = process.communicate()
-    assert process.returncode == 0, errors
+    assert process.returncode in VERDICTS, errors
 
     process = psyco(*what, "--out", killed, env=env, start_new_session=True)
     while process.poll() is None and len(list(killed.glob("checkpoints/*.ckpt"))) < 2:
@@ -135,9 +140,9 @@ def test_a_killed_run_of_a_gymnasium_environment_ends_with_the_same_bytes(
         assert process.poll() is None, "killed before it ends by itself"
         process.kill()
         process.wait()
-        resumed = psyco("resume", killed, env=env)
+        resumed = psyco("resume", killed, *where, env=env)
         _, errors = resumed.communicate()
-        assert resumed.returncode == 0, errors
+        assert resumed.returncode in VERDICTS, errors
         assert outcome(killed) == outcome(undisturbed)
     finally:  # what the killed one had started: workers end by themselves, Ray's own processes may take their time
         with suppress(ProcessLookupError):

@@ -9,8 +9,10 @@ import pytest
 from psyco._src.errors import PsycoError
 from psyco._src.pages.page import run_page
 from psyco._src.run.checkpoint import checkpoint_files
-from psyco._src.run.folder import FILES, find_policy, read_run
+from psyco._src.run.folder import FILES, read_run
 from psyco._src.run.session import resume_run
+
+pytestmark = pytest.mark.slow  # whole runs
 
 
 class Bomb:
@@ -32,7 +34,11 @@ def test_a_file_from_a_stranger_runs_nothing(stopped: Path, tmp_path: Path, vict
     targets = list(checkpoint_files(stopped)) if victim == "checkpoint" else [stopped / victim]
     for path in targets:
         path.write_bytes(bomb)
-    for use in (lambda: run_page(read_run(stopped)), lambda: find_policy(stopped), lambda: _resume(stopped)):
+    for use in (
+        lambda: run_page(read_run(stopped)),
+        lambda: read_run(stopped).policy,
+        lambda: _resume(stopped),
+    ):
         with suppress(PsycoError):  # saying no is fine
             use()
     assert not fuse.exists()
@@ -51,7 +57,9 @@ def _resume(folder: Path) -> None:
 def test_a_configuration_that_names_code_is_refused(tmp_path: Path) -> None:
     """`module:name` is a domain when a user types it; a file must not choose what is imported and called."""
     from psyco._src.run.config import read_config
+    from psyco._src.run.session import build
 
     text = "requirement = 'P>=0.5 [ G step >= 0 ]'\n[domain]\nname = 'pathlib:Path.cwd'"
+    config = read_config(text, "config.toml")  # it can be looked at
     with pytest.raises(PsycoError, match="must not choose which code runs"):
-        read_config(text, "config.toml")
+        build(config)

@@ -16,18 +16,23 @@ from psyco._src.errors import RunError
 from psyco._src.run import durable
 from psyco._src.run.checkpoint import checkpoint_files
 from psyco._src.run.config import Config
-from psyco._src.run.folder import find_policy, read_run
-from psyco._src.run.session import default_folder, execute, resume_run, start_run
+from psyco._src.run.folder import read_run
+from psyco._src.run.session import build, default_folder, execute, resume_run, start_run
+from psyco._src.synthesis.loop import Sink
 from tests.run.small import CONFIG, outcome
+
+pytestmark = pytest.mark.slow  # whole runs
 
 
 def resume(folder: Path, **options: Any) -> None:
     with resume_run(folder, **options) as session:
-        assert not session.finished
+        assert session is not None, "there is something left to do"
         execute(session)
 
 
-@pytest.mark.parametrize("name", ["policy.safetensors", "certificate.json", "metrics.csv", "run.json"])
+@pytest.mark.parametrize(
+    "name", ["policy.safetensors", "certificate.json", "episodes.json", "metrics.csv", "run.json"]
+)
 def test_a_finished_run_with_a_damaged_file_is_reported_and_made_whole(
     original: Path, finished: Path, harm: Callable[[Path], None], name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -122,7 +127,7 @@ def test_metrics_damaged_behind_an_older_checkpoint_cost_only_what_came_after(
 
 def test_a_finished_run_has_nothing_left_to_do(original: Path, finished: Path) -> None:
     with resume_run(finished) as session:
-        assert session.finished
+        assert session is None
     assert outcome(finished) == outcome(original)
 
 
@@ -133,7 +138,8 @@ def test_a_longer_run_is_the_run_that_was_long_from_the_start(
     """Also where the shorter one ended in the middle of a segment."""
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     settings = dataclasses.replace(CONFIG.settings, episodes=first)
-    with start_run(tmp_path / "run", dataclasses.replace(CONFIG, settings=settings)) as session:
+    config = dataclasses.replace(CONFIG, settings=settings)
+    with start_run(tmp_path / "run", config, build(config)) as session:
         execute(session)
     resume(tmp_path / "run", episodes=more)
     assert outcome(tmp_path / "run") == outcome(original)
@@ -154,14 +160,14 @@ def test_a_disk_full_during_a_checkpoint_loses_nothing_that_was_saved(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with start_run(tmp_path / "run", CONFIG) as session, monkeypatch.context() as patch:
+    with start_run(tmp_path / "run", CONFIG, build(CONFIG)) as session, monkeypatch.context() as patch:
 
-        def fill(problem: Any, snapshot: Any) -> None:
-            if snapshot.generation == 50:
+        def fill(problem: Any, position: Any) -> None:
+            if position.generation == 50:
                 patch.setattr(durable if victim == "sync" else durable.os, victim, full)
 
         with pytest.raises(RunError, match=r"No space left on device.*psyco resume"):
-            execute(session, on_segment=fill, checkpoint_every=0)
+            execute(session, sinks=[Sink(reached=fill)], checkpoint_every=0)
     with resume_run(tmp_path / "run") as session:
         assert session.start is not None
         assert session.start.generation == 50
@@ -187,7 +193,7 @@ def test_a_run_on_a_disk_that_is_really_full_goes_on_when_there_is_room(
         pytest.skip("mounting a small disk takes more rights than there are here")
     try:
         with (
-            start_run(disk / "run", CONFIG) as session,
+            start_run(disk / "run", CONFIG, build(CONFIG)) as session,
             pytest.raises(RunError, match="No space left on device"),
         ):
             execute(session, checkpoint_every=0)
@@ -214,30 +220,34 @@ def test_a_write_that_finds_the_disk_full_says_so_and_leaves_the_old_file(tmp_pa
 
 
 def test_an_error_in_an_environment_keeps_what_was_learned(tmp_path: Path) -> None:
-    def fail(problem: Any, snapshot: Any) -> None:
-        if snapshot.generation == 60:
+    def fail(problem: Any, position: Any) -> None:
+        if position.generation == 60:
             raise RunError("the simulator died")
 
-    with start_run(tmp_path / "run", CONFIG) as session, pytest.raises(RunError, match="simulator"):
-        execute(session, on_segment=fail)
+    with (
+        start_run(tmp_path / "run", CONFIG, build(CONFIG)) as session,
+        pytest.raises(RunError, match="simulator"),
+    ):
+        execute(session, sinks=[Sink(reached=fail)])
     with resume_run(tmp_path / "run") as session:
         assert session.start is not None
         assert session.start.generation == 60
 
 
 def test_a_folder_that_holds_a_run_or_something_else_is_refused(finished: Path, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="--overwrite"), start_run(finished, CONFIG):
+    problem = build(CONFIG)
+    with pytest.raises(RunError, match="--overwrite"), start_run(finished, CONFIG, problem):
         pass
     other = tmp_path / "thesis"
     other.mkdir()
     (other / "thesis.tex").write_text("years of work")
-    with pytest.raises(RunError, match="not a run"), start_run(other, CONFIG, overwrite=True):
+    with pytest.raises(RunError, match="not a run"), start_run(other, CONFIG, problem, overwrite=True):
         pass
     assert (other / "thesis.tex").exists()
 
 
 def test_overwrite_replaces_a_run(original: Path, finished: Path) -> None:
-    with start_run(finished, CONFIG, overwrite=True) as session:
+    with start_run(finished, CONFIG, build(CONFIG), overwrite=True) as session:
         assert not (finished / "policy.safetensors").exists()
         execute(session)
     assert outcome(finished) == outcome(original)
@@ -257,7 +267,7 @@ def test_a_policy_whose_file_was_changed_is_not_used(finished: Path) -> None:
     data[-3] ^= 1  # still a valid policy file, with one parameter changed
     path.write_bytes(bytes(data))
     with pytest.raises(RunError, match="not what the run wrote"):
-        find_policy(finished)
+        _ = read_run(finished).policy
 
 
 def test_a_run_of_a_multi_part_state_is_restored_leaf_by_leaf(tmp_path: Path) -> None:
@@ -287,24 +297,34 @@ def test_a_configuration_repeats_the_run_that_wrote_it(
 
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     config: Config = load_config(original / "config.toml")
-    with start_run(tmp_path / "again", config) as session:
+    with start_run(tmp_path / "again", config, build(config)) as session:
         execute(session)
     assert outcome(tmp_path / "again") == outcome(original)
 
 
-def test_a_segment_whose_verification_failed_is_done_again() -> None:
+def test_a_segment_whose_verification_failed_is_done_again(
+    original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its row lacks what an undisturbed run has there, so no checkpoint may stand behind it."""
-    import numpy as np
+    from psyco._src.errors import EpisodeError
+    from psyco._src.synthesis import loop
 
-    from psyco._src.learn.metrics import Metrics
-    from psyco._src.run.session import _is_whole
-    from psyco._src.synthesis.problem import Snapshot
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    real = loop.verify_parameters
 
-    problem = CONFIG.prepare()
+    def fail(sampler: Any, theta: Any, *arguments: Any, **settings: Any) -> Any:
+        if (tmp_path / "run" / "metrics.csv").read_text().count("\n") >= 30:
+            raise EpisodeError("dance", 7, 3, "it fell apart")
+        return real(sampler, theta, *arguments, **settings)
 
-    def snapshot(generation: int, verdict: str) -> Snapshot:
-        return Snapshot(generation, None, Metrics({"verdict": np.array(["", verdict])}))
-
-    assert _is_whole(problem, snapshot(5, "UNDECIDED"))
-    assert not _is_whole(problem, snapshot(5, ""))
-    assert not _is_whole(problem, snapshot(7, "SATISFIED")), "a segment that was cut short"
+    with start_run(tmp_path / "run", CONFIG, build(CONFIG)) as session, monkeypatch.context() as patch:
+        patch.setattr(loop, "verify_parameters", fail)
+        with pytest.raises(EpisodeError, match="it fell apart"):
+            execute(session, checkpoint_every=0)
+    assert (tmp_path / "run" / "policy.safetensors").exists(), "what was learned is kept"
+    assert read_run(tmp_path / "run").metrics.rows == 30, "the failed segment's rows are there"
+    with resume_run(tmp_path / "run") as session:
+        assert session is not None and session.start is not None
+        assert session.start.generation == 25
+        execute(session)
+    assert outcome(tmp_path / "run") == outcome(original)

@@ -13,8 +13,11 @@ import pytest
 from psyco._src.errors import RunError
 from psyco._src.run import tracking
 from psyco._src.run.folder import load_metrics
-from psyco._src.run.session import execute, resume_run, start_run
+from psyco._src.run.session import build, execute, resume_run, start_run
+from psyco._src.synthesis.loop import Sink
 from tests.run.small import CONFIG
+
+pytestmark = pytest.mark.slow  # needs extras
 
 SETTINGS = dataclasses.replace(CONFIG.settings, episodes=300)
 
@@ -22,14 +25,15 @@ SETTINGS = dataclasses.replace(CONFIG.settings, episodes=300)
 def interrupted_and_resumed(folder: Path, *trackers: str) -> Any:
     """A run in two processes' worth of sessions, as trackers have to live with it."""
 
-    def stop(problem: Any, snapshot: Any) -> None:
-        if snapshot.generation == 15:
+    def stop(problem: Any, position: Any) -> None:
+        if position.generation == 15:
             raise KeyboardInterrupt
 
     config = dataclasses.replace(CONFIG, settings=SETTINGS, tracking=trackers)
-    with start_run(folder, config) as session, pytest.raises(KeyboardInterrupt):
-        execute(session, on_segment=stop)
+    with start_run(folder, config, build(config)) as session, pytest.raises(KeyboardInterrupt):
+        execute(session, sinks=[Sink(reached=stop)])
     with resume_run(folder) as session:
+        assert session is not None
         return execute(session).certificate
 
 
@@ -141,9 +145,9 @@ def test_a_tracker_that_fails_costs_a_warning_and_not_the_run(
 
         close = finish
 
-    monkeypatch.setitem(tracking.TRACKERS, "flaky", Flaky)
+    monkeypatch.setattr(tracking, "TRACKERS", {"flaky": Flaky})
     config = dataclasses.replace(CONFIG, settings=SETTINGS, tracking=("flaky",))
-    with start_run(tmp_path / "run", config) as session:
+    with start_run(tmp_path / "run", config, build(config)) as session:
         assert execute(session).certificate
     assert "tracking with flaky failed and ends here: the server has gone" in caplog.text
 
@@ -154,7 +158,7 @@ def test_a_tracker_that_cannot_start_costs_a_warning_too(
     def refuse(run: tracking.RunName) -> Any:
         raise TimeoutError("nobody answers")
 
-    monkeypatch.setitem(tracking.TRACKERS, "absent", refuse)
+    monkeypatch.setattr(tracking, "TRACKERS", {"absent": refuse})
     with tracking.track(("absent",), tracking.RunName(tmp_path, "id", {})) as started:
         assert not started.trackers
     assert "tracking with absent could not start: nobody answers" in caplog.text
@@ -169,7 +173,7 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(
     monkeypatch.setitem(sys.modules, "tensorboardX" if extra == "tensorboard" else extra, None)
     config = dataclasses.replace(CONFIG, settings=SETTINGS, tracking=(extra,))
     with (
-        start_run(tmp_path / "run", config) as session,
+        start_run(tmp_path / "run", config, build(config)) as session,
         pytest.raises(RunError, match=rf'pip install "psyco\[{extra}\]"'),
     ):
         execute(session)

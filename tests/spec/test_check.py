@@ -1,7 +1,9 @@
 import pytest
 
 from psyco._src.errors import RequirementError
-from psyco._src.spec import SignalInfo, check_bounds, check_signals, parse, parse_formula
+from psyco._src.spec.check import check_bounds, check_signals
+from psyco._src.spec.formula import SignalInfo
+from psyco._src.spec.parse import parse, parse_formula
 
 AVAILABLE = {
     "distance": SignalInfo(),

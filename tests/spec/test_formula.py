@@ -1,11 +1,21 @@
 import pytest
 from hypothesis import given, settings
 
-from psyco._src.spec import Demand, Requirement, parse, parse_formula
-from psyco._src.spec.formula import DEFAULT_CONFIDENCE, Goal, Not, Signal, is_state_formula, walk
+from psyco._src.spec.formula import (
+    DEFAULT_CONFIDENCE,
+    Demand,
+    Goal,
+    Not,
+    Requirement,
+    Signal,
+    is_state_formula,
+    walk,
+)
+from psyco._src.spec.parse import parse, parse_formula
 from tests.spec.strategies import formulas, requirements, state_formulas
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(requirements())
 def test_a_printed_requirement_parses_to_an_equal_one(requirement):

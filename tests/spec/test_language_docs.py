@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from psyco._src.spec import check_path, parse, parse_formula
+from psyco._src.spec.parse import parse, parse_formula
+from psyco._src.spec.path import check_path
 
 DOCS = (Path(__file__).parents[2] / "docs" / "language.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```prism\n(.*?)```", DOCS, re.DOTALL)

@@ -8,7 +8,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from psyco._src.errors import RequirementError
-from psyco._src.spec import check_path, compile_monitor, parse_formula
+from psyco._src.spec import monitor
 from psyco._src.spec.formula import (
     And,
     Bool,
@@ -23,6 +23,9 @@ from psyco._src.spec.formula import (
     WeakUntil,
     walk,
 )
+from psyco._src.spec.monitor import compile_monitor
+from psyco._src.spec.parse import parse_formula
+from psyco._src.spec.path import check_path
 from tests.spec import by_definition
 from tests.spec.strategies import bounds, formulas, paths, state_formulas
 
@@ -66,6 +69,7 @@ def test_the_monitor_is_the_definition_and_cost_is_zero_exactly_where_the_formul
     assert (check.cost == 0) == check.satisfied
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(formulas(), st.lists(paths(min_size=6, max_size=6), min_size=2, max_size=2), st.booleans())
 def test_jax_and_numpy_agree_on_batches_also_with_severity(formula, batch, severity):
@@ -428,3 +432,41 @@ def test_check_path_counts_steps_but_takes_the_given_ones():
     assert not check_path("F step = 2", {"step": [5, 6, 7]}).satisfied
     assert check_path("G x", {"x": [1, 1]}).satisfied  # Booleans recorded as numbers
     assert check_path("G x > 0", {"x": [1, 1], "unused": [np.nan, 0]}).satisfied
+
+
+# ---- paths that grow -------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=200)
+@given(formulas(), paths(), st.booleans(), st.sampled_from([1, monitor.MEMORY]))
+def test_a_beginning_costs_what_it_costs_as_a_path_of_its_own(formula, path, severity, memory):
+    signals = with_step(path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(monitor, "MEMORY", memory)  # one by one, or all at once
+        found = compile_monitor([formula], severity=severity).beginnings(signals)
+    alone = [
+        check_path(formula, {name: array[: t + 1] for name, array in signals.items()}, severity=severity).cost
+        for t in range(len(path["x"]))
+    ]
+    np.testing.assert_allclose(found[:, 0], alone, rtol=1e-9)
+
+
+@settings(max_examples=100)
+@given(state_formulas(), bounds(largest=5), paths(min_size=6), st.booleans(), st.integers(0, 6))
+def test_what_a_top_level_G_costs_is_known_piece_by_piece(formula, bound, path, severity, cut):
+    monitor = compile_monitor([And((Globally(formula, bound), Globally(formula)))], severity=severity)
+    signals = with_step(path)
+    end = np.arange(len(path["x"])) == len(path["x"]) - 1
+    pieces = [slice(0, cut), slice(cut, None)]
+    known = [
+        monitor.arising(
+            {name: array[piece] for name, array in signals.items()}, end[piece], first=piece.start
+        )
+        for piece in pieces
+    ]
+    np.testing.assert_allclose(np.concatenate(known), monitor.blame(signals), rtol=1e-9)
+
+
+def test_nothing_else_is_known_before_the_end():
+    monitor = compile_monitor([parse_formula("F x > 7"), parse_formula("G (x > 7 | X x > 7)")])
+    assert not monitor.arising({"x": np.zeros(3)}, np.zeros(3, bool), first=0).any()

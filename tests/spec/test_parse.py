@@ -3,18 +3,19 @@ import re
 import pytest
 
 from psyco._src.errors import PsycoError, RequirementError
-from psyco._src.spec import Goal, parse, parse_formula
 from psyco._src.spec.formula import (
     DEFAULT_CONFIDENCE,
     Bound,
     Constraint,
     Globally,
+    Goal,
     Label,
     Minus,
     Next,
     Number,
     Signal,
 )
+from psyco._src.spec.parse import parse, parse_formula
 
 
 def test_the_requirement_of_the_paper():

@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import given, settings
 
-from psyco._src.spec import parse_formula
+from psyco._src.spec.parse import parse_formula
 from psyco._src.spec.progression import Automaton, state_formulas
 from tests.spec import by_definition
 from tests.spec.strategies import formulas, paths

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psyco._src.spec import check_path
+from psyco._src.spec.path import check_path
+
+pytestmark = pytest.mark.slow  # needs a tool of others
 
 rtamt = pytest.importorskip("rtamt")
 

@@ -9,9 +9,15 @@ import pytest
 
 import psyco
 from psyco._src.errors import RunError
+from psyco._src.policy.network import network_for
 from psyco._src.rollout.sampler import make_sampler
 from psyco._src.spec.parse import parse
-from psyco._src.synthesis.problem import beginning, certified, learn, make_settings, prepare, ranked, remark
+from psyco._src.synthesis import loop
+from psyco._src.synthesis.loop import Position, beginning
+from psyco._src.synthesis.selection import certified, ranked, remark
+from tests.making import learned, make_settings, prepared
+
+pytestmark = pytest.mark.slow  # whole runs
 
 DOMAIN = psyco.make("obstacle-run", horizon=12)
 CALM = "P>=0.5 [ G (!caught | collisions <= 1) ] & C>=0.9"
@@ -20,15 +26,16 @@ HOPELESS = "P>=0.99 [ F<=2 (distance <= 0.01) ] & C>=0.9"
 
 def small(requirement=CALM, **settings):
     defaults = {"episodes": 220, "population": 20, "checks": 2, "verify_every": 110, "max_episodes": 2000}
-    return prepare(DOMAIN, requirement, make_settings(**{**defaults, **settings}))
+    return prepared(DOMAIN, requirement, **{**defaults, **settings})
 
 
 def with_candidates(problem, thetas):
-    """A state after the last generation whose candidates are the given parameters, the last one current."""
+    """After the last generation, with the given parameters as candidates, the last one current."""
     state = beginning(problem).state
     inner = state.inner._replace(theta=jnp.asarray(thetas[-1]))
     made = jnp.array([10 * i for i in range(1, len(thetas))] + [1000], jnp.int32)
-    return state._replace(inner=inner, theta=jnp.stack(thetas), made=made, generation=jnp.int32(1000))
+    state = state._replace(inner=inner, theta=jnp.stack(thetas), made=made, generation=jnp.int32(1000))
+    return Position(1000, state)
 
 
 def constant(problem, action):
@@ -64,19 +71,28 @@ def test_candidates_play_the_same_episodes() -> None:
 def test_the_certificate_is_about_the_returned_policy_and_lists_every_look() -> None:
     problem = small("P>=0.8 [ F target ] & C>=0.9", candidates=3, selection_episodes=50, attempts=2)
     state = with_candidates(problem, [constant(problem, a) for a in (2, 3, 0)])
-    policy, certificate = certified(problem, state)
+    policy, certificate, candidate = certified(problem, state)
     assert certificate.verdict is psyco.Verdict.VIOLATED
     assert certificate.policy == policy.digest
     assert len(certificate.looks) == 2
     assert sum(look.share for look in certificate.looks) == pytest.approx(1.0)
-    words = remark(certificate)
+    assert candidate.policy.digest == policy.digest
+    words = remark(certificate, candidate)
     assert "2 candidates were tried" in words
+    assert f"{candidate.satisfied[0]} of 50 of the selection" in words, (
+        "not only the few episodes of the test"
+    )
     assert "out of reach" in words
 
 
 def test_what_cannot_be_met_ends_without_a_certificate_and_says_why() -> None:
     result = psyco.synthesize(
-        DOMAIN, HOPELESS, episodes=440, population=20, selection_episodes=50, verify_every=0
+        DOMAIN,
+        HOPELESS,
+        episodes=440,
+        learner_options={"population": 20},
+        selection_episodes=50,
+        verify_every=0,
     )
     assert result.certificate.verdict is not psyco.Verdict.SATISFIED
     assert "No policy was certified" in result.remark
@@ -85,25 +101,25 @@ def test_what_cannot_be_met_ends_without_a_certificate_and_says_why() -> None:
 
 def test_learning_ends_when_all_is_satisfied_also_when_it_was_interrupted_there() -> None:
     problem = small("P>=0.01 [ F target ] & C>=0.9", until_satisfied=True)
-    snapshots = list(learn(problem))
-    assert 0 < snapshots[-1].generation < problem.generations
-    assert snapshots[-1].metrics["verdict"][-1] == "SATISFIED"
-    assert all(s.metrics["verdict"][-1] != "SATISFIED" for s in snapshots[:-1])
-    assert list(learn(problem, snapshots[-1])) == []
-    _, certificate = certified(problem, snapshots[-1].state)
-    assert certificate.verdict is psyco.Verdict.SATISFIED
+    run = learned(problem)
+    assert 0 < run.at.generation < problem.generations
+    assert run.metrics["verdict"][-1] == "SATISFIED"
+    assert "SATISFIED" not in run.metrics["verdict"][:-1]
+    again = learned(problem, run.at)
+    assert again.at is run.at and not again.metrics
+    assert certified(problem, run.at).certificate.verdict is psyco.Verdict.SATISFIED
 
 
 def test_later_looks_of_a_run_until_satisfied_need_more_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
     shares = []
-    real = psyco._src.synthesis.verify_parameters
+    real = loop.verify_parameters
 
     def spy(*args, share=1.0, **settings):
         shares.append(share)
         return real(*args, share=share, **settings)
 
-    monkeypatch.setattr(psyco._src.synthesis, "verify_parameters", spy)
-    list(learn(small("P>=0.999 [ F target ] & C>=0.9", until_satisfied=True, max_episodes=250)))
+    monkeypatch.setattr(loop, "verify_parameters", spy)
+    learned(small("P>=0.999 [ F target ] & C>=0.9", until_satisfied=True, max_episodes=250))
     assert shares == pytest.approx([1 / 2, 1 / 6])
     assert sum(shares) <= 1
 
@@ -116,7 +132,7 @@ def test_until_satisfied_needs_verifications() -> None:
 def test_severity_changes_costs_and_never_satisfaction() -> None:
     dance = psyco.make("particle-dance", horizon=10)
     requirement = parse("P>=0.5 [ G distance >= 0.8 ]")
-    network = psyco._src.synthesis.network_for(dance, hidden=4)
+    network = network_for(dance, hidden=4)
     theta = jax.vmap(network.init)(jax.random.split(jax.random.key(0), 40))
     keys = jax.random.split(jax.random.key(1), 40)
     plain, severe = (
@@ -132,11 +148,11 @@ def test_severity_changes_costs_and_never_satisfaction() -> None:
 
 
 def test_bias_is_the_papers_for_snes_and_learned_otherwise_unless_it_is_given() -> None:
-    assert prepare(DOMAIN, CALM, make_settings(learner="snes")).network.bias == "one"
-    assert prepare(DOMAIN, CALM, make_settings()).network.bias == "learned"
-    assert prepare(DOMAIN, CALM, make_settings(bias="one")).network.bias == "one"
+    assert prepared(DOMAIN, CALM, learner="snes").network.bias == "one"
+    assert prepared(DOMAIN, CALM).network.bias == "learned"
+    assert prepared(DOMAIN, CALM, bias="one").network.bias == "one"
     with pytest.raises(RunError, match="bias"):
-        prepare(DOMAIN, CALM, make_settings(bias="two"))
+        prepared(DOMAIN, CALM, bias="two")
 
 
 def test_schedules_follow_the_episodes_of_the_run() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import psyco
-from psyco._src.synthesis.problem import learn, make_settings, prepare
+from tests.making import learned, make_settings, prepared
 
 DANCE = "P>=0.85 [ G (distance >= 0.1 | collisions <= 1) ] & C>=0.98"
 
@@ -73,10 +73,12 @@ def test_several_constraints_have_columns_of_their_own():
 
 
 def test_a_run_without_constraints_goes_on_after_its_last_segment():
-    settings = make_settings(episodes=44, verify_every=22, until_satisfied=True, population=20, checks=2)
-    problem = prepare(psyco.make("obstacle-run"), "Rmax=? [ C ]", settings)
-    first, second = learn(problem)
-    assert [each.generation for each in learn(problem, first)] == [second.generation]
+    problem = prepared(
+        psyco.make("obstacle-run"), "Rmax=? [ C ]",
+        episodes=44, verify_every=22, until_satisfied=True, population=20, checks=2,
+    )  # fmt: skip
+    first, second = learned(problem).reached
+    assert [each.generation for each in learned(problem, first).reached] == [second.generation]
 
 
 def test_a_seed_may_come_from_numpy():
