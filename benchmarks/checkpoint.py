@@ -11,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from psyco._src.run import keeper as keepers
 from psyco._src.run import session as sessions
 from psyco._src.run.config import Config
-from psyco._src.synthesis.problem import Settings
+from psyco._src.synthesis.settings import Settings
 
 LIMIT = 0.03  # of a run's time for its checkpoints
 CONFIG = Config(
@@ -24,21 +25,20 @@ CONFIG = Config(
 
 
 def main() -> None:
-    keeper = sessions._Keeper
-    original = {"keep": keeper.keep, "save": keeper.save}
+    keeper = keepers.Keeper
+    original = {"rows": keeper.rows, "save": keeper.save}
     spent = dict.fromkeys(original, 0.0)
     try:
         for name, method in original.items():
             setattr(keeper, name, _timed(spent, name, method))
         with tempfile.TemporaryDirectory() as folder:
-            _run(Path(folder) / "warm", sessions.CHECKPOINT_EVERY)  # compiles
+            _run(Path(folder) / "warm", keepers.CHECKPOINT_EVERY)  # compiles
             print("  checkpoints        run  checkpoints         metrics")
-            for label, every in {"by default": sessions.CHECKPOINT_EVERY, "all the time": 0.0}.items():
+            for label, every in {"by default": keepers.CHECKPOINT_EVERY, "all the time": 0.0}.items():
                 spent.update(dict.fromkeys(original, 0.0))
                 whole = _run(Path(folder) / label.replace(" ", "-"), every)
                 saving = spent["save"]
-                # `keep` appends metrics and saves when it is time; only the last save comes after it.
-                metrics = max(0.0, spent["keep"] - saving)
+                metrics = spent["rows"]
                 kept = (
                     f"  (limit {LIMIT:.0%}: {'kept' if saving / whole < LIMIT else 'MISSED'})"
                     if every
@@ -66,7 +66,7 @@ def _timed(spent: dict[str, float], name: str, method: Callable[..., Any]) -> Ca
 
 def _run(folder: Path, every: float) -> float:
     began = time.perf_counter()
-    with sessions.start_run(folder, CONFIG) as session:
+    with sessions.start_run(folder, CONFIG, sessions.build(CONFIG)) as session:
         sessions.execute(session, checkpoint_every=every)
     return time.perf_counter() - began
 

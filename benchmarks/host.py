@@ -54,8 +54,8 @@ def overhead(domain: GymDomain, formula: str, steps: int) -> tuple[float, float,
     theta = np.random.default_rng(0).normal(0.0, 0.01, (SIDE_BY_SIDE, network.size)).astype(np.float32)
     theta += balancing(network)
     seeds = list(range(SIDE_BY_SIDE))
-    runner = Runner(Job(domain, network, compile_monitor([parse_formula(formula)])))
-    played = runner.play(Chunk(theta, seeds), frozenset({"action"}))
+    runner, job = Runner(), Job(domain, network, compile_monitor([parse_formula(formula)]))
+    played = runner.play(job, Chunk(theta, seeds), frozenset({"action"}))
     actions = [list(map(domain_action(domain), row)) for row in np.moveaxis(played.signals["action"], 0, 1)]
     lengths = played.length.tolist()
     total = sum(lengths)
@@ -63,7 +63,7 @@ def overhead(domain: GymDomain, formula: str, steps: int) -> tuple[float, float,
     vector = SyncVectorEnv([domain.make_env] * SIDE_BY_SIDE)
 
     def psyco() -> None:
-        runner(Chunk(theta, seeds))
+        runner(job, Chunk(theta, seeds))
 
     def bare() -> None:
         for env, seed in zip(envs, seeds, strict=True):

@@ -9,7 +9,8 @@ import jax
 import psyco
 from benchmarks.clock import one_core, side_by_side
 from psyco._src.learn.train import train
-from psyco._src.synthesis.problem import make_settings, prepare
+from psyco._src.synthesis.problem import prepare
+from psyco._src.synthesis.settings import Settings
 
 LEARNERS = ("snes", "safe-es", "ppo")
 EPISODES = 10_000
@@ -20,7 +21,7 @@ def main() -> None:
         domain, key = psyco.make("particle-dance"), jax.random.key(0)
         work, steps = {}, {}
         for name in LEARNERS:
-            problem = prepare(domain, domain.requirement, make_settings(learner=name))
+            problem = prepare(domain, psyco.parse(domain.requirement), Settings(learner=name))
             learner, start = problem.learner, problem.learner.init(problem.network.init(key))
             generations = -(-EPISODES // learner.episodes_per_generation)
             run = partial(train, learner, problem.sampler, key, start, first=0, generations=generations)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ from psyco._src.rollout.episodes import Stream, stream_key
 from psyco._src.rollout.sampler import make_sampler
 from psyco._src.spec.formula import Requirement
 from psyco._src.spec.parse import parse
-from psyco._src.synthesis.problem import Settings
+from psyco._src.synthesis.settings import Settings
 
 FIRST_SEED = 1000
 FRESH = 4000  # episodes that estimate return and satisfaction of each returned policy
@@ -108,7 +108,7 @@ def run(row: Row, seeds: range) -> list[Outcome]:
             episodes=row.training,
             seed=seed,
             verify_every=0,
-            **row.settings,
+            **_keywords(row.settings),
         )
         seconds = time.perf_counter() - began
         mean_return, satisfied = value(row, domain, requirement, result.policy, seed)
@@ -125,6 +125,13 @@ def run(row: Row, seeds: range) -> list[Outcome]:
             )
         )
     return outcomes[len(compiles) :]
+
+
+def _keywords(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings of a run, and options of its learner, as `psyco.synthesize` takes them."""
+    own = {each.name for each in fields(psyco.Settings)}
+    options = {name: value for name, value in settings.items() if name not in own}
+    return {name: value for name, value in settings.items() if name in own} | {"learner_options": options}
 
 
 def value(

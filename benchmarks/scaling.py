@@ -25,10 +25,12 @@ ONE_RUN = """
 import json, resource, sys, time
 import jax, psyco
 from psyco._src.learn.train import train
-from psyco._src.synthesis.problem import make_settings, prepare
+from psyco._src.synthesis.problem import prepare
+from psyco._src.synthesis.settings import Settings
 row = json.loads(sys.argv[1])
 domain = psyco.make("particle-dance", horizon=row["horizon"])
-problem = prepare(domain, domain.requirement, make_settings(learner="snes", population=row["population"]))
+settings = Settings(learner="snes", options={"population": row["population"]})
+problem = prepare(domain, psyco.parse(domain.requirement), settings)
 key = jax.random.key(0)
 state = problem.learner.init(problem.network.init(key))
 segment = max(1, 1000 // row["population"])

@@ -13,7 +13,8 @@ from benchmarks import numpy_loop
 from benchmarks.clock import one_core, side_by_side
 from psyco._src.learn.train import train
 from psyco._src.rollout.episodes import episode_keys
-from psyco._src.synthesis.problem import make_settings, prepare
+from psyco._src.synthesis.problem import prepare
+from psyco._src.synthesis.settings import Settings
 
 GENERATIONS, NUMPY_GENERATIONS, POPULATION, HORIZON = 500, 5, 20, 50
 
@@ -21,7 +22,8 @@ GENERATIONS, NUMPY_GENERATIONS, POPULATION, HORIZON = 500, 5, 20, 50
 def main() -> None:
     with one_core():
         domain = psyco.make("particle-dance", horizon=HORIZON)
-        problem = prepare(domain, domain.requirement, make_settings(learner="snes", population=POPULATION))
+        settings = Settings(learner="snes", options={"population": POPULATION})
+        problem = prepare(domain, psyco.parse(domain.requirement), settings)
         key = jax.random.key(0)
         start = problem.learner.init(problem.network.init(key))
         snes = partial(train, problem.learner, problem.sampler, key, start, first=0, generations=GENERATIONS)

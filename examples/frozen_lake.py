@@ -14,8 +14,7 @@ result = psyco.synthesize(
     domain,
     'P>=0.9 [ F "goal" ] & C>=0.98',
     learner="snes",
-    sigma=0.5,
-    alpha=0.2,
+    learner_options={"sigma": 0.5, "alpha": 0.2},
     episodes=4_000,
     verify_every=0,
 )
