@@ -61,11 +61,12 @@ def learn(problem: Problem, sinks: Sequence[Sink] = (), start: Position | None =
     It ends before the episodes are spent if the settings say `until_satisfied` and a verification says so.
     """
     at = beginning(problem) if start is None else start
+    key = stream_key(problem.settings.seed, Stream.TRAIN)
     # A run that goes on after its last verification ends where it would have ended.
     checked = problem.settings.until_satisfied and problem.verified and at.generation > 0
     enough = checked and _check(problem, at)[1]
     while at.generation < problem.generations and not enough:
-        at, enough = _segment(problem, sinks, at)
+        at, enough = _segment(problem, sinks, key, at)
         # The end of a shorter last segment is no point that a longer run would pass through.
         if at.generation % problem.segment == 0:
             for sink in sinks:
@@ -84,7 +85,7 @@ def deployed(problem: Problem, at: Position) -> Policy:
     return policy_for(problem.domain, problem.network, problem.keeper.deployed(at.state))
 
 
-def _segment(problem: Problem, sinks: Sequence[Sink], at: Position) -> tuple[Position, bool]:
+def _segment(problem: Problem, sinks: Sequence[Sink], key: Array, at: Position) -> tuple[Position, bool]:
     """One segment: generations, then a verification; also says whether learning may end."""
 
     def tell(metrics: Metrics) -> None:
@@ -94,7 +95,7 @@ def _segment(problem: Problem, sinks: Sequence[Sink], at: Position) -> tuple[Pos
 
     count = min(problem.segment, problem.generations - at.generation)
     last = at.generation + count
-    key, enough = stream_key(problem.settings.seed, Stream.TRAIN), False
+    enough = False
     unverified = Metrics({})  # the segment's last row, which shows what the verification found
     try:
         for state, seen in bursts(
