@@ -3,6 +3,7 @@
 A path is a dict of arrays; position i stands for state min(i, n), because the last state repeats.
 """
 
+import functools
 import math
 import operator
 
@@ -45,6 +46,16 @@ def value(term, path, i):
             if any(map(math.isnan, numbers)):
                 return math.nan
             return {"abs": lambda x: abs(x[0]), "min": min, "max": max}[function](numbers)
+        case f.Aggregate("count", body):
+            return float(len([k for k in range(i + 1) if satisfied(body, path, k)]))
+        case f.Aggregate(function, body):
+            numbers = [value(body, path, k) for k in range(i + 1)]
+            total = functools.reduce(operator.add, numbers)  # `sum` of Python 3.12 rounds in another way
+            if any(map(math.isnan, numbers)):
+                return math.nan
+            return {"sum": total, "mean": total / (i + 1), "least": min(numbers), "most": max(numbers)}[
+                function
+            ]
 
 
 def satisfied(formula, path, i=0):

@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from psyco._src.spec.formula import (
+    Aggregate,
     And,
     Arith,
     Bool,
@@ -36,10 +37,12 @@ VECTOR = "obs"  # and a vector of 3
 values = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0])
 
 
-def terms():
+def terms(running=True):
+    """With aggregates over the states so far among them, or without."""
     signals = st.sampled_from([*map(Signal, NUMBERS), Signal(VECTOR, 0), Signal(VECTOR, 2), Signal("step")])
+    leaves = signals | values.map(Number)
     return st.recursive(
-        signals | values.map(Number),
+        leaves | aggregates() if running else leaves,
         lambda inner: st.one_of(
             inner.map(Minus),
             st.builds(Arith, st.sampled_from("+-*/"), inner, inner),
@@ -52,12 +55,25 @@ def terms():
     )
 
 
-def atoms():
+def aggregates():
+    numbers = st.builds(
+        Aggregate,
+        st.sampled_from(["sum", "mean", "least", "most"]),
+        st.deferred(lambda: terms(running=False)),
+    )
+    return numbers | st.builds(
+        Aggregate, st.just("count"), st.deferred(lambda: state_formulas(running=False))
+    )
+
+
+def atoms(running=True):
     return st.one_of(
         st.sampled_from(FLAGS).map(Signal),
         st.sampled_from([*FLAGS, "end"]).map(Label),
         st.booleans().map(Bool),
-        st.builds(Compare, st.sampled_from(["<", "<=", ">", ">=", "=", "!="]), terms(), terms()),
+        st.builds(
+            Compare, st.sampled_from(["<", "<=", ">", ">=", "=", "!="]), terms(running), terms(running)
+        ),
     )
 
 
@@ -72,8 +88,8 @@ def _connected(inner):
     ]
 
 
-def state_formulas():
-    return st.recursive(atoms(), lambda inner: st.one_of(_connected(inner)), max_leaves=4)
+def state_formulas(running=True):
+    return st.recursive(atoms(running), lambda inner: st.one_of(_connected(inner)), max_leaves=4)
 
 
 def bounds(largest=8):

@@ -21,6 +21,7 @@ AVAILABLE = {
         "info.success & info.cost < 1 & info.vector[7] = 2",
         "crashed = landed",
         "crashed = true",
+        'count(crashed & !"landed") <= 1 & sum(obs[1]) + mean(info.cost) < most(distance) - least(distance)',
     ],
 )
 def test_signals_that_are_there_pass(text):
@@ -41,6 +42,9 @@ def test_signals_that_are_there_pass(text):
         ('"distance"', 1, 'label "distance" is a number, not true or false'),
         ("true & distance = true", 8, "signal 'distance' is a number, not true or false"),
         ("crashed > 0", 1, "signal 'crashed' is true or false, not a number"),
+        ("F (sum(distanc) > 1)", 8, "unknown signal 'distanc'"),
+        ("F (count(distance) > 1)", 10, "signal 'distance' is a number, not true or false"),
+        ("F (sum(crashed) > 1)", 8, "signal 'crashed' is true or false, not a number"),
         ("abs(crashed) = 0", 5, "signal 'crashed' is true or false, not a number"),
     ],
 )

@@ -49,6 +49,7 @@ def test_printing_is_prism_with_no_more_parentheses_than_a_reader_wants():
         "(a & b) & c",
         "X (a = b)",
         "-(-x + 1) * 2 < 3",
+        "-count(a | !b) * 2 <= sum(x - (y - 1)) / 3",
     ],
 )
 def test_parentheses_are_printed_where_they_matter_and_only_there(text):

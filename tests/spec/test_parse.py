@@ -5,6 +5,7 @@ import pytest
 from psyco._src.errors import PsycoError, RequirementError
 from psyco._src.spec.formula import (
     DEFAULT_CONFIDENCE,
+    Aggregate,
     Bound,
     Constraint,
     Globally,
@@ -95,6 +96,14 @@ def test_signals_have_dots_indices_and_places():
     assert second.right.body.place.source == '  obs[2] > -info.cost & "crashed" & min_x > 0'
 
 
+def test_only_in_front_of_a_parenthesis_are_the_names_of_aggregates_taken():
+    formula = parse_formula("count > sum (count) & most.least = mean[1]")
+    assert formula.operands[0].left == Signal("count")
+    assert formula.operands[0].right == Aggregate("sum", Signal("count"))
+    assert formula.operands[1].left == Signal("most.least")
+    assert formula.operands[1].right == Signal("mean", 1)
+
+
 def test_defaults_are_spelled_out():
     assert parse("P>=0.5 [ a ]").constraints == (
         Constraint(Signal("a"), ">=", 0.5, 1.0, DEFAULT_CONFIDENCE, None),
@@ -144,6 +153,29 @@ ERRORS = [
     ("P>=0.5 [ 3 = true ]", 1, 10, "= needs something that is true or false, but 3 is a number"),
     ("P>=0.5 [ abs(x, y) > 0 ]", 1, 10, "abs takes one number, not 2"),
     ("P>=0.5 [ min(x) > 0 ]", 1, 10, "min takes two numbers or more, not 1"),
+    (
+        "P>=0.5 [ count(sum(x) > 1) <= 1 ]",
+        1,
+        16,
+        "sum inside count: an aggregate cannot stand inside another",
+    ),
+    (
+        "P>=0.5 [ mean(abs(most(x))) > 1 ]",
+        1,
+        19,
+        "most inside mean: an aggregate cannot stand inside another",
+    ),
+    ("P>=0.5 [ count(F a) <= 1 ]", 1, 16, r"count looks at one state .*F a has .*around count\("),
+    ("P>=0.5 [ sum(X a) <= 1 ]", 1, 14, "sum looks at one state at a time"),
+    (
+        "P>=0.5 [ count(x + 1) <= 1 ]",
+        1,
+        16,
+        "count needs something that is true or false, but x . 1 is a number",
+    ),
+    ("P>=0.5 [ sum(x > 1) <= 1 ]", 1, 14, r"sum needs a number.*count\(x > 1\) says how often it holds"),
+    ("P>=0.5 [ sum(x, y) > 0 ]", 1, 10, "sum takes one argument, not 2"),
+    ("P>=0.5 [ G count(a) ]", 1, 12, r"G needs something that is true or false, but count\(a\) is a number"),
     ("P>=0.5 [ x < 1e999 ]", 1, 14, "number 1e999 is too large"),
     ("P>=0.5 [ S > 0 ]", 1, 10, "S cannot name a signal.*A C E F G I P R S U W X"),
     ("P>=0.5 [ G (U > 0) ]", 1, 13, "unexpected U.*expected a formula"),
@@ -199,9 +231,34 @@ def test_an_error_reads_like_this():
 
 def test_long_and_deeply_bracketed_texts_are_no_problem():
     assert parse_formula("(" * 5000 + "a" + ")" * 5000) == Signal("a")
-    assert len(parse_formula(" & ".join(["a"] * 5000)).operands) == 5000
+    assert len(parse_formula(" & ".join(["a"] * 1001)).operands) == 1001
     deep = parse_formula("X " * 99 + "a")
     assert parse_formula(str(deep)) == deep
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (" & ".join(["a"] * 1002), "more than 1000 operators at line 1"),
+        ("min(" + ", ".join(["a"] * 1100) + ") > 0", "more than 1000 operators at line 1"),
+        (" & ".join(["(F a)"] * 61), "more than 60 operators F, G, U, W and R at line 1"),
+        ("a" * 100_001, "a requirement of 100,001 characters; at most 100,000 are read"),
+        ("F<=" + "9" * 5000 + " a", "the bound is too large"),
+        ("obs[" + "1" * 10 + "] > 0", "the index is too large"),
+    ],
+    ids=lambda text: text[:12],
+)
+def test_beyond_the_stated_limits_a_text_is_refused_with_the_reason(text, words):
+    with pytest.raises(RequirementError, match=words):
+        parse_formula(text)
+    with pytest.raises(RequirementError, match="more than 1000 operators"):
+        parse(";".join(["P>=0.5 [ true ]"] * 1001))
+
+
+def test_the_places_of_a_line_share_its_text():
+    """Each had a copy of its own: the memory of a long line was quadratic."""
+    a, b = parse_formula("aaa & bbb").operands
+    assert a.place.source is b.place.source
 
 
 def test_no_text_gives_anything_but_a_requirement_error():

@@ -3,6 +3,7 @@
 import numpy as np
 from hypothesis import given, settings
 
+from psyco._src.spec.atoms import States
 from psyco._src.spec.parse import parse_formula
 from psyco._src.spec.progression import Automaton, state_formulas
 from tests.spec import by_definition
@@ -14,7 +15,8 @@ def read(formula, path):
     length = len(path["x"])
     automaton = Automaton([formula])
     end = np.arange(length) == length - 1
-    letters = [tuple(row) for row in automaton.letters(path | {"step": np.arange(length)}, end).tolist()]
+    states = States(np, path | {"step": np.arange(length)}, end, (length,))
+    letters = [tuple(row) for row in automaton.letters(states).tolist()]
     progress = automaton.start
     for letter in letters[:-1]:
         progress = automaton.step(progress, letter)

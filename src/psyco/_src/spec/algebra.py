@@ -278,8 +278,12 @@ def _ends_within(bound: Bound | None, length: int) -> bool:
 
 def _is_timeless(node: Normal) -> bool:
     """Does it speak about one state only?"""
-    match node:
-        case Every(operands) | Some(operands):
-            return all(map(_is_timeless, operands))
-        case _:
-            return isinstance(node, Atom)
+    seen, new = {node}, [node]  # nested <=> share their parts, and there may be 2^n ways to one of them
+    while new:
+        match new.pop():
+            case Every(operands) | Some(operands):
+                new += set(operands) - seen
+                seen.update(operands)
+            case Later() | Unrolled():
+                return False
+    return True

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import reduce
-from types import ModuleType
-from typing import Any, TypeAlias
+from types import MappingProxyType, ModuleType
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from jax import lax
 
 from psyco._src.errors import RequirementError
 from psyco._src.spec.formula import (
+    Aggregate,
     And,
     Arith,
     Bool,
@@ -36,14 +38,26 @@ LARGEST = 1e18  # of a cost: float32 can multiply any two of these
 SEVERITY_FLOOR = 1e-6  # of an inequality that fails by nothing, as x > 0 does at 0
 
 
+class Past(NamedTuple):
+    """What came before a piece of a path."""
+
+    states: int = 0
+    totals: Mapping[Aggregate, Array] = MappingProxyType({})  # [...] of the aggregates; of a mean, the sum
+
+
+BEGINNING = Past()
+
+
 @dataclass(frozen=True)
 class States:
     """The signals of one call, `[..., T]` each, or `[..., T, size]` for a vector."""
 
     xp: ModuleType  # numpy or jax.numpy
     signals: Mapping[str, Array]
-    end: Array
+    end: Array  # bool [..., T], true in the last state of a path and in its repetitions
     shape: tuple[int, ...]  # [..., T]
+    past: Past = BEGINNING
+    _totals: dict[Aggregate, Array] = field(default_factory=dict, init=False)  # [..., T] each, once computed
 
     @property
     def dtype(self) -> Any:
@@ -109,6 +123,46 @@ class States:
             case Call(function, arguments):
                 pick = xp.minimum if function == "min" else xp.maximum
                 return reduce(pick, map(self.value, arguments))
+            case Aggregate("mean"):
+                return self.total(term) / (self.past.states + self.position + 1).astype(self.dtype)
+            case Aggregate("count"):
+                return self.total(term).astype(self.dtype)
+            case Aggregate():
+                return self.total(term)
+
+    def total(self, aggregate: Aggregate) -> Array:
+        """What an aggregate has come to in each state, `[..., T]`; of a mean, the sum. Counts are whole numbers."""
+        if aggregate not in self._totals:
+            self._totals[aggregate] = self._total(aggregate)
+        return self._totals[aggregate]
+
+    def _total(self, aggregate: Aggregate) -> Array:
+        xp = self.xp
+        fresh = self.position == np.arange(self.shape[-1])  # false where the last state only repeats
+        match aggregate:
+            case Aggregate("count", body):
+                values = (self.holds(body) & fresh).astype(np.int32)
+            case Aggregate("sum" | "mean", body):
+                values = xp.where(fresh, self.value(body), 0.0).astype(self.dtype)
+            case Aggregate(_, body):
+                values = xp.asarray(self.value(body))
+        fold, nothing = _FOLD[aggregate.function]
+        before = xp.asarray(self.past.totals.get(aggregate, nothing), values.dtype)
+        before, values = xp.broadcast_to(before, self.shape[:-1]), xp.broadcast_to(values, self.shape)
+        return _accumulate(xp, getattr(xp, fold), before, values)
+
+    def passed(self, aggregates: Iterable[Aggregate]) -> Past:
+        """The past of the states that follow these."""
+        if not self.shape[-1]:
+            return self.past
+        with np.errstate(all="ignore"):
+            totals = {each: self.total(each)[..., -1] for each in aggregates}
+        return Past(self.past.states + self.shape[-1], totals)
+
+    @property
+    def position(self) -> Array:
+        """The number of each state among these, `[..., T]`; repetitions of the last one have its number."""
+        return self.xp.minimum(np.arange(self.shape[-1]), (~self.end).sum(axis=-1, keepdims=True))
 
     def read(self, signal: Signal | Label) -> Array:
         """The values of a signal, or of one entry of a vector."""
@@ -136,3 +190,24 @@ _COMPARE = {
     "!=": "not_equal",
 }
 _ARITH = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide"}
+_FOLD = {
+    "count": ("add", 0),
+    "sum": ("add", 0.0),
+    "mean": ("add", 0.0),
+    "least": ("minimum", np.inf),
+    "most": ("maximum", -np.inf),
+}
+
+
+def _accumulate(xp: ModuleType, fold: Any, before: Array, values: Array) -> Array:
+    """Fold values `[..., T]` one by one into what was before them `[...]`; all results on the way, `[..., T]`."""
+    if xp is np:
+        return fold.accumulate(np.concatenate([before[..., None], values], axis=-1), axis=-1)[..., 1:]
+
+    def step(total: Array, value: Array) -> tuple[Array, Array]:
+        total = fold(total, value)
+        return total, total
+
+    # A loop: over 51 states JAX's own cumulative sum takes four times as long.
+    _, totals = lax.scan(step, before, xp.moveaxis(values, -1, 0))
+    return xp.moveaxis(totals, 0, -1)

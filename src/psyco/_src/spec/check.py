@@ -7,6 +7,7 @@ from difflib import get_close_matches
 
 from psyco._src.errors import RequirementError
 from psyco._src.spec.formula import (
+    Aggregate,
     Compare,
     Finally,
     Formula,
@@ -80,6 +81,8 @@ def _uses(subject: Requirement | Formula) -> Iterator[tuple[Signal | Label, bool
             match node:
                 case Compare("=" | "!=", Signal(), Signal()):
                     yield from visit(part, None)
+                case Aggregate("count"):
+                    yield from visit(part, True)
                 case _:
                     yield from visit(part, not (isinstance(node, Compare) or is_term(node)))
 
@@ -124,7 +127,7 @@ def _check_use(signal: Signal | Label, as_boolean: bool | None, info: SignalInfo
         raise RequirementError(
             f"{_kind(signal)} is true or false, not a number",
             signal.place,
-            f"use it alone: {signal} or !{signal}",
+            f"use it alone, {signal} or !{signal}, or count({signal})",
         )
 
 

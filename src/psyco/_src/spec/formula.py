@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, TypeAlias, TypeGuard, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, TypeGuard, get_args
 
 from psyco._src.errors import Place
 
@@ -69,7 +69,19 @@ class Call:
         return f"{self.function}({', '.join(map(str, self.arguments))})"
 
 
-Term: TypeAlias = Number | Signal | Minus | Arith | Call
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """count(φ), sum(x), mean(x), least(x), most(x): over the states of the episode so far, this one included."""
+
+    function: Literal["count", "sum", "mean", "least", "most"]
+    body: Any  # a state formula if it is counted, else a term; with no further aggregate in it
+    place: Place | None = field(default=None, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.function}({self.body})"
+
+
+Term: TypeAlias = Number | Signal | Minus | Arith | Call | Aggregate
 
 
 def _level(term: Term) -> int:
@@ -307,7 +319,7 @@ def is_term(node: object) -> TypeGuard[Term]:
 def parts(node: Node) -> tuple[Node, ...]:
     """The direct operands of a node."""
     match node:
-        case Minus(body) | Not(body) | Next(body) | Finally(body) | Globally(body):
+        case Minus(body) | Not(body) | Next(body) | Finally(body) | Globally(body) | Aggregate(_, body):
             return (body,)
         case And(operands) | Or(operands):
             return operands
@@ -329,6 +341,11 @@ def walk(node: Node) -> Iterator[Node]:
 def is_state_formula(formula: Formula) -> bool:
     """Does it speak about one state only, with no temporal operator in it?"""
     return not any(isinstance(node, _TEMPORAL) for node in walk(formula))
+
+
+def aggregates(formulas: Iterable[Formula]) -> tuple[Aggregate, ...]:
+    """What formulas say about all states so far, each once."""
+    return tuple({node: None for f in formulas for node in walk(f) if isinstance(node, Aggregate)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from psyco._src.errors import RequirementError
 from psyco._src.spec.algebra import Algebra, arising, costs_on, spread, violations_on
-from psyco._src.spec.atoms import Array, States
+from psyco._src.spec.atoms import Array, Past, States
 from psyco._src.spec.check import END
-from psyco._src.spec.formula import Formula, Label, Signal, walk
+from psyco._src.spec.formula import Aggregate, Formula, Label, Signal, aggregates, walk
 from psyco._src.spec.normal import Normal, normalize
 
 MEMORY = 2**24  # bytes that signals may take while many beginnings of a path are judged at once
@@ -29,6 +29,7 @@ class Monitor:
     formulas: tuple[Formula, ...]
     severity: bool
     signals: frozenset[str]  # the names it needs, labels among them
+    aggregates: tuple[Aggregate, ...]  # what it remembers of a path
     _normal: tuple[Normal, ...] = field(repr=False, compare=False)
 
     def __call__(self, signals: Mapping[str, Array], end: Array | None = None) -> tuple[Array, Array]:
@@ -75,8 +76,8 @@ class Monitor:
         """
         return self._spread(self._path(signals, end), spread)
 
-    def arising(self, signals: Mapping[str, Array], end: Array, first: int) -> Array:
-        """What a piece of a path costs whatever the rest is like: `[..., T, K]`, not negative.
+    def arising(self, signals: Mapping[str, Array], end: Array, past: Past) -> tuple[Array, Past]:
+        """What a piece of a path costs whatever the rest is like: `[..., T, K]`, not negative; and the next one's past.
 
         So a path can be judged while it grows. What blame finds at the states of a top-level `G` is known at once; all
         else only when the path is complete, and is 0 here.
@@ -84,13 +85,14 @@ class Monitor:
         Args:
             signals: of the piece.
             end: bool `[..., T]`, true in the last state of the path, if that lies in the piece.
-            first: the position of the piece in the path.
+            past: what came before the piece; `BEGINNING` at the start of the path.
         """
 
         def known(costs: Algebra, node: Normal) -> Array:
-            return arising(costs, node, first + np.arange(costs.zero.shape[-1]))
+            return arising(costs, node, past.states + np.arange(costs.zero.shape[-1]))
 
-        return self._spread(self._path(signals, end), known)
+        piece = replace(self._path(signals, end), past=past)
+        return self._spread(piece, known), piece.passed(self.aggregates)
 
     def _spread(self, path: States, of: Callable[[Algebra, Normal], Array]) -> Array:
         with np.errstate(all="ignore"):
@@ -128,4 +130,5 @@ def compile_monitor(formulas: Sequence[Formula], *, severity: bool = False) -> M
     """
     named = (node for f in formulas for node in walk(f) if isinstance(node, Signal | Label))
     names = frozenset(node.name for node in named if node != Label(END))
-    return Monitor(tuple(formulas), severity, names, tuple(normalize(f, severity) for f in formulas))
+    normal = tuple(normalize(f, severity) for f in formulas)
+    return Monitor(tuple(formulas), severity, names, aggregates(formulas), normal)

@@ -14,6 +14,7 @@ from lark.exceptions import UnexpectedInput, VisitError
 from psyco._src.errors import Place, RequirementError
 from psyco._src.spec.formula import (
     DEFAULT_CONFIDENCE,
+    Aggregate,
     And,
     Arith,
     Bool,
@@ -41,11 +42,20 @@ from psyco._src.spec.formula import (
     Until,
     WeakUntil,
     is_formula,
+    is_state_formula,
     is_term,
+    walk,
 )
 
-MAX_DEPTH = 100  # operators inside each other; far beyond any requirement, and safe for recursive functions
+# Far beyond any requirement that somebody means: safe for recursive functions, and compiled in below ten seconds, of
+# which XLA takes a tenth over each operator that looks along a path.
+MAX_LENGTH = 100_000  # characters
+MAX_DEPTH = 100  # operators inside each other
+MAX_OPERATORS = 1000
+MAX_TEMPORAL = 60  # F, G, U, W, R
+MAX_DIGITS = 9  # of a bound or an index
 
+SPLIT = "split the requirement into several"
 _ASCII = {
     "≥": ">=",
     "≤": "<=",
@@ -78,6 +88,10 @@ def parse_formula(text: str) -> Formula:
 
 
 def _read(text: str, start: str) -> Requirement | Formula:
+    if len(text) > MAX_LENGTH:
+        raise RequirementError(
+            f"a requirement of {len(text):,} characters; at most {MAX_LENGTH:,} are read", None, SPLIT
+        )
     try:
         return cast("Requirement | Formula", _Builder(text).transform(_lark().parse(text, start=start)))
     except UnexpectedInput as error:
@@ -143,6 +157,8 @@ class _Real(NamedTuple):
                 self.place,
                 "steps and positions are counted 0, 1, 2, ...",
             )
+        if len(self.text) > MAX_DIGITS:
+            raise RequirementError(f"{what} is too large", self.place, f"{MAX_DIGITS} digits are enough")
         return int(self.text)
 
 
@@ -152,10 +168,12 @@ class _Builder(Transformer_NonRecursive[Token, Any]):
 
     def __init__(self, text: str) -> None:
         super().__init__(visit_tokens=False)
-        self.text = text
+        self.text, self.lines = text, text.split("\n")
+        self.operators = self.temporal = 0  # so far
 
     def place(self, token: Token) -> Place:
-        return _place(self.text, token.line or 1, token.column or 1)
+        line = token.line or 1
+        return Place(line, token.column or 1, self.lines[line - 1])  # all places of a line share it
 
     # properties
 
@@ -192,6 +210,7 @@ class _Builder(Transformer_NonRecursive[Token, Any]):
     def constraint(
         self, word: Token, bounds: tuple[Any, float, float], path: _Piece, confidence: _Confidence | None
     ) -> _Property:
+        self.count(1, self.place(word))
         c = DEFAULT_CONFIDENCE if confidence is None else confidence.value
         return _Property(Constraint(self.boolean("P", path), *bounds, c), self.place(word))
 
@@ -303,6 +322,29 @@ class _Builder(Transformer_NonRecursive[Token, Any]):
         node = Call(function, tuple(self.number_in(word, each) for each in arguments))
         return self.piece(node, self.place(word), *arguments)
 
+    def aggregate(self, word: Token, body: _Piece, *more: _Piece) -> _Piece:
+        if more:
+            raise RequirementError(f"{word} takes one argument, not {1 + len(more)}", self.place(word))
+        if inner := next((node for node in walk(body.node) if isinstance(node, Aggregate)), None):
+            raise RequirementError(
+                f"{inner.function} inside {word}: an aggregate cannot stand inside another one",
+                inner.place,
+                "compare or add up the two side by side",
+            )
+        if is_formula(body.node) and not is_state_formula(body.node):
+            raise RequirementError(
+                f"{word} looks at one state at a time, but {_short(body)} has a temporal operator in it",
+                body.place,
+                f"let temporal operators stand around {word}(...), not inside",
+            )
+        node: Node
+        if word == "count":
+            node = self.boolean(word, body)
+        else:
+            node = self.number_in(word, body, f"count({_short(body)}) says how often it holds")
+        function: Any = str(word)
+        return self.piece(Aggregate(function, node, self.place(word)), self.place(word), body)
+
     def literal(self, word: Token) -> _Piece:
         if not math.isfinite(float(word)):
             raise RequirementError(f"the number {word} is too large", self.place(word))
@@ -351,7 +393,16 @@ class _Builder(Transformer_NonRecursive[Token, Any]):
             raise RequirementError(
                 f"more than {MAX_DEPTH} operators inside each other", place, "split the formula into several"
             )
+        self.temporal += isinstance(node, Finally | Globally | Until | WeakUntil | Release)
+        if self.temporal > MAX_TEMPORAL:
+            raise RequirementError(f"more than {MAX_TEMPORAL} operators F, G, U, W and R", place, SPLIT)
+        self.count(max(1, len(operands) - 1), place)
         return _Piece(node, place, depth)
+
+    def count(self, operators: int, place: Place) -> None:
+        self.operators += operators
+        if self.operators > MAX_OPERATORS:
+            raise RequirementError(f"more than {MAX_OPERATORS} operators", place, SPLIT)
 
     def boolean(self, word: str, piece: _Piece) -> Formula:
         if is_formula(piece.node):
@@ -362,13 +413,13 @@ class _Builder(Transformer_NonRecursive[Token, Any]):
             "compare it with another number, as in distance >= 0.1",
         )
 
-    def number_in(self, word: str, piece: _Piece) -> Term:
+    def number_in(self, word: str, piece: _Piece, advice: str = "join Booleans by ! & | => <=>") -> Term:
         if is_term(piece.node):
             return piece.node
         raise RequirementError(
             f"{word} needs a number, but {_short(piece)} is true or false",
             piece.place,
-            "join Booleans by ! & | => <=>",
+            advice,
         )
 
 
@@ -386,7 +437,7 @@ def _short(piece: _Piece) -> str:
 # ---- text that is no tree at all ---------------------------------------------------------------------------
 
 # What may follow, in the words of a reader: a phrase, the terminals that call for it, and those it covers as well.
-_OPERAND = {"NAME", "NUMBER", "STRING", "TRUTH", "FUNCTION", "MINUS", "LPAR"}
+_OPERAND = {"NAME", "NUMBER", "STRING", "TRUTH", "FUNCTION", "AGGREGATE", "MINUS", "LPAR"}
 _EXPECTED: tuple[tuple[str, set[str], set[str]], ...] = (
     (
         "P>=p [ ... ], Rmax=? [ C ] or a name in quotes",

@@ -7,7 +7,7 @@ disjunctive form is unique. So equal remainders are recognised as equal, and the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any, NamedTuple, TypeAlias
 
@@ -47,12 +47,11 @@ class Automaton:
         self._next: dict[tuple[int, tuple[bool, ...]], int] = {}
         self.start = self._number(tuple(_later(normalize(f, False)) for f in formulas))
 
-    def letters(self, signals: Mapping[str, Any], end: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """The truth of every atom in states with these signals, `[S, A]`; `end` `[S]` marks last states."""
-        path = States(np, signals, end, end.shape)
+    def letters(self, path: States) -> NDArray[np.bool_]:
+        """The truth of every atom along paths, `[..., T, A]`."""
         with np.errstate(all="ignore"):
-            columns = [np.broadcast_to(path.holds(atom), end.shape) for atom in self.atoms]
-        return np.stack(columns, axis=1) if columns else np.zeros((len(end), 0), bool)
+            columns = [np.broadcast_to(path.holds(atom), path.shape) for atom in self.atoms]
+        return np.stack(columns, axis=-1) if columns else np.zeros((*path.shape, 0), bool)
 
     def step(self, progress: int, letter: tuple[bool, ...]) -> int:
         """What is left after one more state."""
