@@ -88,7 +88,7 @@ BAD = [
     (["synthesize", "particle-dance", "--require", "P>=0.85 [ F<=99 distance < 1 ]"], "horizon"),
     (
         ["synthesize", "particle-dance", "--require", "nowhere.props"],
-        "no file nowhere.props for the requirement",
+        "cannot read the requirement nowhere.props: there is no file",
     ),
     (["synthesize", "particle-dance", "--require", DANCE, "--episodes", "0"], "episodes must be"),
     (["synthesize", "particle-dance", "--require", DANCE, "--set", "horizon=-3"], "horizon must be"),
@@ -109,11 +109,11 @@ BAD = [
         "must be a whole number",
     ),
     (["synthesize", "particle-dance"], "--require"),
-    (["verify", "nowhere"], "no policy file"),
+    (["verify", "nowhere"], "there is no file"),
     (["verify", "{run}", "--domain", "obstacle-run"], "made for particle-dance"),
     (["verify", "{run}/policy.safetensors"], "--require"),
     (["verify", "{run}/metrics.csv", "--require", DANCE], "not a PSyCo policy"),
-    (["render", "nowhere"], "no policy file"),
+    (["render", "nowhere"], "there is no file"),
     (["frobnicate"], "No such command"),
 ]
 

@@ -50,7 +50,7 @@ def call(cli):
 def test_runs_lists_every_run_also_a_damaged_one(runs, call):
     out, _ = call("runs", runs)
     assert re.search(r"seed-0 .*particle-dance .*P>=0.85 .*(SATISFIED|VIOLATED|UNDECIDED) .*100%", out)
-    assert "certificate.json is not a PSyCo certificate, or it is damaged" in out
+    assert "certificate.json is damaged, or no JSON file" in out
     rows = {Path(row["run"]).name: row for row in json.loads(call("runs", runs, "--json")[0])}
     assert {row["state"] for row in rows.values()} == {"finished", "damaged"}
     assert rows["seed-1"]["progress"] == 1.0
@@ -115,7 +115,7 @@ def test_options_go_over_a_configuration_file(cli, tmp_path):
     assert "episodes = 100\n" in text
     assert "alpha = 0.5\n" in text
     assert "population = 10\n" in text, "the rest is the file's"
-    assert len(outcome(folder)) == 4
+    assert len(outcome(folder)) == 5
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,14 @@ def test_a_changed_certificate_or_another_policy_is_an_error_that_names_it(
     assert (code == 1) == ("does not match" in err), "1: something differs; 2: it can't be repeated"
 
 
+def test_an_estimate_is_added_from_further_episodes(cli, files):
+    command = ("verify", files / "policy0.safetensors", "--require", SAFE, "--json")
+    (_, plain, _), (code, out, err) = cli(*command), cli(*command, "--estimate", "250")
+    assert code == 0, err
+    assert json.loads(out)["estimate"]["episodes"] == 250
+    assert json.loads(out)["findings"] == json.loads(plain)["findings"]
+
+
 def test_a_retry_counts_the_looks(cli, files, tmp_path):
     first = tmp_path / "first.json"
     require = ("--require", SAFE.replace("0.98", "0.9999999999999"), "--max-episodes", "250")
@@ -98,6 +106,7 @@ def test_a_retry_counts_the_looks(cli, files, tmp_path):
         (("verify", "--outcomes", "-", "--traces", "-", "--require", "P>=0.5"), "choose one"),
         (("verify", "x", "--outcomes", "-", "--require", "P>=0.5"), "leave out policy"),
         (("verify", "--outcomes", "-", "--require", "P>=0.5", "--domain", "x"), "leave out domain"),
+        (("verify", "--outcomes", "-", "--require", "P>=0.5", "--estimate", "9"), "leave out estimate"),
         (("verify", "--replay", "x", "y", "--seed", "3"), "leave out seed"),
         (("verify", "--replay", "x"), "needs the policy"),
         (("plan", "P>=0.5", "--method", "majic"), "unknown verification method"),
@@ -105,7 +114,7 @@ def test_a_retry_counts_the_looks(cli, files, tmp_path):
         (("plan", "P>=0.5", "--p", "1.5"), "between 0 and 1"),
         (("plan", "P>=0.5", "--option", "indifference=0.1"), "options belong to one method"),
         (("plan", "P>=0.5 & C>=1"), "C>=1"),
-        (("plan", "P>=0.5", "--max-episodes", "20", "--p", "0.5", "--out", "/nowhere/x.png"), "cannot draw"),
+        (("plan", "P>=0.5", "--max-episodes", "20", "--p", "0.5", "--out", "/nowhere/x.png"), "cannot write"),
     ],
 )
 def test_bad_input_gets_a_message_and_status_2(cli, arguments, words):
@@ -120,7 +129,7 @@ def test_exact_refuses_what_it_cannot_enumerate(cli, files):
 
 def test_plan_shows_the_known_figures_and_draws_them(cli, tmp_path):
     picture = tmp_path / "plan.png"
-    arguments = ("plan", "P>=0.85 & C>=0.98", "--p", "0.9", "--p", "0.85", "--attempts", "1")
+    arguments = ("plan", "P>=0.85 & C>=0.98", "--p", "0.9", "--p", "0.85", "--share", "1")
     code, out, err = cli(*arguments, "--max-episodes", "100", "--out", picture)
     assert code == 0, err
     assert all(method in out for method in ("anytime", "calibrated", "bayes", "sprt", "fixed"))

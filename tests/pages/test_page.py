@@ -123,6 +123,21 @@ def test_a_page_shows_everything_on_a_desk_and_on_a_phone(
         assert (sum(map(int, dark[4:-1].split(","))) < 200) == (scheme == "dark")
 
 
+def test_an_open_verdict_comes_with_what_its_method_permits(finished: Path) -> None:
+    record = read_run(finished)
+    assert record.certificate is not None
+    run = "psyco verify RUN takes a further look"
+    for method, stream, words in (
+        ("anytime", "verify", "raise the maximum number"),
+        ("fixed", "verify", "would void the guarantee"),
+        ("anytime", "certify", run),
+    ):
+        certificate = dataclasses.replace(
+            record.certificate, verdict=Verdict.UNDECIDED, method=method, stream=stream
+        )
+        assert words in run_page(dataclasses.replace(record, certificate=certificate)).partition("<dl")[0]
+
+
 @pytest.mark.browser
 def test_a_certificate_of_many_looks_fits_on_a_phone(browser: Any, finished: Path, tmp_path: Path) -> None:
     record = read_run(finished)

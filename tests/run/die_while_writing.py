@@ -7,8 +7,8 @@ import os
 import signal
 import sys
 
+from psyco._src import durable
 from psyco._src.cli import main
-from psyco._src.run import durable
 
 countdown, how = int(sys.argv[1]), sys.argv[2]
 fsync, replace = os.fsync, os.replace

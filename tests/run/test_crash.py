@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from psyco._src.run import durable
+from psyco._src import durable
 from psyco._src.run.folder import is_run
 from psyco._src.run.session import build, execute, resume_run, start_run
 from psyco._src.synthesis.problem import Problem
@@ -74,6 +74,7 @@ def test_a_death_at_any_moment_of_writing_costs_nothing_but_time(
 ) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     problem = build(SMALL)
+    go_on(tmp_path / "first", problem)  # which compiles, and keeps what it compiled in files of its own
     with dying(10**9, how) as moments:
         go_on(tmp_path / "whole", problem)
     assert moments() > 30, "configuration, checkpoints, outcome: each with its fsyncs and renames"

@@ -1,7 +1,6 @@
 """Real processes, killed with SIGKILL at random moments, and resumed until they are through."""
 
 import os
-import random
 import signal
 import time
 from contextlib import suppress
@@ -9,89 +8,40 @@ from pathlib import Path
 
 import pytest
 
-from tests.run.small import CONFIG, environment, outcome, psyco
+from tests.run.small import outcome, psyco
+from tests.soak import Soak, prepare, soak
 
 pytestmark = pytest.mark.slow  # needs other processes
 
-KILLS_PER_RUN = 5
 VERDICTS = (0, 1, 3)  # exit statuses of a run that has come to its end
-DYING = str(Path(__file__).parent / "die_while_writing.py")
 
 
 @pytest.fixture(scope="module")
-def env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return environment(tmp_path_factory.mktemp("cache"))
+def soaked(tmp_path_factory: pytest.TempPathFactory) -> Soak:
+    return prepare(tmp_path_factory.mktemp("soak"))
 
 
-@pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("config") / "small.toml"
-    path.write_text(CONFIG.to_toml())
-    return path
+@pytest.fixture
+def env(soaked: Soak) -> dict[str, str]:
+    return soaked.env
 
 
-@pytest.fixture(scope="module")
-def undisturbed(
-    tmp_path_factory: pytest.TempPathFactory, env: dict[str, str], config: Path
-) -> dict[str, bytes]:
-    folder = tmp_path_factory.mktemp("undisturbed") / "run"
-    process = psyco("synthesize", "--config", config, "--out", folder, env=env)
-    _, errors = process.communicate()
-    assert process.returncode in VERDICTS, errors
-    return outcome(folder)
+@pytest.fixture
+def config(soaked: Soak) -> Path:
+    return soaked.config
 
 
-def go_on(folder: Path, config: Path) -> tuple[str | Path, ...]:
-    """The command that a user would give: resume, or start again if nothing was written yet."""
-    begun = (folder / "config.toml").exists()
-    what = ("resume", folder) if begun else ("synthesize", "--config", config, "--out", folder)
-    return (*what, "--checkpoint-every", "0")
-
-
-def kill_from_outside(folder: Path, config: Path, env: dict[str, str], chance: random.Random) -> str | None:
-    """At a random size of the metrics, so at a random moment of learning however fast the machine is."""
-    metrics = folder / "metrics.csv"
-    have = metrics.stat().st_size if metrics.exists() else 0
-    target = have + chance.randint(0, 4000)
-    process = psyco(*go_on(folder, config), env=env)
-    while process.poll() is None and not (metrics.exists() and metrics.stat().st_size > target):
-        time.sleep(0.001)
-    time.sleep(chance.uniform(0, 0.01))
-    process.kill()
-    _, errors = process.communicate()
-    assert process.returncode in (*VERDICTS, -signal.SIGKILL), errors
-    return "from outside" if process.returncode < 0 else None  # it was faster than we were
-
-
-def kill_from_inside(folder: Path, config: Path, env: dict[str, str], chance: random.Random) -> str | None:
-    how = chance.choice(["before", "after", "half"])
-    moment = str(chance.randint(1, 25))
-    process = psyco(moment, how, *go_on(folder, config), env=env, program=(DYING,))
-    _, errors = process.communicate()
-    assert process.returncode in (*VERDICTS, -signal.SIGKILL), errors
-    return f"inside a write ({how})" if process.returncode < 0 else None  # it had fewer moments than that
+@pytest.fixture
+def undisturbed(soaked: Soak) -> dict[str, bytes]:
+    return soaked.undisturbed
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(30, marks=pytest.mark.full)])
 def test_a_run_killed_at_random_moments_ends_with_the_same_bytes(
-    tmp_path: Path, env: dict[str, str], config: Path, undisturbed: dict[str, bytes], kills: int
+    tmp_path: Path, soaked: Soak, kills: int
 ) -> None:
-    chance = random.Random(0)
-    counts: dict[str, int] = {}
-    runs = 0
-    while sum(counts.values()) < kills:
-        folder = tmp_path / f"run-{runs}"
-        runs += 1
-        for attempt in range(KILLS_PER_RUN):
-            method = kill_from_inside if attempt % 2 else kill_from_outside
-            if (how := method(folder, config, env, chance)) is not None:
-                counts[how] = counts.get(how, 0) + 1
-        process = psyco(*go_on(folder, config), env=env)
-        _, errors = process.communicate()
-        assert process.returncode in VERDICTS, errors
-        assert outcome(folder) == undisturbed, f"run {runs} after {counts}"
-    total = sum(counts.values())
-    print(f"{total} kills {counts} in {runs} runs, each resumed and equal to the undisturbed one to the byte")
+    """A slice of `make soak`."""
+    print(soak(soaked, tmp_path, kills))
 
 
 def test_ctrl_c_ends_cleanly_and_resume_ends_with_the_same_bytes(

@@ -2,18 +2,20 @@
 
 import dataclasses
 import errno
+import itertools
 import logging
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from psyco._src import durable
 from psyco._src.errors import RunError
-from psyco._src.run import durable
 from psyco._src.run.checkpoint import checkpoint_files
 from psyco._src.run.config import Config
 from psyco._src.run.folder import read_run
@@ -142,7 +144,12 @@ def test_a_longer_run_is_the_run_that_was_long_from_the_start(
     with start_run(tmp_path / "run", config, build(config)) as session:
         execute(session)
     resume(tmp_path / "run", episodes=more)
-    assert outcome(tmp_path / "run") == outcome(original)
+    found, expected = outcome(tmp_path / "run"), outcome(original)
+    for name in ("policy.safetensors", "metrics.csv", "episodes.json"):
+        assert found[name] == expected[name]
+    longer, whole = read_run(tmp_path / "run").certificate, read_run(original).certificate
+    assert longer is not None and whole is not None
+    assert len(longer.looks) > len(whole.looks), "its certificate is a further look"
 
 
 @pytest.mark.parametrize("episodes", ["1000", "many", "-5", "1e5"])
@@ -208,11 +215,39 @@ def test_a_run_on_a_disk_that_is_really_full_goes_on_when_there_is_room(
         subprocess.run(["umount", disk], check=True)
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_a_write_that_finds_the_disk_full_says_so_and_leaves_the_old_file(tmp_path: Path) -> None:
+def test_a_folder_that_can_only_be_read_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root may write everywhere, so the system's answer is made up here: nor can the temporary file be removed."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(RunError, match="Read-only file system"):
+        durable.write(tmp_path / "file", b"new")
+
+
+def test_a_clock_that_jumps_back_changes_no_byte(
+    original: Path, stopped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SOURCE_DATE_EPOCH")
+    clock = itertools.count(1_000_000, -1000)
+    monkeypatch.setattr(time, "time", lambda: float(next(clock)))
+    resume(stopped)
+    assert outcome(stopped) == outcome(original)
+
+
+def test_a_write_that_finds_the_disk_full_says_so_and_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     path = tmp_path / "file"
     durable.write(path, b"old")
-    (tmp_path / ".file.tmp").symlink_to("/dev/full")
+    monkeypatch.setattr(durable, "sync", full)
     with pytest.raises(RunError, match="No space left on device"):
         durable.write(path, b"new" * 100_000)
     assert path.read_bytes() == b"old"

@@ -32,14 +32,14 @@ def interrupted_and_resumed(folder: Path, *trackers: str) -> Any:
     config = dataclasses.replace(CONFIG, settings=SETTINGS, tracking=trackers)
     with start_run(folder, config, build(config)) as session, pytest.raises(KeyboardInterrupt):
         execute(session, sinks=[Sink(reached=stop)])
-    with resume_run(folder) as session:
+    with resume_run(folder, track=trackers) as session:
         assert session is not None
         return execute(session).certificate
 
 
 def rows(folder: Path, name: str) -> dict[int, float]:
     """What the run's own metrics say, by episode count."""
-    metrics = load_metrics(folder / "metrics.csv")
+    metrics = load_metrics(folder)
     return {
         int(step): value
         for step, value in zip(metrics["episodes"], metrics[name], strict=True)
@@ -159,7 +159,7 @@ def test_a_tracker_that_cannot_start_costs_a_warning_too(
         raise TimeoutError("nobody answers")
 
     monkeypatch.setattr(tracking, "TRACKERS", {"absent": refuse})
-    with tracking.track(("absent",), tracking.RunName(tmp_path, "id", {})) as started:
+    with tracking.tracked(("absent",), tracking.RunName(tmp_path, "id", {})) as started:
         assert not started.trackers
     assert "tracking with absent could not start: nobody answers" in caplog.text
 
@@ -177,3 +177,13 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(
         pytest.raises(RunError, match=rf'pip install "psyco\[{extra}\]"'),
     ):
         execute(session)
+
+
+def test_a_file_cannot_ask_for_trackers_that_reach_beyond_its_folder(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert tracking.permitted(["tensorboard", "wandb", "mlflow"], []) == ("tensorboard",)
+    assert "--track wandb" in caplog.text and "--track mlflow" in caplog.text
+    assert tracking.permitted(["wandb"], ["wandb"]) == ("wandb",)
+    with pytest.raises(RunError, match="unknown tracker"):
+        tracking.permitted([], ["nobody"])

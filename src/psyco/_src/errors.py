@@ -57,6 +57,10 @@ class RunError(PsycoError):
     """A run that cannot start, go on, or be read back."""
 
 
+class MissingFileError(RunError):
+    """A file that is not there."""
+
+
 class ArgumentError(PsycoError, TypeError):
     """An argument that a function does not have."""
 

@@ -26,6 +26,7 @@ from psyco._src.cli import (
     reproduce,
     resume,
     runs,
+    status_of,
     synthesize,
     verify,
 )
@@ -53,9 +54,9 @@ def with_verbosity(command: Callable[..., None]) -> Callable[..., None]:
         _set_verbosity(verbose, quiet)
         try:
             command(*arguments, **keywords)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interruption:
             remark("interrupted")
-            raise typer.Exit(130) from None
+            raise typer.Exit(status_of(interruption)) from None
 
     kinds = get_type_hints(command, include_extras=True) | {"verbose": Verbose, "quiet": Quiet}
     own = inspect.signature(command).parameters.values()
@@ -120,9 +121,7 @@ class _StatusHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Print one line, unwrapped."""
         level = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
-        status.print(
-            f"{level}{record.getMessage()}", markup=False, highlight=False, soft_wrap=True, style="dim"
-        )
+        remark(f"{level}{record.getMessage()}", style="dim")
 
 
 def _set_verbosity(verbose: int, quiet: bool) -> None:

@@ -7,6 +7,7 @@ import json
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 import psyco
 from psyco._src.cli.common import (
@@ -22,7 +23,7 @@ from psyco._src.cli.common import (
 )
 from psyco._src.synthesis.settings import Settings
 
-MARKS = {True: "[green]ok  [/green]", False: "[red]FAIL[/red]", None: "[yellow]note[/yellow]"}
+MARKS = {True: Text("ok  ", "green"), False: Text("FAIL", "red"), None: Text("note", "yellow")}
 
 
 def check(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable
@@ -12,18 +13,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from psyco._src.domain.catalogue import domain_names
 from psyco._src.errors import RunError
 from psyco._src.learn.learners import LEARNERS
+from psyco._src.run.tracking import TRACKERS
 from psyco._src.smc.methods import METHODS
 
 if TYPE_CHECKING:
     from psyco._src.certify.certificate import Certificate
 
-console = Console()  # results
-status = Console(stderr=True)  # progress and remarks
 
+def make_console(**options: Any) -> Console:
+    """One that prints what it is given: `[red]`, `:dog:` and numbers in names, paths and requirements are text."""
+    return Console(markup=False, emoji=False, highlight=False, **options)
+
+
+console = make_console()  # results
+status = make_console(stderr=True)  # progress and remarks
+
+# Control characters but line breaks and tabs, what turns the direction of text, halves of characters.
+OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 EXIT = {"SATISFIED": 0, "VIOLATED": 1, "UNDECIDED": 3}
 
 
@@ -55,6 +66,12 @@ Parameters = Annotated[
 Horizon = Annotated[
     int | None, typer.Option(help="The longest episode, if not the domain's own; as --set horizon=N.")
 ]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        autocompletion=complete_from(TRACKERS), help=f"Also log to: {', '.join(TRACKERS)}; repeatable."
+    ),
+]
 Devices = Annotated[int, typer.Option(min=1, help="JAX devices to split a population over.")]
 Workers = Annotated[int, typer.Option(min=1, help="Processes that step a Gymnasium environment.")]
 Ray = Annotated[
@@ -69,8 +86,9 @@ StepTimeout = Annotated[
 Trust = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="MODULE[:NAME]",
-        help="Python code that the files given here name and may have run; a module alone: all of it. Repeatable.",
+        metavar="MODULE[:NAME]|FILE",
+        help="Python code that the files given here name and may have run; a module alone: all of it. Or a policy's "
+        "file that is code itself: sb3:FILE.zip, FILE.pt. Repeatable.",
     ),
 ]
 OtherDomain = Annotated[
@@ -122,7 +140,7 @@ def read_parameters(settings: list[str] | None, horizon: int | None = None) -> d
         except KeyError:
             try:
                 values[name] = ast.literal_eval(text)
-            except (ValueError, SyntaxError):
+            except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: nested too deeply
                 values[name] = text
     return values
 
@@ -156,14 +174,24 @@ def command(*words: str | Path) -> str:
     return shlex.join(map(str, words))
 
 
+def visible(text: str) -> str:
+    """What a terminal would obey instead of showing it, as an escape: a file must not move the cursor."""
+    return OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def plain(text: str, style: str = "") -> Text:
+    """A text for a table."""
+    return Text(visible(text), style)
+
+
 def say(text: str) -> None:
-    """A result, as it is: no markup, no colours, no line breaks of our own."""
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    """A result, as it is: no colours, no line breaks of our own."""
+    console.print(visible(text), soft_wrap=True)
 
 
-def remark(text: str) -> None:
+def remark(text: str, style: str = "") -> None:
     """A word beside the results, as it is."""
-    status.print(text, highlight=False, markup=False, soft_wrap=True)
+    status.print(visible(text), soft_wrap=True, style=style)
 
 
 def leave(certificate: Certificate) -> None:

@@ -10,10 +10,9 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 from rich.table import Table
-from rich.text import Text
 
 from psyco._src.certify.colours import terminal_colour
-from psyco._src.cli.common import Json, console, say
+from psyco._src.cli.common import Json, console, plain, say
 from psyco._src.cli.runs import print_table, summarize
 from psyco._src.errors import RunError
 
@@ -36,7 +35,7 @@ def compare(
 
     Example: `psyco compare runs/dance runs/dance-naive --out compare.html`
     """
-    from psyco._src.run import durable
+    from psyco._src import durable
     from psyco._src.run.compare import config_differences
     from psyco._src.run.folder import read_run
 
@@ -68,7 +67,7 @@ def _print_verdicts(records: list[Run]) -> None:
         verdict = row["verdict"] or row["state"]
         values = ("–" if row[key] is None else f"{row[key]:.4g}" for key in ("return", "confidence"))
         table.add_row(
-            Text(row["run"]), Text(verdict, style=terminal_colour(verdict)), *values, f"{row['episodes']:,}"
+            plain(row["run"]), plain(verdict, terminal_colour(verdict)), *values, f"{row['episodes']:,}"
         )
     print_table(table)
 
@@ -79,11 +78,11 @@ def _print_curves(records: list[Run]) -> None:
     for name, title in CURVES.items():
         curves = [_curve(record, name, longest) for record in records]
         values = np.concatenate(curves)
-        values = values[~np.isnan(values)]
+        values = values[np.isfinite(values)]
         if not len(values):
             continue
         low, high = float(values.min()), float(values.max())
-        console.print(f"\n{title}, {low:.4g} to {high:.4g}", highlight=False)
+        say(f"\n{title}, {low:.4g} to {high:.4g}")
         for record, curve in zip(records, curves, strict=True):
             last = next((f"{x:.4g}" for x in curve[::-1] if x == x), "–")
             say(f"  {sparkline(curve, low, high):{WIDTH}}  {last:>8}  {record.folder}")
@@ -119,8 +118,8 @@ def _print_differences(folders: list[Path], different: dict[str, list[Any]] | No
     table = Table()
     table.add_column("what differs", overflow="fold")
     for folder in folders:
-        table.add_column(Text(folder.name))
+        table.add_column(plain(folder.name))
     for key, values in different.items():
-        table.add_row(Text(key), *(Text(str(value)) for value in values))
+        table.add_row(plain(key), *(plain(str(value)) for value in values))
     console.print()
     print_table(table)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 
 from rich.table import Table
-from rich.text import Text
 
-from psyco._src.cli.common import Json, console
+from psyco._src.cli.common import Json, console, plain
 
 
 def domains(as_json: Json = False) -> None:
@@ -38,5 +37,5 @@ def domains(as_json: Json = False) -> None:
         signals = ", ".join(
             key if s.size is None else f"{key}[0..{s.size - 1}]" for key, s in signal_table(domain).items()
         )
-        table.add_row(*map(Text, (name, shown, signals)))
+        table.add_row(*map(plain, (name, shown, signals)))
     console.print(table)

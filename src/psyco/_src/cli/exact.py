@@ -15,6 +15,7 @@ from psyco._src.cli.common import (
     Parameters,
     Require,
     Trust,
+    code_of,
     read_domain_parameters,
     say,
     trusted,
@@ -60,7 +61,8 @@ def exact(
     from psyco._src.front.inputs import as_subject
 
     values = read_domain_parameters(parameters)
-    subject = as_subject(policy, domain, require, values, trusted([*(trust or ()), policy], domain, values))
+    code_of(policy)
+    subject = as_subject(policy, domain, require, values, trusted(trust, domain, values))
     answer = answer_exactly(*subject)
     second = storm_value(*subject) if storm else None
     files = write_model(*subject, export) if export else []

@@ -12,9 +12,8 @@ from rich import box
 from rich.table import Table
 
 import psyco
-from psyco._src.cli.common import Json, complete_from, console, read_parameters, say, status
+from psyco._src.cli.common import Json, complete_from, console, plain, read_parameters, say, status
 from psyco._src.smc.methods import DEFAULT_MAX_EPISODES, LARGEST_CAP, METHODS
-from psyco._src.synthesis.settings import Settings
 
 if TYPE_CHECKING:
     from psyco._src.smc.plan import Characteristics, Plan
@@ -30,13 +29,13 @@ def plan(
     max_episodes: Annotated[
         int, typer.Option(min=1, max=LARGEST_CAP, help="At most so many episodes.")
     ] = DEFAULT_MAX_EPISODES,
-    attempts: Annotated[
-        int,
+    share: Annotated[
+        float,
         typer.Option(
-            min=1,
-            help="The first of so many looks that share the permitted error, as in synthesize; 1: verify.",
+            help="The part of the permitted error that this look may use: 0.5 for the first look of a run, "
+            "1 for a policy that is looked at once."
         ),
-    ] = Settings().attempts,
+    ] = 0.5,
     method: Annotated[
         str | None,
         typer.Option(
@@ -67,9 +66,9 @@ def plan(
             method=method,
             method_options=read_parameters(option),
             max_episodes=max_episodes,
-            attempts=attempts,
+            share=share,
             p=p,
-            on_progress=lambda name: spinner.update(f"computing {name} ..."),
+            on_progress=lambda name: spinner.update(plain(f"computing {name} ...")),
         )
         if out is not None:
             from psyco._src.pages.characteristics import draw_characteristics

@@ -49,9 +49,9 @@ def summary(metrics: Metrics, width: int = WIDE) -> str:
 def _live() -> Iterator[Show]:
     width = status.width
     columns: list[ProgressColumn] = [
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=40 if width >= WIDE else 10),
-        TextColumn("{task.fields[now]}"),
+        TextColumn("{task.fields[now]}", markup=False),
     ]
     if width >= NARROW:
         columns.append(TimeRemainingColumn())

@@ -40,7 +40,10 @@ def _serve(run: Path, host: str, port: int) -> None:
 
     server = RunServer(run, host, port)
     if not server.loopback:
-        remark(f"note: everyone who reaches {host} can read this page")
+        remark(
+            f"note: {host} can be reached from other machines. Only who has the address below, with its random part, "
+            "can read the page; on its way it is not encrypted"
+        )
     # Flushed at once, so that a program that started this one can read the address.
     print(f"live page: {server.url}  (Ctrl-C ends it)", flush=True)
     try:

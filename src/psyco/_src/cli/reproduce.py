@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 from rich.text import Text
 
-from psyco._src.cli.common import complete_from, console, remark, status
+from psyco._src.cli.common import complete_from, console, remark, say, status
 
 if TYPE_CHECKING:
     from psyco._src.paper import runs
@@ -63,14 +63,14 @@ def reproduce(
         remark(f"finished runs are kept in {folder}; the same command continues from there")
         raise
     for part in done.parts:
-        console.print(f"\n[bold]{part.title}[/]", highlight=False)
+        console.print(Text(f"\n{part.title}", "bold"))
         for claim in part.claims:
             _print(claim)
     counts = summary([claim for part in done.parts for claim in part.claims])
-    console.print("\n" + ", ".join(f"{count} {outcome.value}" for outcome, count in counts.items()))
-    console.print(f"page: {done.page}", highlight=False, soft_wrap=True)
+    say("\n" + ", ".join(f"{count} {outcome.value}" for outcome, count in counts.items()))
+    say(f"page: {done.page}")
     if quick:
-        status.print("a quick look: at full size, claims may come out differently")
+        remark("a quick look: at full size, claims may come out differently")
 
 
 class _Display:
@@ -109,7 +109,7 @@ class _Display:
         tenth = 10 * progress.episodes // max(1, progress.all_episodes)
         if not status.is_terminal and tenth > self.tenth:
             self.tenth = tenth
-            status.print(f"{told}, {tenth * 10}% of the episodes{self._left(progress)}", highlight=False)
+            remark(f"{told}, {tenth * 10}% of the episodes{self._left(progress)}")
 
     def _left(self, progress: runs.Completion) -> str:
         new = progress.episodes - (self.first or 0)

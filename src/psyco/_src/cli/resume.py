@@ -14,6 +14,7 @@ from psyco._src.cli.common import (
     Json,
     Ray,
     StepTimeout,
+    Track,
     Trust,
     Workers,
     leave,
@@ -34,6 +35,7 @@ def resume(
     workers: Workers = 1,
     ray: Ray = None,
     step_timeout: StepTimeout = None,
+    track: Track = None,
     checkpoint_every: CheckpointEvery = 2.0,
     as_json: Json = False,
 ) -> None:
@@ -57,6 +59,7 @@ def resume(
             workers=workers,
             ray=ray,
             step_timeout=step_timeout,
+            track=track or (),
             checkpoint_every=checkpoint_every,
             sinks=[sink],
         )

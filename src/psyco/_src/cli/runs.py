@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from psyco._src.certify.colours import terminal_colour
-from psyco._src.cli.common import Json, console, say
+from psyco._src.cli.common import Json, console, make_console, plain, say
 
 if TYPE_CHECKING:
     from psyco._src.run.folder import Run
@@ -61,7 +60,7 @@ def _print(rows: list[dict[str, Any]], *, wide: bool) -> None:
         names = [Path(row["run"]).name, row["domain"], *([row["requirement"]] if wide else [])]
         colours = {"verdict": terminal_colour(values["verdict"])}
         table.add_row(
-            *map(Text, names), *(Text(text, colours.get(name, "")) for name, text in values.items())
+            *map(plain, names), *(plain(text, colours.get(name, "")) for name, text in values.items())
         )
     print_table(table)
     if not wide:
@@ -83,12 +82,12 @@ def _values(row: dict[str, Any]) -> dict[str, str]:
 def summarize(record: Run) -> dict[str, Any]:
     """One run in a few values."""
     certificate = record.certificate
-    latest = float(record.metrics["return"][-1]) if record.metrics.rows else None
+    latest = float(record.metrics["return"][-1]) if record.metrics.rows else math.nan
     return {
         "run": str(record.folder),
         "domain": record.config.domain if record.config else "?",
         "requirement": _constraints(record),
-        "return": certificate.mean_return if certificate else latest,
+        "return": certificate.mean_return if certificate else latest if math.isfinite(latest) else None,
         "verdict": certificate.verdict.name if certificate else None,
         "confidence": min((f.confidence for f in certificate.findings), default=None)
         if certificate
@@ -118,7 +117,7 @@ def _constraints(record: Run) -> str:
 
 def print_table(table: Table) -> None:
     """On a terminal as wide as that is; elsewhere as wide as it needs, with every row on its own line."""
-    (console if console.is_terminal else Console(width=1000)).print(table)
+    (console if console.is_terminal else make_console(width=1000)).print(table)
 
 
 def _number(value: float | None, form: str) -> str:

@@ -13,6 +13,7 @@ import typer
 
 import psyco
 from psyco._src.certify.colours import terminal_colour
+from psyco._src.cli import status_of
 from psyco._src.cli.common import (
     Devices,
     Horizon,
@@ -23,6 +24,7 @@ from psyco._src.cli.common import (
     Ray,
     Seed,
     StepTimeout,
+    Track,
     Trust,
     Workers,
     command,
@@ -31,6 +33,7 @@ from psyco._src.cli.common import (
     console,
     given,
     leave,
+    plain,
     read_domain_parameters,
     read_parameters,
     remark,
@@ -40,7 +43,7 @@ from psyco._src.cli.common import (
 from psyco._src.cli.progress import show_progress, summary
 from psyco._src.errors import EpisodeError, RunError
 from psyco._src.learn.learners import LEARNERS, learner_options
-from psyco._src.run.tracking import TRACKERS
+from psyco._src.run.tracking import permitted
 from psyco._src.synthesis.settings import SCALINGS, Settings
 
 if TYPE_CHECKING:
@@ -139,12 +142,7 @@ def synthesize(
     horizon: Horizon = None,
     parameters: Parameters = None,
     trust: Trust = None,
-    track: Annotated[
-        list[str] | None,
-        typer.Option(
-            autocompletion=complete_from(TRACKERS), help=f"Also log to: {', '.join(TRACKERS)}; repeatable."
-        ),
-    ] = None,
+    track: Track = None,
     checkpoint_every: CheckpointEvery = 2.0,
     as_json: Json = False,
 ) -> None:
@@ -198,10 +196,10 @@ def following(folder: Path, description: Description | None, options: list[str])
     try:
         with show_progress() as update:
             yield psyco.Sink(rows=update)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interruption:
         if (folder / "config.toml").exists():
             remark(f"interrupted; {go_on}")
-            raise typer.Exit(130) from None
+            raise typer.Exit(status_of(interruption)) from None
         raise
     except EpisodeError:
         if (folder / "policy.safetensors").exists():
@@ -231,12 +229,10 @@ def show(run: psyco.Run, began: float, *, as_json: bool) -> None:
     if run.metrics.rows:
         say(f"learned from {run.episodes:,} episodes{_took(began)}: {summary(run.metrics.tail(LAST))}")
     # A terminal wraps at words; a pipe or a file gets the lines as they are.
-    console.print(
-        str(certificate), highlight=False, markup=False, style=terminal_colour(certificate.verdict.name),
-        soft_wrap=not console.is_terminal,
-    )  # fmt: skip
+    wrapped = console.is_terminal
+    console.print(plain(str(certificate), terminal_colour(certificate.verdict.name)), soft_wrap=not wrapped)
     if run.remark:
-        console.print(run.remark, highlight=False, markup=False, soft_wrap=not console.is_terminal)
+        console.print(plain(run.remark), soft_wrap=not wrapped)
     say(f"kept in {run.folder}; see it with: {command('psyco', 'report', run.folder)}")
 
 
@@ -280,5 +276,5 @@ def _configure(base: Config | None, given: dict[str, Any]) -> Config:
         | read_domain_parameters(given.get("parameters"), given.get("horizon")),
         requirement=requirement,
         settings=dataclasses.replace(base.settings, **settings, options=options),
-        tracking=tuple(given["track"]) if "track" in given else base.tracking,
+        tracking=permitted(base.tracking, given.get("track") or ()),
     )

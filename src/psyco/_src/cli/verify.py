@@ -22,6 +22,7 @@ from psyco._src.cli.common import (
     StepTimeout,
     Trust,
     Workers,
+    code_of,
     given,
     leave,
     read_domain_parameters,
@@ -31,6 +32,7 @@ from psyco._src.cli.common import (
     trusted,
 )
 from psyco._src.errors import RunError
+from psyco._src.reading import read_text
 from psyco._src.smc.methods import DEFAULT_MAX_EPISODES, DEFAULT_METHOD
 
 
@@ -81,6 +83,19 @@ def verify(
             metavar="CERTIFICATE", help="An earlier try that did not suffice; its looks are counted."
         ),
     ] = None,
+    ignore_looks: Annotated[
+        bool,
+        typer.Option(
+            "--ignore-looks", help="Do not count the looks at this run so far; the certificate says so."
+        ),
+    ] = False,
+    estimate: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Add shares and return of N further episodes, not biased by where the test stopped.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Also write the certificate to this file, as JSON.")
     ] = None,
@@ -89,6 +104,12 @@ def verify(
     ray: Ray = None,
     step_timeout: StepTimeout = None,
     horizon: Horizon = None,
+    policy_version: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT", help="What you call this version of the policy; a function has no other."
+        ),
+    ] = None,
     trust: Trust = None,
     parameters: Parameters = None,
     as_json: Json = False,
@@ -102,7 +123,7 @@ def verify(
 
         psyco verify runs/dance --seed 7
 
-        psyco verify sb3:model.zip --domain CartPole-v1 --require 'P>=0.9 [ G (abs(obs[0]) <= 1) ] & C>=0.98'
+        psyco verify model.onnx --domain CartPole-v1 --require 'P>=0.9 [ G (abs(obs[0]) <= 1) ] & C>=0.98'
 
         psyco verify --outcomes results.csv --require 'P>=0.85 & C>=0.98'
 
@@ -115,17 +136,20 @@ def verify(
         "step_timeout": step_timeout,
     }
     values = read_domain_parameters(parameters, horizon)
-    allowed = trusted([*(trust or ()), *([policy] if policy else ())], domain, values)
+    code_of(policy)
+    allowed = trusted(trust, domain, values)
     if sum(source is not None for source in (outcomes, traces, replay)) > 1:
         raise RunError("choose one of --outcomes, --traces and --replay")
     if replay is not None:
         _refuse(context, "a certificate is repeated as it is", {"require", "method", "option", "max_episodes", "seed",
-                "retryable", "after", "out", "horizon", "parameters"})  # fmt: skip
-        _replay(replay, policy, domain, as_json=as_json, trust=allowed, **execution)
+                "retryable", "after", "ignore_looks", "estimate", "out", "horizon", "parameters"})  # fmt: skip
+        _replay(replay, policy, domain, as_json=as_json, trust=allowed, version=policy_version, **execution)
         return
     if outcomes is not None or traces is not None:
         _refuse(context, "recorded outcomes stand for themselves", {"policy", "domain", "seed", "retryable", "after",
-                "devices", "workers", "ray", "step_timeout", "horizon", "parameters", "trust"})  # fmt: skip
+                "ignore_looks", "estimate", "devices",
+                "workers", "ray", "step_timeout", "horizon", "parameters", "policy_version",
+                "trust"})  # fmt: skip
         if require is None:
             raise RunError("say what the outcomes should meet, as in --require 'P>=0.85 & C>=0.98'")
         certificate = psyco.verify_outcomes(
@@ -146,12 +170,15 @@ def verify(
             domain,
             require,
             parameters=values,
+            version=policy_version,
             method=method,
             method_options=read_parameters(option),
             max_episodes=DEFAULT_MAX_EPISODES if max_episodes is None else max_episodes,
             seed=seed,
             share=psyco.look_share(1) if retryable else None,
             after=after,
+            ignore_looks=ignore_looks,
+            estimate=estimate,
             trust=allowed,
             **execution,
         )
@@ -160,7 +187,7 @@ def verify(
     else:
         say(str(certificate))
     if out is not None:
-        from psyco._src.run import durable
+        from psyco._src import durable
 
         durable.write(out, certificate.to_json().encode())
     leave(certificate)
@@ -177,17 +204,17 @@ def _replay(
 ) -> None:
     if policy is None:
         raise RunError("--replay needs the policy too: psyco verify --replay CERTIFICATE POLICY")
-    differences = psyco.replay(certificate, policy, domain=domain, **settings)
+    found = psyco.replay(certificate, policy, domain=domain, **settings)
     if as_json:
-        print(json.dumps({"matches": not differences, "differences": differences}, indent=2))
-    if differences:
+        print(json.dumps({"matches": found.matches, **found._asdict()}, indent=2))
+    if not found.matches:
         if not as_json:
-            remark("\n  ".join([f"{certificate} does not match its repetition:", *differences]))
+            remark("\n  ".join([f"{certificate} does not match its repetition:", *found.differences]))
         raise typer.Exit(1)
     if as_json:
         return
-    claimed = psyco.Certificate.from_json(certificate.read_text(encoding="utf-8"))
+    claimed = psyco.Certificate.from_json(read_text(certificate, "certificate"))
     say(
         f"everything matches: {claimed.verdict.name} for sha256:{str(claimed.policy)[:16]} "
-        f"after {claimed.episodes:,} episodes, as certified"
+        f"after {claimed.episodes:,} episodes, as certified\nnot compared: {', '.join(found.not_compared)}"
     )

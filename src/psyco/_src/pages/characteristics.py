@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from psyco._src import durable
 from psyco._src.errors import RunError
 from psyco._src.smc.base import Test
 from psyco._src.smc.plan import Characteristics, operating_characteristics
@@ -25,7 +27,7 @@ POINTS = 121
 
 
 def draw_characteristics(
-    requirement: Requirement, tests: Mapping[str, Sequence[Test]], max_episodes: int, path: str | Path
+    requirement: Requirement, tests: Mapping[str, Sequence[Test]], max_episodes: int, path: Path
 ) -> None:
     """One row per constraint: chance of SATISFIED and of a wrong verdict, and expected episodes, against the true p."""
     rows = len(requirement.constraints)
@@ -50,10 +52,12 @@ def draw_characteristics(
         axes[k][1].set(yscale="log", ylim=(1e-5, 1.0))
         axes[k][2].set_ylim(bottom=0)
         axes[k][0].legend(frameon=False)
+    drawn = io.BytesIO()
     try:
-        figure.savefig(path, dpi=120)
-    except (OSError, ValueError) as error:
+        figure.savefig(drawn, dpi=120, format=path.suffix[1:] or "png")
+    except ValueError as error:
         raise RunError(f"cannot draw into {path}: {error}") from None
+    durable.write(path, drawn.getvalue())
 
 
 def _wrong(constraint: Constraint, c: Characteristics) -> np.ndarray:

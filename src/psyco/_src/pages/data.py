@@ -26,7 +26,14 @@ CURVES = (
     "return_satisfying",
     "return_violating",
 )
-CHECKS = ("verified_confidence", "verified_share", "verified_return", "verified_episodes")
+CHECKS = (
+    "verified_confidence",
+    "verified_share",
+    "verified_lower",
+    "verified_upper",
+    "verified_return",
+    "verified_episodes",
+)
 
 
 def curves(metrics: Metrics) -> dict[str, list[float | None]]:
@@ -52,7 +59,7 @@ def checks(metrics: Metrics) -> list[dict[str, Any]]:
         {
             "episodes": float(metrics["episodes"][i]),
             "verdict": str(metrics["verdict"][i]),
-            **{name: _number(metrics[name][i]) for name in CHECKS},
+            **{name: _number(metrics[name][i]) for name in CHECKS if name in metrics},
         }
         for i in rows
     ]

@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from psyco._src.domain.guest import close
 from psyco._src.domain.gym_env import Env, GymDomain
 from psyco._src.errors import DomainError
 from psyco._src.pages.trajectory import STEPS_PER_SECOND, Signals, caption, few_colours, save_gif
@@ -34,7 +35,7 @@ class Film(NamedTuple):
 def film(domain: GymDomain, policy: AnyPolicy, *, seed: int = 0) -> Film:
     """Play the first episode of this seed and film it; DomainError says why an environment gives no pictures."""
     env = domain.make_env()
-    env.close()
+    close(env)
     frames: list[Image.Image] = []
     filmed = dataclasses.replace(
         domain,

@@ -106,9 +106,9 @@ function hideTip(area) {
 // ---- the curves --------------------------------------------------------------------------------------------------
 
 const CHARTS = [
-  { id: "return", title: "Return", y: "return per episode", series: [["return", "return"]], dots: ["verified_return", "when verified"] },
-  { id: "satisfied", title: "Share of satisfying episodes", y: "share of episodes", series: [["satisfied", "satisfied"]], dots: ["verified_share", "when verified"], limits: "p" },
-  { id: "c_sat", title: "Confidence", y: "c_sat", series: [["c_sat", "c_sat while learning"]], dots: ["verified_confidence", "when verified"], limits: "c" },
+  { id: "return", title: "Return", y: "return per episode", series: [["return", "return"]], dots: ["verified_return", "when checked"] },
+  { id: "satisfied", title: "Share of satisfying episodes", y: "share of episodes", series: [["satisfied", "satisfied"]], dots: ["verified_share", "when checked"], interval: true, limits: "p" },
+  { id: "c_sat", title: "Confidence", y: "c_sat", series: [["c_sat", "c_sat while learning"]], dots: ["verified_confidence", "when checked"], limits: "c" },
   { id: "lambda", title: "λ, the weight of return against cost", y: "λ", series: [["lambda", "λ"]] },
   { id: "split", title: "Return, split by outcome", y: "return per episode", series: [["return_satisfying", "satisfying episodes"], ["return_violating", "violating episodes"]] },
   { id: "cost", title: "Cost", y: "cost per episode", series: [["cost", "mean cost"]] },
@@ -184,6 +184,7 @@ function drawChart(chart, figure, all, checks) {
     plot.append(svg("path", { class: `line ${s.colour}`, d: pathOf(s.xs, view.smooth ? s.soft : s.raw, area.X, area.Y) }));
   }
   const marks = svg("g", { class: "dots" });
+  if (chart.interval) for (const check of dots.filter((c) => isNumber(c.verified_lower))) marks.append(svg("line", { class: "interval", x1: area.X(check.episodes), x2: area.X(check.episodes), y1: area.Y(check.verified_lower), y2: area.Y(check.verified_upper) }));
   for (const check of dots) marks.append(svg("circle", { class: check.verdict.toLowerCase(), cx: area.X(check.episodes), cy: area.Y(check[chart.dots[0]]), r: 2.6 }));
   plot.append(marks);
   area.root.append(plot);
@@ -208,7 +209,8 @@ function interact(area, chart, shown, dots, xRange) {
     }
     if (dots.length) {
       const check = dots[nearest(dots.map((c) => c.episodes), xs[i])];
-      lines.push(`verified at ${check.episodes.toLocaleString("en-US")}: ${short(check[chart.dots[0]])}, ${check.verdict.toLowerCase()}`);
+      const between = chart.interval && isNumber(check.verified_lower) ? `, between ${short(check.verified_lower)} and ${short(check.verified_upper)}` : "";
+      lines.push(`checked at ${check.episodes.toLocaleString("en-US")}: ${short(check[chart.dots[0]])}${between}` + (check.verdict ? `, ${check.verdict.toLowerCase()}` : ""));
     }
     area.root.append(group);
     if (from !== null) {
@@ -259,7 +261,7 @@ function drawPosteriors() {
       html("span", {}, `${p.label}: ${p.satisfied.toLocaleString("en-US")} satisfied, ${p.violated.toLocaleString("en-US")} violated`),
       html("span", { class: "legend" },
         ...bounds(p).map((x) => html("span", {}, html("span", { class: "key dashed" }), `p_req ${x}`)),
-        html("span", {}, html("span", { class: "key area" }), `c_sat ${p.mass.toFixed(4)}, required ${p.confidence}`))),
+        html("span", {}, html("span", { class: "key area" }), `c_sat ${(Math.floor(p.mass * 1e4) / 1e4).toFixed(4)}, required ${p.confidence}`))),
     html("div", { class: "plot" }))));
   all.forEach((p, i) => drawPosterior(p, $("posteriors").children[i].children[1]));
 }

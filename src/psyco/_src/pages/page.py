@@ -11,6 +11,7 @@ import json
 from base64 import b64encode
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import cache
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
@@ -22,7 +23,7 @@ from psyco._src.certify.html import certificate_html
 from psyco._src.pages.data import checks, curves, posteriors, requirement_of
 from psyco._src.run.compare import config_differences
 from psyco._src.run.folder import Run, load_episodes, resume_hint
-from psyco._src.smc.base import Verdict
+from psyco._src.smc.base import Verdict, rounded_down
 
 Sections = dict[str, str]  # id of an element -> its HTML
 STATES = {
@@ -85,24 +86,35 @@ def embed(data: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
+@cache
+def content_policy() -> str:
+    """What a browser may do with a page: run its script and no other, whatever a text might smuggle in, ask its
+    own server, and go nowhere else."""
+    digest = b64encode(sha256(_file("page.js").encode()).digest()).decode()
+    return (
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'"
+    )
+
+
+@cache
+def _file(name: str) -> str:
+    return (files("psyco._src.pages") / name).read_text(encoding="utf-8")
+
+
 def _page(title: str, parts: Sections, data: dict[str, Any], *, live: bool = False) -> str:
-    here = files("psyco._src.pages")
-    script = (here / "page.js").read_text(encoding="utf-8")
     values = {
         "title": escape(title),
-        "style": f":root {{{CSS}}}\n" + (here / "page.css").read_text(encoding="utf-8"),
-        "script": script,
-        # The browser runs this script and no other, whatever a text might smuggle in.
-        "script_hash": f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
+        "style": f":root {{{CSS}}}\n" + _file("page.css"),
+        "script": _file("page.js"),
+        "policy": content_policy(),
         "data": embed(data | {"live": live}),
         **{name: parts.get(name, "") for name in ("top", "certificate", "details")},
     }
-    page = (here / "page.html").read_text(encoding="utf-8")
     # In one pass, so that nothing inside a value is taken for a place of its own.
-    pieces = page.split("{{")
-    return pieces[0] + "".join(
-        values[name] + rest for name, _, rest in (p.partition("}}") for p in pieces[1:])
-    )
+    first, *pieces = _file("page.html").split("{{")
+    text = first + "".join(values[name] + rest for name, _, rest in (p.partition("}}") for p in pieces))
+    return text.encode(errors="replace").decode()  # a folder may have a name that is no text
 
 
 # ---- the parts ------------------------------------------------------------------------------------------------
@@ -163,7 +175,8 @@ def meaning_of(record: Run) -> tuple[str, str]:
     end = {
         Verdict.SATISFIED: "that is enough evidence that the requirement holds, at the confidence that it asks for.",
         Verdict.VIOLATED: "that is enough evidence that the requirement does not hold.",
-        Verdict.UNDECIDED: f"the {certificate.episodes:,} episodes were spent before the evidence sufficed either way.",
+        Verdict.UNDECIDED: f"the {certificate.episodes:,} episodes were spent before the evidence sufficed either way; "
+        f"{certificate.advice}.",
     }[certificate.verdict]
     return certificate.verdict.name, f"{seen}: {end}"
 
@@ -193,7 +206,7 @@ def _comparison(names: list[str], records: list[Run]) -> str:
         verdict, _ = meaning_of(record)
         findings = record.certificate.findings if record.certificate else ()
         shares = ", ".join(f"{_text(f.satisfied)}/{_text(f.episodes)}" for f in findings)
-        confidences = ", ".join(_text(f.confidence) for f in findings)
+        confidences = ", ".join(rounded_down(f.confidence, 6) for f in findings)
         result = _plus_minus(record.certificate) if record.certificate else "–"
         rows += (
             f'<tr><td><span class="key s{i % 6}"></span>{escape(name)}</td>'

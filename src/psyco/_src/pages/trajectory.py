@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations, cycle
 from pathlib import Path
@@ -17,8 +18,8 @@ from matplotlib.figure import Figure, SubFigure
 from numpy.typing import NDArray
 from PIL import Image
 
+from psyco._src import durable
 from psyco._src.domain.base import Domain, scene_of
-from psyco._src.errors import RunError
 from psyco._src.run.samples import COMPONENTS
 
 Signals = Mapping[str, NDArray[Any]]
@@ -56,10 +57,9 @@ def draw_trajectory(
     for axis, signals in zip(below.subplots(1, len(episodes), squeeze=False)[0], episodes, strict=True):
         _picture(domain, axis, signals).show(len(signals["step"]))
         axis.set_title(f"return {signals['return'][-1]:.2f}, {int(signals['step'][-1])} steps", fontsize=10)
-    try:
-        figure.savefig(path, dpi=130)
-    except OSError as error:
-        raise RunError(f"cannot draw into {path}: {error}") from None
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=130, format="png")
+    durable.write(path, drawn.getvalue())
 
 
 def animate_trajectory(domain: Domain, signals: Signals, path: Path) -> None:
@@ -84,10 +84,9 @@ def caption(signals: Signals, step: int) -> str:
 def save_gif(frames: Iterator[Image.Image], path: Path, per_second: float) -> None:
     """Write an animation that goes on for ever."""
     first, *rest = map(few_colours, frames)
-    try:
-        first.save(path, save_all=True, append_images=rest, duration=1000 / per_second, loop=0)
-    except OSError as error:
-        raise RunError(f"cannot draw into {path}: {error}") from None
+    drawn = io.BytesIO()
+    first.save(drawn, "gif", save_all=True, append_images=rest, duration=1000 / per_second, loop=0)
+    durable.write(path, drawn.getvalue())
 
 
 def few_colours(frame: Image.Image) -> Image.Image:

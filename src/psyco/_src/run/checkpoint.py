@@ -19,8 +19,9 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from psyco._src import durable
 from psyco._src.errors import RunError
-from psyco._src.run import durable
+from psyco._src.reading import check_kinds, from_json, read_bytes
 
 FORMAT = b"psyco-checkpoint-1"
 FOLDER, SUFFIX = "checkpoints", ".ckpt"
@@ -87,15 +88,17 @@ def load_checkpoint(path: Path) -> Checkpoint:
     from safetensors.numpy import load
 
     try:
-        first, _, body = path.read_bytes().partition(b"\n")
+        first, _, body = read_bytes(path, "checkpoint", inside=path.parents[1]).partition(b"\n")
         head, _, checksum = first.partition(b" ")
         if head != FORMAT:
             raise RunError("it does not begin as a checkpoint does")
         if checksum.decode() != durable.digest(body):
             raise RunError("its checksum is wrong")
         text, _, data = body.partition(b"\n")
-        return Checkpoint(About(**json.loads(text)), load(data))
-    except (OSError, ValueError, TypeError, SafetensorError) as error:
+        about = About(**from_json(text, "its head"))
+        check_kinds(about, "its head")
+        return Checkpoint(about, load(data))
+    except (ValueError, TypeError, KeyError, SafetensorError) as error:
         raise RunError(f"it can't be read: {error}") from None
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,10 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
+from psyco._src import durable
 from psyco._src.domain.catalogue import KINDS, Description, describe
 from psyco._src.errors import PsycoError, RunError, suggest
 from psyco._src.learn.learners import LEARNERS, learner_options
-from psyco._src.run import durable
+from psyco._src.reading import from_toml, read_text
 from psyco._src.run.tracking import TRACKERS
 from psyco._src.spec.parse import parse
 from psyco._src.synthesis.settings import Settings
@@ -100,18 +100,12 @@ def is_sealed(text: str) -> bool:
 
 def load_config(path: Path) -> Config:
     """Read a configuration file, checked."""
-    try:
-        return read_config(path.read_text(encoding="utf-8"), str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise RunError(f"cannot read the configuration {path}: {error}") from None
+    return read_config(read_text(path, "configuration"), str(path))
 
 
 def read_config(text: str, source: str) -> Config:
     """A checked configuration; errors name the key, its value and what is allowed there."""
-    try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise RunError(f"{source} is not a TOML file: {error}") from None
+    content = from_toml(text, source)
     try:
         return _read(content)
     except PsycoError as error:

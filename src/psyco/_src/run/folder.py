@@ -6,6 +6,7 @@
     checkpoints/         where learning stood, the newest few
     policy.safetensors   the outcome,
     certificate.json     and what was shown about it
+    looks.json           every test of a policy of this run: who looks again takes fresh episodes and the next share
     episodes.json        a few episodes of that policy, to be looked at
     run.json             when, with which versions, on what machine; in the end the checksums of the outcome
     run.log              what happened
@@ -17,36 +18,44 @@ reading only: no environment is made, nothing that a file names is imported, not
 from __future__ import annotations
 
 import csv
-import io
 import json
 import os
 import platform
 import shlex
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
+from psyco._src import durable
 from psyco._src.certify.certificate import Certificate
+from psyco._src.certify.ledger import Ledger, entries_of
 from psyco._src.domain.catalogue import needed_code
-from psyco._src.errors import RunError
-from psyco._src.learn.metrics import Metrics
+from psyco._src.errors import MissingFileError, RunError
+from psyco._src.learn.metrics import Metrics, from_csv
 from psyco._src.policy.file import Policy, load_policy
-from psyco._src.run import durable
+from psyco._src.reading import check_kinds, from_json, leads_out, read_bytes, read_text
+from psyco._src.rollout.episodes import Stream
 from psyco._src.run.checkpoint import FOLDER as CHECKPOINTS
 from psyco._src.run.config import Config, is_sealed, read_config
-from psyco._src.run.lock import is_locked
+from psyco._src.run.lock import is_locked, lock
 
 CONFIG, REQUIREMENT, METRICS = "config.toml", "requirement.props", "metrics.csv"
 POLICY, CERTIFICATE, EPISODES = "policy.safetensors", "certificate.json", "episodes.json"
-ABOUT, LOG = "run.json", "run.log"
-OUTCOME = (POLICY, CERTIFICATE, EPISODES, METRICS)
-FILES = (CONFIG, REQUIREMENT, METRICS, POLICY, CERTIFICATE, EPISODES, ABOUT, LOG)
+ABOUT, LOG, LOOKS = "run.json", "run.log", "looks.json"
+OUTCOME = {  # and what kind of file each is
+    POLICY: "policy",
+    CERTIFICATE: "certificate",
+    EPISODES: "sample episodes",
+    METRICS: "table of metrics",
+}
+FILES = (CONFIG, REQUIREMENT, METRICS, POLICY, CERTIFICATE, EPISODES, ABOUT, LOG, LOOKS)
 DERIVED = ("report.html", "trajectory.png", "trajectory.gif")  # what other commands make of it
 
 FORMAT = "psyco-run-1"
+LATEST = 2**37  # seconds since 1970: beyond any date that can be printed
 
 
 # ---- run.json -----------------------------------------------------------------------------------------------
@@ -63,6 +72,7 @@ class About:
     remark: str = ""  # of a finished run without a certificate: what stood in its way
     # Its shape and scaling, so that a run that goes on need not find them again.
     network: dict[str, Any] | None = None
+    ledger: bool = False  # there is an account of looks, and should be
 
     def save(self, folder: Path) -> None:
         """Write run.json."""
@@ -74,18 +84,28 @@ class About:
 def load_about(folder: Path) -> About:
     """Read run.json; RunError says what is wrong with it."""
     path = folder / ABOUT
+    content = from_json(read_bytes(path, "description of a run", inside=folder), str(path))
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
         checksum = content.pop("sha256")
         if content.pop("format") != FORMAT:
             raise RunError(f"{path} was written by another version of PSyCo")
         if checksum != durable.digest(_canonical({"format": FORMAT, **content})):
             raise RunError(f"{path} is damaged: its checksum is wrong")
-        return About(**content)
-    except FileNotFoundError:
-        raise RunError(f"{path} is missing") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        about = About(**content)
+        check_kinds(about, str(path))
+        _check(about)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(f"{path} is damaged: {error}") from None
+    return about
+
+
+def _check(about: About) -> None:
+    """A checksum is soon computed: what it seals must make sense, too, and name no files but those of a run."""
+    if not 0 <= about.created < LATEST:
+        raise ValueError(f"created is {about.created!r}")
+    for name, value in {**about.versions, **about.outcome}.items():
+        if not isinstance(value, str) or (name in about.outcome and name not in OUTCOME):
+            raise ValueError(f"{name!r} is {value!r}")
 
 
 def machine() -> dict[str, Any]:
@@ -170,16 +190,19 @@ class Run:
 
 def is_run(folder: Path) -> bool:
     """Whether a folder looks like that of a run."""
-    return (folder / CONFIG).is_file() or (folder / CHECKPOINTS).is_dir()
+    return os.path.lexists(folder / CONFIG) or os.path.isdir(folder / CHECKPOINTS)
 
 
 def find_runs(folder: Path) -> list[Path]:
     """The run folders in a folder, or itself if it is one."""
-    if not folder.is_dir():
-        raise RunError(f"there is no folder {folder}")
     if is_run(folder):
         return [folder]
-    return sorted(path for path in folder.iterdir() if path.is_dir() and is_run(path))
+    try:
+        return sorted(path for path in folder.iterdir() if path.is_dir() and is_run(path))
+    except FileNotFoundError:
+        raise RunError(f"there is no folder {folder}") from None
+    except (OSError, ValueError) as error:  # ValueError: a name with a NUL in it
+        raise RunError(f"cannot look into {folder}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def read_run(folder: Path) -> Run:
@@ -190,25 +213,26 @@ def read_run(folder: Path) -> Run:
     config, about, metrics, certificate = None, None, Metrics({}), None
     running = is_locked(folder)
     try:
-        text = (folder / CONFIG).read_text(encoding="utf-8")
+        text = read_text(folder / CONFIG, "configuration", inside=folder)
         if not is_sealed(text):
             problems.append(f"{folder / CONFIG} was changed or damaged after the run began")
         config = read_config(text, str(folder / CONFIG))
-    except (RunError, OSError, UnicodeDecodeError) as error:
+    except RunError as error:
         problems.append(str(error))
     try:
         about = load_about(folder)
     except RunError as error:
         problems.append(str(error))
     try:
-        metrics = load_metrics(folder / METRICS)
+        metrics = load_metrics(folder)
     except RunError as error:
         problems.append(str(error))
-    if (folder / CERTIFICATE).exists():
-        try:
-            certificate = load_certificate(folder / CERTIFICATE)
-        except RunError as error:
-            problems.append(str(error))
+    try:
+        certificate = load_certificate(folder)
+    except MissingFileError:
+        pass
+    except RunError as error:
+        problems.append(str(error))
     finished = about is not None and bool(about.outcome) and not running
     if finished:
         problems += damaged_outcome(folder, about, config)
@@ -223,73 +247,74 @@ def damaged_outcome(folder: Path, about: About | None, config: Config | None) ->
     problems = []
     for name, checksum in about.outcome.items() if about else ():
         try:
-            if durable.digest((folder / name).read_bytes()) != checksum:
-                problems.append(
-                    f"{folder / name} is not what the run wrote (its checksum is wrong); "
-                    f"`{resume_hint(folder, config)}` makes it again"
-                )
-        except OSError as error:
-            problems.append(
-                f"{folder / name}: {error.strerror}; `{resume_hint(folder, config)}` makes it again"
-            )
+            if durable.digest(read_bytes(folder / name, OUTCOME[name], inside=folder)) == checksum:
+                continue
+            problem = f"{folder / name} is not what the run wrote (its checksum is wrong)"
+        except RunError as error:
+            problem = str(error)
+        problems.append(f"{problem}; `{resume_hint(folder, config)}` makes it again")
     return problems
 
 
-def load_metrics(path: Path) -> Metrics:
-    """Read a metrics table; a last line that is still being written is left out."""
+def load_metrics(folder: Path) -> Metrics:
+    """Read the table of metrics; a last line that is still being written is left out."""
+    path = folder / METRICS
     try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+        text = read_text(path, "table of metrics", inside=folder, growing=True)
+    except MissingFileError:
         return Metrics({})
-    except (OSError, UnicodeDecodeError) as error:
-        raise RunError(f"{path} is damaged: {error}") from None
-    rows = list(csv.reader(io.StringIO(text[: text.rfind("\n") + 1])))
-    if not rows:
-        return Metrics({})
-    names, body = rows[0], rows[1:]
-    if missing := {"episodes", "return", "satisfied", "c_sat", "lambda", "verdict"} - set(names):
-        raise RunError(f"{path} is damaged: it has no column {min(missing)!r}")
-    if "" in (row[names.index("episodes")] for row in body if len(row) == len(names)):
-        raise RunError(f"{path} is damaged: a row has no number of episodes")
     try:
-        columns = dict(zip(names, zip(*body, strict=True), strict=True)) if body else dict.fromkeys(names, ())
-        return Metrics(
-            {
-                name: np.array(cells, dtype=str)
-                if name == "verdict"
-                else np.array([int(cell) for cell in cells], np.int64)
-                if name in ("generation", "episodes")
-                else np.array([float(cell) if cell else np.nan for cell in cells], float)
-                for name, cells in columns.items()
-            }
-        )
-    except ValueError as error:
+        return from_csv(text[: text.rfind("\n") + 1])
+    except (ValueError, csv.Error) as error:
         raise RunError(f"{path} is damaged: {error}") from None
 
 
-def load_certificate(path: Path) -> Certificate:
-    """Read a certificate; that it is what the run wrote is for `damaged_outcome` to say."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RunError(f"{path} is damaged: {error}") from None
+def load_certificate(folder: Path) -> Certificate:
+    """Read the certificate; that it is what the run wrote is for `damaged_outcome` to say."""
+    path = folder / CERTIFICATE
+    text = read_text(path, "certificate", inside=folder)
     return Certificate.from_json(text, origin=str(path), strict=False)
+
+
+def ledger_of(folder: Path, *, work: str = "", held: bool = False) -> Ledger:
+    """The looks at a run's policies; a run without its file has taken at least those that its certificate lists.
+
+    Args:
+        folder: of the run.
+        work: who looks: a run that goes on repeats the looks that it began itself.
+        held: the folder's lock is held already.
+    """
+    listed = []
+    if not held and not (folder / LOOKS).exists() and load_about(folder).ledger:
+        raise RunError(
+            f"{folder / LOOKS} is gone: which looks were taken at this run is not known any more; "
+            "psyco verify --ignore-looks does not count them, and says so in the certificate"
+        )
+    if not (folder / LOOKS).exists() and (folder / CERTIFICATE).exists():
+        listed = entries_of(load_certificate(folder), work)
+    return Ledger(
+        listed, stream=Stream.CERTIFY, work=work, path=folder / LOOKS,
+        guard=nullcontext if held else partial(lock, folder),
+    )  # fmt: skip
 
 
 def load_episodes(run: Run) -> dict[str, Any] | None:
     """The episodes that the run kept, for pages to play; None if there are none or if they can't be read."""
     try:
-        content = json.loads((run.folder / EPISODES).read_bytes())
-    except (OSError, ValueError):
+        data = read_bytes(run.folder / EPISODES, "sample episodes", inside=run.folder)
+        content = from_json(data, str(run.folder / EPISODES))
+    except RunError:
         return None
     return content if isinstance(content, dict) else None
 
 
 def _policy_file(run: Run) -> Path:
     path = run.folder / POLICY
-    if not path.exists():
+    if not os.path.lexists(path):
         hint = resume_hint(run.folder, run.config)
         raise RunError(f"{run.folder} holds no policy yet: the run has not finished; go on with: {hint}")
+    if leads_out(path, run.folder):
+        raise RunError(f"{path} is a link out of the run's folder; put a copy of the file in its place")
     for problem in run.problems:
         if POLICY in problem:
             raise RunError(problem)

@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from psyco._src import durable
 from psyco._src.errors import RunError
 from psyco._src.learn.metrics import Metrics
 from psyco._src.run import checkpoint as checkpoints
-from psyco._src.run import durable
 from psyco._src.run.checkpoint import save_checkpoint
 from psyco._src.run.folder import METRICS, POLICY
 from psyco._src.synthesis.loop import Position, deployed

@@ -11,6 +11,7 @@ from pathlib import Path
 from psyco._src.errors import RunError
 
 LOCK = ".lock"
+NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # what a link leads to is not ours to write to
 
 
 @contextmanager
@@ -18,7 +19,7 @@ def lock(folder: Path) -> Iterator[None]:
     """Hold the folder until the block ends; the system lets go of it when the process dies, however it dies."""
     path = folder / LOCK
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | NO_LINK, 0o644)
     except OSError as error:
         raise RunError(f"cannot write in {folder}: {error.strerror}") from None
     try:
@@ -42,8 +43,8 @@ def lock(folder: Path) -> Iterator[None]:
 def is_locked(folder: Path) -> bool:
     """Whether a process is at work in this folder right now."""
     try:
-        descriptor = os.open(folder / LOCK, os.O_RDWR)
-    except OSError:
+        descriptor = os.open(folder / LOCK, os.O_RDWR | NO_LINK)
+    except (OSError, ValueError):
         return False
     try:
         return not _seize(descriptor)

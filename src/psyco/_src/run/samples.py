@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from psyco._src import durable
 from psyco._src.domain.base import Domain, Scene
 from psyco._src.domain.gym_env import GymDomain
 from psyco._src.policy.file import Policy
 from psyco._src.rollout.execution import HERE, Execution
 from psyco._src.rollout.record import record_many
-from psyco._src.run import durable
 from psyco._src.spec.formula import Constraint, Requirement
 from psyco._src.spec.monitor import compile_monitor
 from psyco._src.spec.path import check_path

@@ -21,15 +21,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from psyco._src import durable
 from psyco._src.domain.base import Domain
 from psyco._src.domain.catalogue import Description, describe, remake
 from psyco._src.domain.trust import NOBODY
 from psyco._src.errors import EpisodeError, RunError
 from psyco._src.policy.file import Policy
 from psyco._src.policy.network import Network
+from psyco._src.reading import check_folder, read_bytes, read_text
 from psyco._src.rollout.execution import HERE, Execution
 from psyco._src.run import checkpoint as checkpoints
-from psyco._src.run import durable
 from psyco._src.run.checkpoint import Checkpoint, checkpoint_files, load_checkpoint
 from psyco._src.run.config import Config, is_sealed, read_config
 from psyco._src.run.folder import (
@@ -46,6 +47,7 @@ from psyco._src.run.folder import (
     About,
     damaged_outcome,
     is_run,
+    ledger_of,
     load_about,
     machine,
     read_run,
@@ -54,7 +56,7 @@ from psyco._src.run.folder import (
 from psyco._src.run.keeper import CHECKPOINT_EVERY, Keeper
 from psyco._src.run.lock import LOCK, lock
 from psyco._src.run.samples import sample_episodes, sampling
-from psyco._src.run.tracking import RunName, track
+from psyco._src.run.tracking import RunName, permitted, tracked
 from psyco._src.spec.parse import parse
 from psyco._src.synthesis.loop import Position, Sink, beginning, learn
 from psyco._src.synthesis.problem import Problem, prepare
@@ -74,6 +76,7 @@ class Session:
     about: About
     start: Position | None  # where to go on; None: at the beginning
     metrics_size: int = 0  # bytes of metrics.csv that belong to `start`
+    trackers: tuple[str, ...] = ()
 
 
 def build(
@@ -134,6 +137,7 @@ def start_run(
             (folder / name).unlink(missing_ok=True)
         for name in (checkpoints.FOLDER, "tensorboard", "wandb"):
             shutil.rmtree(folder / name, ignore_errors=True)
+        check_folder(folder)
         durable.write(folder / CONFIG, text.encode())
         durable.write(folder / REQUIREMENT, _requirement(config))
         about = About(_now(), versions(), machine(), {}, network=dataclasses.asdict(problem.network))
@@ -144,7 +148,7 @@ def start_run(
                 config.settings.episodes,
                 config.settings.seed,
             )
-            yield Session(folder, config, problem, about, None)
+            yield Session(folder, config, problem, about, None, trackers=config.tracking)
 
 
 @contextmanager
@@ -155,6 +159,7 @@ def resume_run(
     domain: Domain | None = None,
     execution: Execution = HERE,
     trust: Collection[str] = NOBODY,
+    track: Collection[str] = (),
 ) -> Iterator[Session | None]:
     """Find the newest state that is intact and go on from there; None if the run has finished.
 
@@ -164,9 +169,11 @@ def resume_run(
         domain: the run's domain, if somebody has made it already.
         execution: where episodes are made.
         trust: the code that the run may name.
+        track: the trackers beyond this machine that the run may go on with.
     """
     if not is_run(folder):
         raise RunError(f"{folder} is not a run folder: it has no {CONFIG}")
+    check_folder(folder, but=("wandb",))  # its logs are links into its cache
     with lock(folder), _log(folder):
         found = list(_intact_checkpoints(folder))
         config = _find_config(folder, found)
@@ -190,7 +197,10 @@ def resume_run(
                 f"or +{episodes} for so many more"
             )
         if certified_before and longer:
-            logger.warning("this run was certified before; its new certificate does not count that look")
+            logger.info(
+                "this run was certified before: its new certificate is a further look, with fresh episodes"
+            )
+        ledger_of(folder, held=True).load()  # damaged, it is better found before learning than after
         about = dataclasses.replace(about, outcome={}, remark="", network=dataclasses.asdict(problem.network))
         about.save(folder)
         for name, content in {CONFIG: config.to_toml().encode(), REQUIREMENT: _requirement(config)}.items():
@@ -199,7 +209,7 @@ def resume_run(
         logger.info(
             "resumed after %d of %d generations", start.generation if start else 0, problem.generations
         )
-        yield Session(folder, config, problem, about, start, size)
+        yield Session(folder, config, problem, about, start, size, permitted(config.tracking, track))
 
 
 def execute(
@@ -210,7 +220,7 @@ def execute(
     session.about.save(folder)
     with (
         Keeper(folder, _same(session), session.metrics_size, checkpoint_every) as keeper,
-        track(session.config.tracking, _run_name(session)) as tracking,
+        tracked(session.trackers, _run_name(session)) as tracking,
     ):
         own = [
             Sink(keeper.rows, keeper.reached, keeper.stopped),
@@ -219,14 +229,15 @@ def execute(
         ]
         at = learn(problem, [*own, *sinks], session.start)
         keeper.save()
-        done = certified(problem, at, [*own, *sinks], issued=_issued(session))
+        looks = ledger_of(folder, work=_work(session.config), held=True)
+        done = certified(problem, at, [*own, *sinks], issued=_issued(session), ledger=looks)
         durable.write(folder / POLICY, done.policy.to_bytes())
         durable.write(folder / CERTIFICATE, done.certificate.to_json().encode())
         _keep_samples(problem, done.policy, folder / EPISODES)
         files = [folder / name for name in OUTCOME if (folder / name).exists()]
-        outcome = {path.name: durable.digest(path.read_bytes()) for path in files}
+        outcome = {path.name: durable.digest(read_bytes(path, OUTCOME[path.name])) for path in files}
         why = remark(done.certificate, done.candidate)
-        dataclasses.replace(session.about, outcome=outcome, remark=why).save(folder)
+        dataclasses.replace(session.about, outcome=outcome, remark=why, ledger=True).save(folder)
         tracking.finish(done.certificate)
         logger.info("finished: %s, return %s", done.certificate.verdict.name, done.certificate.mean_return)
     return done
@@ -236,6 +247,11 @@ def _same(session: Session) -> dict[str, Any]:
     """What every checkpoint of this run says."""
     config = session.config
     return {"identity": config.identity, "config": config.to_toml(), "created": session.about.created}
+
+
+def _work(config: Config) -> str:
+    """Whoever goes on with this run to the same end repeats its looks; a longer run takes further ones."""
+    return f"run of {config.settings.episodes} episodes"
 
 
 def _keep_samples(problem: Problem, policy: Policy, path: Path) -> None:
@@ -280,11 +296,11 @@ def _find_config(folder: Path, found: list[Checkpoint]) -> Config:
     """The configuration that the run began with: its file, or the copy in a checkpoint."""
     path = folder / CONFIG
     try:
-        text = path.read_text(encoding="utf-8")
-        if is_sealed(text):
-            return read_config(text, str(path))
-    except (OSError, UnicodeDecodeError):
-        pass
+        text = read_text(path, "configuration", inside=folder)
+    except RunError:
+        text = ""
+    if is_sealed(text):
+        return read_config(text, str(path))
     if not found:
         raise RunError(
             f"{path} was changed or damaged after the run began, and no checkpoint holds a copy of it; "
@@ -340,8 +356,8 @@ def _choose(
     """The newest checkpoint that belongs to this configuration and to metrics.csv as it is, and its part of that."""
     template = beginning(problem)
     try:
-        metrics = (folder / METRICS).read_bytes()
-    except OSError:
+        metrics = read_bytes(folder / METRICS, "table of metrics", inside=folder)
+    except RunError:
         metrics = b""
     for checkpoint in found:
         about = checkpoint.about
@@ -364,12 +380,13 @@ def _choose(
 def _mend(path: Path, content: bytes) -> None:
     """Write a file unless it is as it should be; what stood there instead is put aside."""
     try:
-        if path.read_bytes() == content:
+        found = read_bytes(path, "configuration")
+        if found == content:
             return
-        if path.name != CONFIG or not is_sealed(path.read_text(errors="replace")):
+        if path.name != CONFIG or not is_sealed(found.decode(errors="replace")):
             logger.warning("%s was changed or damaged; it is written anew", path)
             path.replace(path.with_name(f"{path.name}.damaged"))
-    except OSError:
+    except (RunError, OSError):
         pass
     durable.write(path, content)
 

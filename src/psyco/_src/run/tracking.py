@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from psyco._src.errors import RunError
+from psyco._src.errors import RunError, check_known
 from psyco._src.registry import Registry
 
 if TYPE_CHECKING:  # the names of the trackers are there without JAX
@@ -19,6 +19,9 @@ if TYPE_CHECKING:  # the names of the trackers are there without JAX
     from psyco._src.synthesis.problem import Problem
 
 logger = logging.getLogger(__name__)
+
+
+LOCAL = ("tensorboard",)  # writes into the run's folder; the others reach where they have been set up to
 
 
 @dataclass(frozen=True)
@@ -183,7 +186,7 @@ def outcome(certificate: Certificate) -> dict[str, float]:
         values["certificate/return"] = certificate.mean_return
     for i, finding in enumerate(certificate.findings):
         values[f"certificate/confidence/{i}"] = finding.confidence
-        values[f"certificate/share/{i}"] = finding.estimate
+        values[f"certificate/share/{i}"] = finding.share
     return values
 
 
@@ -214,8 +217,21 @@ class Tracking:
                 del self.trackers[name]
 
 
+def permitted(named: Collection[str], asked: Collection[str]) -> tuple[str, ...]:
+    """Of the trackers that a file names those that stay in the run's folder, or that the user has asked for, too."""
+    for name in asked:
+        check_known("tracker", name, TRACKERS)
+    for name in named:
+        if name not in (*LOCAL, *asked):
+            logger.warning(
+                "this run was tracked with %s, which reaches beyond this folder; to go on with that: --track %s",
+                name, name,
+            )  # fmt: skip
+    return tuple(dict.fromkeys([*(name for name in named if name in LOCAL), *asked]))
+
+
 @contextmanager
-def track(names: tuple[str, ...], run: RunName) -> Iterator[Tracking]:
+def tracked(names: tuple[str, ...], run: RunName) -> Iterator[Tracking]:
     """Start the trackers of that name, and close them when the block ends."""
     tracking = Tracking({})
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from psyco._src.errors import RunError
@@ -14,16 +15,22 @@ def write(path: Path, data: bytes) -> None:
 
     A kill or a power cut at any moment leaves either the old content or the new one.
     """
+    if not path.name or os.path.isdir(path):
+        raise RunError(f"cannot write {str(path)!r}: it is a folder; give the name of a file")
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        with temporary.open("wb") as file:
+        temporary.unlink(missing_ok=True)  # left by a kill, or by a stranger as a link to a file of ours
+        with temporary.open("xb") as file:
             file.write(data)
             sync(file.fileno())
         os.replace(temporary, path)
         sync_folder(path.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # where nothing can be written, nothing can be removed
+            temporary.unlink(missing_ok=True)
         raise failed(path, error) from None
+    except ValueError as error:
+        raise RunError(f"cannot write {str(path)!r}: {error}") from None
 
 
 def sync(descriptor: int) -> None:
@@ -46,7 +53,7 @@ def failed(path: Path, error: OSError) -> RunError:
     """What to say when a file can't be written; a run can go on later."""
     problem = f"cannot write {path}: {error.strerror or error}; what was there before is intact"
     of_a_run = path.suffix in (".toml", ".props", ".csv", ".safetensors", ".json", ".ckpt") and any(
-        (folder / "config.toml").exists() for folder in (path.parent, path.parent.parent)
+        os.path.exists(folder / "config.toml") for folder in (path.parent, path.parent.parent)
     )
     return RunError(problem + ". Make room or mend it, then go on with `psyco resume`" * of_a_run)
 

@@ -1,0 +1,511 @@
+"""What is fuzzed: for each kind of input, how to make one that is almost right, and what is done with it.
+
+An attempt ends with an answer or with an error of ours; anything else is a finding. Where an answer can be checked (by
+printing and reading it again, say) it is, with `assert`.
+"""
+
+import csv
+import dataclasses
+import io
+import json
+import struct
+import sys
+from collections.abc import Callable
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from functools import cache, cached_property
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import matplotlib
+import numpy as np
+import typer.main
+
+import psyco._src.paper.reproduce  # noqa: F401  # commands import it late, which takes longer than any input may
+from psyco._src import durable
+from psyco._src.certify.certificate import Certificate, _checksum
+from psyco._src.certify.outcomes import outcome_requirement, verify_outcomes
+from psyco._src.certify.recordings import read_outcomes, read_traces
+from psyco._src.cli import main
+from psyco._src.cli.compare import CURVES, _curve, sparkline
+from psyco._src.cli.runs import summarize
+from psyco._src.domain.actions import Discrete
+from psyco._src.errors import PsycoError
+from psyco._src.pages.page import compare_page, run_page
+from psyco._src.pages.serve import RunServer, _Handler
+from psyco._src.policy.file import Policy, load_policy
+from psyco._src.policy.foreign import open_policy
+from psyco._src.policy.network import Network
+from psyco._src.run.checkpoint import FORMAT, load_checkpoint, save_checkpoint
+from psyco._src.run.checkpoint import About as CheckpointAbout
+from psyco._src.run.config import read_config
+from psyco._src.run.folder import load_about, load_metrics, read_run
+from psyco._src.run.session import _network
+from psyco._src.spec.formula import Signal, walk
+from psyco._src.spec.monitor import compile_monitor
+from psyco._src.spec.parse import parse
+from tests.fuzz.mutate import WORDS, as_json, mutate_bytes, mutate_json, requirement
+from tests.run.small import CONFIG, begun
+
+
+class Place:
+    """A folder to work in: a small run, and right inputs to start from, each made when it is first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.run = begun(folder / "run")
+        (self.run / "checkpoints").mkdir()
+        (folder / "secret").write_text("precious")
+        self.file = folder / "input"
+        self.server = RunServer(self.run)
+        self.server.server_close()  # nobody connects: handlers are given their requests
+        matplotlib.get_configdir(), matplotlib.get_cachedir()  # which it makes once
+
+    @cached_property
+    def configuration(self) -> bytes:
+        return (self.run / "config.toml").read_bytes()
+
+    @cached_property
+    def metrics(self) -> bytes:
+        return (self.run / "metrics.csv").read_bytes()
+
+    @cached_property
+    def description(self) -> dict[str, Any]:
+        return json.loads((self.run / "run.json").read_text())
+
+    @cached_property
+    def certificate(self) -> dict[str, Any]:
+        made = verify_outcomes(np.arange(50) % 25 > 0, parse('"a": P>=0.5 [ F "x" ] & C>=0.9'), issued="2026")
+        return json.loads(dataclasses.replace(made, domain="particle-dance", policy="0" * 64).to_json())
+
+    @cached_property
+    def policy(self) -> Policy:
+        theta = np.linspace(-1, 1, 18, dtype=np.float32)
+        return Policy(theta, Network(4, 2, hidden=3), Discrete(2), "CartPole-v1", {"horizon": 100})
+
+    @cached_property
+    def checkpoint(self) -> bytes:
+        config = CONFIG.to_toml()
+        about = CheckpointAbout(3, CONFIG.identity, config, 1_700_000_000, 10, "0" * 64)
+        save_checkpoint(self.run, about, {"theta": np.zeros(3, np.float32), "step": np.int32(1)})
+        return next((self.run / "checkpoints").iterdir()).read_bytes()
+
+    @cached_property
+    def onnx(self) -> bytes:
+        from psyco._src.policy.onnx import to_onnx
+
+        return to_onnx(self.policy)
+
+
+class Kind(NamedTuple):
+    """One kind of input, as bytes."""
+
+    make: Callable[[Random, Place], bytes]
+    attempt: Callable[[bytes, Place], None]
+
+
+# ---- requirements and configurations -----------------------------------------------------------------------------
+
+
+def _make_requirement(rng: Random, place: Place) -> bytes:
+    data = requirement(rng).encode()
+    return data if rng.random() < 0.3 else mutate_bytes(rng, data, WORDS)
+
+
+def _read_requirement(data: bytes, place: Place) -> None:
+    text = data.decode(errors="surrogateescape")
+    found = parse(text)
+    assert parse(str(found)) == found
+    formulas = [constraint.formula for constraint in found.constraints]
+    monitor = compile_monitor(formulas)
+    indices: dict[str, int | None] = dict.fromkeys(monitor.signals)
+    for node in (node for formula in formulas for node in walk(formula) if isinstance(node, Signal)):
+        if node.index is not None:
+            indices[node.name] = max(node.index, indices[node.name] or 0)
+    if max((index or 0 for index in indices.values()), default=0) > 100:
+        return  # nobody has so many
+    path = {name: np.ones(3 if index is None else (3, index + 1)) for name, index in indices.items()}
+    satisfied, cost = monitor({"step": np.arange(3), **path})
+    assert ((cost == 0) == satisfied).all()
+
+
+def _make_configuration(rng: Random, place: Place) -> bytes:
+    words = [
+        b"[domain]\n",
+        b"[learner]\n",
+        b"[settings]\n",
+        b"alpha = nan\n",
+        b"wrappers = ['os:system']\n",
+        b'"""',
+        b"a.b.c = 1\n",
+    ]
+    return mutate_bytes(rng, place.configuration, words)
+
+
+def _read_configuration(data: bytes, place: Place) -> None:
+    config = read_config(_text(data), "config.toml")
+    assert read_config(config.to_toml(), "config.toml") == config
+    run_page(dataclasses.replace(read_run(place.run), config=config))
+
+
+# ---- the files of a run --------------------------------------------------------------------------------------------
+
+
+def _make_certificate(rng: Random, place: Place) -> bytes:
+    content = mutate_json(rng, place.certificate)
+    if isinstance(content, dict) and rng.random() < 0.7:  # anybody can compute a checksum
+        rest = {key: value for key, value in content.items() if key != "checksum"}
+        content = {**rest, "checksum": _checksum(rest)}
+    data = as_json(content).encode(errors="replace")
+    return mutate_bytes(rng, data) if rng.random() < 0.3 else data
+
+
+def _read_certificate(data: bytes, place: Place) -> None:
+    text = _text(data)
+    found = Certificate.from_json(text, strict=False)
+    record = dataclasses.replace(read_run(place.run), certificate=found, state="finished")
+    json.dumps(summarize(record), allow_nan=False)
+    assert str(found) and repr(found) and run_page(record) and compare_page([record, record])
+    assert Certificate.from_json(text).to_json() == text
+
+
+def _make_description(rng: Random, place: Place) -> bytes:
+    content = mutate_json(rng, place.description)
+    if isinstance(content, dict) and rng.random() < 0.8:
+        content.pop("sha256", None)
+        content = {**content, "sha256": durable.digest(json.dumps(content, sort_keys=True).encode())}
+    return as_json(content).encode(errors="replace")
+
+
+def _read_description(data: bytes, place: Place) -> None:
+    path = place.run / "run.json"
+    whole = path.read_bytes()
+    path.write_bytes(data)
+    try:
+        _network(load_about(place.run))
+        json.dumps(summarize(read_run(place.run)), allow_nan=False)
+        run_page(read_run(place.run))
+    finally:
+        path.write_bytes(whole)
+
+
+def _make_metrics(rng: Random, place: Place) -> bytes:
+    if rng.random() < 0.5:
+        return mutate_bytes(rng, place.metrics, [b"\n0,", b",,", b'"', b"episodes", b"1e308"])
+    rows = [line.split(",") for line in place.metrics.decode().splitlines()]
+    for _ in range(rng.randint(1, 5)):
+        row = rng.choice(rows)
+        row[rng.randrange(len(row))] = rng.choice(
+            ["", "nan", "-inf", "1e99", "-1e99", "1e400", "0", "-1", "5", "x", "9" * 25]
+        )
+    return "".join(",".join(row) + "\n" for row in rows * rng.randint(1, 2)).encode()
+
+
+def _read_metrics(data: bytes, place: Place) -> None:
+    path = place.run / "metrics.csv"
+    path.write_bytes(data)
+    try:
+        metrics = load_metrics(place.run)
+        assert len(list(csv.reader(io.StringIO(metrics.to_csv(header=False))))) == metrics.rows
+        record = read_run(place.run)
+        json.dumps(summarize(record), allow_nan=False)
+        assert run_page(record) and compare_page([record, record])
+        for name in CURVES:
+            curve = _curve(record, name, max(1, record.episodes))
+            known = curve[~np.isnan(curve)]
+            sparkline(curve, *((known.min(), known.max()) if len(known) else (0.0, 0.0)))
+    finally:
+        path.write_bytes(place.metrics)
+
+
+def _make_checkpoint(rng: Random, place: Place) -> bytes:
+    if rng.random() < 0.3:
+        return mutate_bytes(rng, place.checkpoint)
+    _, _, body = place.checkpoint.partition(b"\n")
+    head, _, tensors = body.partition(b"\n")
+    if rng.random() < 0.5:
+        head = json.dumps(mutate_json(rng, json.loads(head))).encode(errors="replace")
+    else:
+        tensors = mutate_bytes(rng, tensors)
+    body = head + b"\n" + tensors
+    return FORMAT + b" " + durable.digest(body).encode() + b"\n" + body
+
+
+def _read_checkpoint(data: bytes, place: Place) -> None:
+    path = place.run / "checkpoints" / "000000003.ckpt"
+    path.write_bytes(data)
+    found = load_checkpoint(path)
+    read_config(found.about.config, "the copy")
+    found.restore({"theta": np.zeros(3, np.float32), "step": np.int32(1)})
+
+
+# ---- recordings and policies ---------------------------------------------------------------------------------------
+
+
+def _make_outcomes(rng: Random, place: Place) -> bytes:
+    seeds = [b"1\n0\n" * 20, b"a,b\n1,0\ntrue,false\n", b"\xef\xbb\xbf1\r\n0\r\n", b'"a"\n1\n']
+    return mutate_bytes(rng, rng.choice(seeds), [b"1\n", b"0,1\n", b"true", b"2"])
+
+
+def _read_outcomes(data: bytes, place: Place) -> None:
+    wanted = outcome_requirement('"a": P>=0.5 & C>=0.9')
+    outcomes = read_outcomes(data, wanted, origin="the file")
+    found = verify_outcomes(outcomes, wanted)
+    assert found.episodes <= len(outcomes)
+
+
+def _make_traces(rng: Random, place: Place) -> bytes:
+    seeds = [
+        b"episode,x,obs[0],obs[1],reward\n0,1,2,3,4\n0,2,2,2,1\n1,0,0,0,0\n",
+        b'{"episode": 0, "x": 1, "obs": [1, 2], "reward": 1}\n{"episode": 1, "x": 2, "obs": [1, 2], "reward": 0}\n',
+    ]
+    return mutate_bytes(rng, rng.choice(seeds), [b"\n0,", b"obs[7]", b"[1, [2]]", b"{}", b"episode", b"\n{"])
+
+
+def _read_traces(data: bytes, place: Place) -> None:
+    wanted = parse("P>=0.5 [ G (x >= 0 & obs[1] < 5 & return < 100) ] & C>=0.9")
+    assert read_traces(data, wanted, origin="the file").shape[1] == 1
+
+
+def _make_policy(rng: Random, place: Place) -> bytes:
+    data = place.policy.to_bytes()
+    if rng.random() < 0.4:
+        return mutate_bytes(rng, data)
+    (size,) = struct.unpack("<Q", data[:8])
+    header, tensors = json.loads(data[8 : 8 + size]), data[8 + size :]
+    if rng.random() < 0.8:
+        about = mutate_json(rng, json.loads(header["__metadata__"]["psyco"]))
+        header["__metadata__"]["psyco"] = json.dumps(about)
+    else:
+        header = mutate_json(rng, header)
+    if rng.random() < 0.2:
+        tensors = struct.pack("<f", float("nan")) * (len(tensors) // 4)
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + tensors
+
+
+def _read_policy(data: bytes, place: Place) -> None:
+    place.file.write_bytes(data)
+    found = load_policy(place.file)
+    place.file.write_bytes(found.to_bytes())
+    assert load_policy(place.file).to_bytes() == found.to_bytes()
+
+
+def _make_onnx(rng: Random, place: Place) -> bytes:
+    return mutate_bytes(rng, place.onnx, [b"/etc/passwd", b"location", b"\x00" * 8, b"\xff" * 8])
+
+
+def _read_onnx(data: bytes, place: Place) -> None:
+    path = place.folder / "input.onnx"
+    path.write_bytes(data)
+    open_policy(str(path)).load()  # type: ignore[union-attr]
+
+
+# ---- the live page -------------------------------------------------------------------------------------------------
+
+
+class _Wire:
+    """As much of a socket as a handler needs."""
+
+    def __init__(self, data: bytes) -> None:
+        self.coming, self.sent = io.BytesIO(data), b""
+
+    def recv(self, size: int) -> bytes:
+        return self.coming.read(size)
+
+    def sendall(self, data: bytes) -> None:
+        self.sent += data
+
+    def makefile(self, *_: Any) -> io.BytesIO:
+        return self.coming
+
+    def settimeout(self, seconds: float) -> None:
+        pass
+
+
+def _make_request(rng: Random, place: Place) -> bytes:
+    seeds = [
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"HEAD /data.json?version=1 HTTP/1.0\r\nHost: 127.0.0.1:80\r\nAccept: */*\r\n\r\n",
+        b"GET http://[::1]/ HTTP/1.1\r\nHost: [::1]:1\r\n\r\n",
+        b"GET /\r\n\r\n",
+    ]
+    words = [
+        b"POST",
+        b"Host: evil\r\n",
+        b"/../secret",
+        b"%2e%2e/",
+        b"//",
+        b"HTTP/9.9",
+        b"?",
+        b"#",
+        b"[",
+        b": ",
+        b"\r\n\r\n",
+        b"X: y\r\n" * 200,
+    ]
+    return mutate_bytes(rng, rng.choice(seeds), words)
+
+
+def _ask(data: bytes, place: Place) -> None:
+    wire = _Wire(data)
+    _Handler(wire, ("127.0.0.1", 1), place.server)
+    assert b"precious" not in wire.sent
+    assert wire.sent[:9] in (b"", b"HTTP/1.0 ")
+    assert wire.sent[9:12] not in (b"500", b"503"), wire.sent[-200:]
+
+
+# ---- command lines -------------------------------------------------------------------------------------------------
+
+# Complete ones, each wrong in something that is found before anything is learned or played.
+LINES = [
+    ["runs", "RUN"],
+    ["runs", "."],
+    ["runs", "RUN", "--json"],
+    ["compare", "RUN", "RUN"],
+    ["compare", "RUN", "RUN", "--out", "OUT"],
+    ["report", "RUN"],
+    ["report", "RUN", "--out", "OUT"],
+    ["export", "NAME", "--onnx", "OUT"],
+    ["resume", "NAME"],
+    ["resume", "RUN", "--episodes", "NAME"],
+    ["exact", "NAME", "--require", "TEXT"],
+    ["render", "NAME", "--out", "OUT"],
+    ["verify", "NAME", "--require", "TEXT"],
+    ["verify", "--outcomes", "NAME", "--require", "TEXT"],
+    ["verify", "--outcomes", "DATA", "--require", "TEXT", "--out", "OUT"],
+    ["verify", "--traces", "DATA", "--require", "TEXT"],
+    ["verify", "--replay", "NAME", "NAME"],
+    ["plan", "TEXT", "--max-episodes", "3"],
+    ["plan", "P>=0.9", "--max-episodes", "3", "--method", "NAME"],
+    ["plan", "P>=0.9", "--max-episodes", "3", "--option", "NAME"],
+    ["check", "NAME"],
+    ["check", "NAME", "--set", "NAME"],
+    ["domains", "NAME"],
+    ["synthesize", "--config", "NAME"],
+    ["synthesize", "NAME", "--require", "TEXT"],
+    ["synthesize", "particle-dance", "--require", "no requirement", "--set", "NAME", "--out", "OUT"],
+    ["NAME"],
+    ["synthesize", "particle-dance", "--require", "P>=0.5 [ F step > 0 ]", "--set", "x=NAME"],
+    ["--NAME"],
+    ["reproduce", "nothing", "NAME"],
+]
+NAMES = [
+    "",
+    ".",
+    "/",
+    "[/red]",
+    ":dog:",
+    "x" * 300,
+    "x" * 5000,
+    "a\0b",
+    "\udcff",
+    "\x1b[31m",
+    "nowhere",
+    "secret",
+    "/dev/null",
+    "/dev/zero",
+    "/proc/self/mem",
+    "-",
+    "--",
+    "--json",
+    "a:b",
+    ":",
+    "python:",
+    "sb3:",
+    "sb3:x:y",
+    "module:name",
+    "..",
+    "-1",
+    "1e9",
+    "[" * 300,
+    "x.onnx",
+    "x.pt",
+    "x.pkl",
+    "a=b",
+    "=",
+    "a=" + "(" * 300,
+    "nan",
+    "ü" * 200,
+    "run/metrics.csv",
+]
+OUTS = [
+    "",
+    ".",
+    "/",
+    "x" * 300,
+    "no/such/folder/x",
+    "\0",
+    "[/red].html",
+    "page.html",
+    "secret/x",
+    "run/",
+]
+
+
+_built = cache(typer.main.get_command)  # once: it takes longer than most commands
+
+
+def _make_line(rng: Random, place: Place) -> bytes:
+    def filled(word: str) -> str:
+        text = (mutate_bytes(rng, requirement(rng).encode(), WORDS)[:5000]).decode(errors="surrogateescape")
+        replaced = {
+            "RUN": "run",
+            "NAME": rng.choice(NAMES),
+            "OUT": rng.choice(OUTS),
+            "TEXT": text,
+            "DATA": "input",
+        }
+        for name, value in replaced.items():
+            word = word.replace(name, value)
+        if rng.random() < 0.05:
+            word = mutate_bytes(rng, word.encode(errors="surrogateescape")).decode(errors="surrogateescape")
+        return word
+
+    return json.dumps([filled(word) for word in rng.choice(LINES)]).encode()
+
+
+def _run_line(data: bytes, place: Place) -> None:
+    line, before = json.loads(data), sys.argv
+    status: Any = None
+    place.file.write_bytes(b"1\n0\n")
+    out, err = io.StringIO(), io.StringIO()
+    sys.argv = ["psyco", "--no-compile-cache", *line]
+    try:
+        built = patch("typer.main.get_command", _built)
+        with built, chdir(place.folder), redirect_stdout(out), redirect_stderr(err):
+            main()
+    except SystemExit as ended:
+        status = ended.code
+    finally:
+        sys.argv = before
+    assert status in (None, 0, 1, 2, 3), status
+    assert status != 2 or err.getvalue(), "no word about what is wrong"
+    assert "Traceback" not in err.getvalue()
+    assert (place.folder / "secret").read_text() == "precious"
+    assert (place.run / "config.toml").read_bytes() == place.configuration
+
+
+def _text(data: bytes) -> str:
+    """As `read_text` reads a file."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise PsycoError(str(error)) from None
+
+
+KINDS = {
+    "requirement": Kind(_make_requirement, _read_requirement),
+    "configuration": Kind(_make_configuration, _read_configuration),
+    "certificate": Kind(_make_certificate, _read_certificate),
+    "description": Kind(_make_description, _read_description),
+    "metrics": Kind(_make_metrics, _read_metrics),
+    "checkpoint": Kind(_make_checkpoint, _read_checkpoint),
+    "outcomes": Kind(_make_outcomes, _read_outcomes),
+    "traces": Kind(_make_traces, _read_traces),
+    "policy": Kind(_make_policy, _read_policy),
+    "onnx": Kind(_make_onnx, _read_onnx),
+    "request": Kind(_make_request, _ask),
+    "command-line": Kind(_make_line, _run_line),
+}
