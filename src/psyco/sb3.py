@@ -26,18 +26,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psyco._src.certify.certificate import Certificate
+from psyco._src.certify.keys import unknown_key
 from psyco._src.certify.verify import check_decidable
 from psyco._src.domain.base import Domain, signal_table
 from psyco._src.domain.checks import check_seed
-from psyco._src.domain.gym_env import GymDomain, signal_values
+from psyco._src.domain.gym_env import INFO, GymDomain, signal_values
 from psyco._src.errors import RunError
 from psyco._src.front.verify import verify
 from psyco._src.learn.belief import double_precision
 from psyco._src.learn.steering import Steering, shares
 from psyco._src.policy.foreign import as_policy, open_policy
-from psyco._src.rollout.episodes import Stream, episode_keys, stream_key
-from psyco._src.rollout.host import episode_seeds
+from psyco._src.rollout.episodes import Stream, episode_keys, episode_seeds, stream_key
 from psyco._src.smc.methods import DEFAULT_MAX_EPISODES, DEFAULT_METHOD
+from psyco._src.spec.atoms import BEGINNING
 from psyco._src.spec.check import check_bounds, check_signals
 from psyco._src.spec.formula import Requirement
 from psyco._src.spec.monitor import Monitor, compile_monitor
@@ -89,12 +90,13 @@ class ConstrainedEnv(gymnasium.Wrapper):  # type: ignore[type-arg]
         super().__init__(env)
         self.domain, self.monitor, self.weighing = domain, monitor, weighing
         self.cost_scale, self.sign = cost_scale, sign
+        self.unseen = {name for name in monitor.signals if name.startswith(INFO)}  # so far, in all episodes
 
     def reset(self, **arguments: Any) -> Any:
         """Start an episode, and its record."""
         observation, info = self.env.reset(**arguments)
         self._signals: dict[str, NDArray[Any]] = {}  # [n+1, ...] each, filled up to `_length`
-        self._length = self._judged = 0  # states
+        self._length, self._past = 0, BEGINNING  # states; what is judged of them
         self._raw, self._info = observation, info
         self._return, self._cost = 0.0, np.zeros(len(self.weighing.rule.p_req))
         return observation, info
@@ -125,6 +127,8 @@ class ConstrainedEnv(gymnasium.Wrapper):  # type: ignore[type-arg]
         self, raw: Any, info: dict[str, Any], action: Any, reward: float, terminated: bool, truncated: bool
     ) -> None:
         others = [name for name in self.monitor.signals if name not in RECORDED]
+        found = dict(zip(others, signal_values(self.domain, others, raw, info), strict=True))
+        self.unseen -= {name for name, value in found.items() if value is not None}
         every = {
             "obs": self.domain.flatten(raw),
             "action": self.domain.to_signal([action])[0],
@@ -133,10 +137,8 @@ class ConstrainedEnv(gymnasium.Wrapper):  # type: ignore[type-arg]
             "step": self._length,
             "terminated": bool(terminated),
             "truncated": bool(truncated),
-            **{
-                name: False if value is None else value  # as in verification: 0, or false
-                for name, value in zip(others, signal_values(self.domain, others, raw, info), strict=True)
-            },
+            # As in verification: 0, or false.
+            **{name: False if value is None else value for name, value in found.items()},
         }
         for name in self.monitor.signals:
             value = np.asarray(every[name])
@@ -149,10 +151,10 @@ class ConstrainedEnv(gymnasium.Wrapper):  # type: ignore[type-arg]
 
     def _known(self) -> NDArray[np.float64]:
         """What the newest states cost `[K]`, as far as that does not depend on what comes."""
-        new = slice(self._judged, self._length)
+        new = slice(self._past.states, self._length)
         signals = {name: array[new] for name, array in self._signals.items()}
-        costs = self.monitor.arising(signals, np.zeros(new.stop - new.start, bool), first=new.start)
-        self._judged = self._length
+        unended = np.zeros(new.stop - new.start, bool)
+        costs, self._past = self.monitor.arising(signals, unended, self._past)
         return np.asarray(costs.sum(axis=0), np.float64)
 
     def _judge(self) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
@@ -241,21 +243,27 @@ class Bridge:
         return Steer()
 
     def check(self, model: Any, progress: float = 1.0) -> dict[str, float]:
-        """Play deterministic episodes of the model, believe what they show, and move λ; returns what was seen."""
+        """Play deterministic episodes of the model, believe what they show, and move λ; returns what was seen.
+
+        A key of `info` that the requirement names and that none of them had is an error: it is misspelt, most likely.
+        """
         env = self.env()
         keys = episode_keys(stream_key(self.seed, Stream.CHECK, self._played), 0, self.checks)
         self._played += 1
         satisfied, returns = [], []
         for seed in episode_seeds(keys):
             observation, _ = env.reset(seed=seed)
-            ended, info = False, {}
+            ended, info, memory = False, {}, None
             while not ended:
-                action = model.predict(_seen(model, observation), deterministic=True)[0]
+                begins = np.array([memory is None])
+                action, memory = model.predict(_seen(model, observation), memory, begins, deterministic=True)
                 observation, _, terminated, truncated, info = env.step(action)
                 ended = terminated or truncated
             satisfied.append(info["psyco"]["satisfied"])
             returns.append(info["psyco"]["return"])
         env.close()
+        for key in sorted(env.unseen):
+            raise unknown_key(self.domain, key, f"in none of the {self.checks} episodes of a check")
         outcomes = np.array(satisfied).reshape(self.checks, -1)
         self.state.observe(outcomes, progress)
         return {
@@ -279,7 +287,8 @@ class Bridge:
             path = path.with_name(f"{path.name}.zip")
         model.save(path)
         # Statistics of VecNormalize are not in the file: then the model itself is what is verified.
-        policy = open_policy(f"sb3:{path}") if _statistics(model) is None else as_policy(model)
+        own = f"sb3:{path}"
+        policy = open_policy(own, trust=[own]) if _statistics(model) is None else as_policy(model)
         return verify(
             policy, self.domain, self.requirement, seed=self.seed, method=method, max_episodes=max_episodes
         )

@@ -101,5 +101,5 @@ def test_a_damaged_file_is_refused(tmp_path, how):
 
 
 def test_a_missing_file_is_said_to_be_missing(tmp_path):
-    with pytest.raises(psyco.RunError, match="no policy file"):
+    with pytest.raises(psyco.RunError, match="there is no file"):
         psyco.load_policy(tmp_path / "nothing")

@@ -54,7 +54,7 @@ def test_an_onnx_file_a_pytorch_module_and_the_policy_itself_agree(tmp_path: Pat
     torch.jit.script(Net()).save(str(tmp_path / "p.pt"))
     expected = verified(policy)
     assert verified(str(tmp_path / "p.onnx")) == expected
-    assert verified(str(tmp_path / "p.pt")) == expected
+    assert verified(str(tmp_path / "p.pt"), trust=[str(tmp_path / "p.pt")]) == expected
     assert verified(Net()) == expected
     model = onnx.load(tmp_path / "p.onnx")
     for rows in (1, 7):  # a file may fix how many observations it takes
@@ -121,7 +121,8 @@ def test_a_model_in_memory_acts_by_its_predict_on_what_its_vecnormalize_makes_of
     trained.save(tmp_path / "model.zip")
     alone = type(trained).load(tmp_path / "model.zip", device="cpu")  # it has lost its environment
     assert verified((alone, statistics)) == verified((alone.policy, statistics)) == expected
-    assert verified(alone) == verified(f"sb3:{tmp_path / 'model.zip'}") != expected
+    file = f"sb3:{tmp_path / 'model.zip'}"
+    assert verified(alone) == verified(file, trust=[file]) != expected
 
 
 def test_a_model_in_memory_is_known_by_its_tensors_and_statistics(trained: Any) -> None:
@@ -170,14 +171,14 @@ def test_the_algorithm_of_an_sb3_file_is_found(algorithm: str, tmp_path: Path) -
     small = {} if algorithm in ("PPO", "A2C") else {"buffer_size": 10}
     model = getattr(sb3, algorithm)("MlpPolicy", environment, device="cpu", **small)
     model.save(path)
-    assert sb3_algorithm(path).upper() == algorithm
+    assert sb3_algorithm(path.read_bytes(), path).upper() == algorithm
     env = gymnasium.make(environment)
     observation, _ = env.reset(seed=1)
     expected = model.predict(observation, deterministic=True)[0]
-    domain = psyco.make(environment, horizon=15)
-    chosen = open_policy(f"sb3:{path}")._decide(observation[None], [observation], domain.actions)[0]
-    np.testing.assert_allclose(chosen, expected, rtol=1e-4)
-    certificate = psyco.verify(f"sb3:{path}", domain, "P>=0.5 [ G (step <= 15) ]", max_episodes=10)
+    domain, policy = psyco.make(environment, horizon=15), open_policy(f"sb3:{path}", trust=[str(path)])
+    crew = policy.network.crew(domain, np.zeros((1, 0), np.float32), [1])
+    np.testing.assert_allclose(crew(observation[None], [observation])[0], expected, rtol=1e-4)
+    certificate = psyco.verify(policy, domain, "P>=0.5 [ G (step <= 15) ]", max_episodes=10)
     assert certificate.verdict is psyco.Verdict.SATISFIED or certificate.episodes == 10
 
 
@@ -194,7 +195,7 @@ def test_a_foreign_policy_acts_in_a_compiled_domain_too() -> None:
 
 @pytest.mark.parametrize("action", [7, -1, 0.5, None, [0, 1], float("nan")])
 def test_a_choice_that_a_compiled_domain_does_not_have_is_refused(action: object) -> None:
-    with pytest.raises(psyco.RunError, match="the policy failed: ValueError: the policy python:"):
+    with pytest.raises(psyco.RunError, match="at step 0: the policy failed: ValueError: the policy python:"):
         psyco.verify(lambda obs: action, psyco.make("obstacle-run"), "P>=0.9 [ F target ]", max_episodes=2)
 
 
@@ -230,11 +231,10 @@ def test_actions_of_a_network_that_leave_their_range_are_clipped(tmp_path: Path)
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.full((x.shape[0], 2), 100.0)
 
-    torch.jit.script(Wild()).save(str(tmp_path / "wild.pt"))
+    file = str(tmp_path / "wild.pt")
+    torch.jit.script(Wild()).save(file)
     domain = psyco.make(Mixed, actions="box", horizon=3)
-    certificate = psyco.verify(
-        str(tmp_path / "wild.pt"), domain, "P>=0.5 [ X G info.inside ]", max_episodes=20
-    )
+    certificate = psyco.verify(file, domain, "P>=0.5 [ X G info.inside ]", max_episodes=20, trust=[file])
     assert certificate.findings[0].violated == 0
 
 
@@ -243,10 +243,10 @@ def test_actions_of_a_network_that_leave_their_range_are_clipped(tmp_path: Path)
     [
         ("python:tests.environments:nobody", "has no 'nobody'"),
         ("python:no.such:thing", "cannot import"),
-        ("python:os:sep", "no function"),
+        ("python:os:sep", "'/' is no policy"),
         ("missing.onnx", "cannot read"),
         ("sb3:missing.zip", "cannot read"),
-        ("missing.safetensors", "no policy file"),
+        ("missing.safetensors", "there is no file"),
     ],
 )
 def test_what_is_no_policy_is_said(name: str, message: str) -> None:
@@ -261,7 +261,7 @@ def test_a_broken_file_is_said(name: str, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     Path(name.removeprefix("sb3:")).write_bytes(b"nonsense")
     with pytest.raises(psyco.RunError, match="broken") as caught:
-        verified(name)
+        verified(name, trust=[name])
     assert not isinstance(caught.value, psyco.EpisodeError)  # it is said before any episode
 
 

@@ -1,4 +1,4 @@
-"""What samplers run: an Actor inside compiled code, its Crew in a loop over environments."""
+"""What samplers run: an Actor, and its Crew in a loop over episodes."""
 
 from __future__ import annotations
 
@@ -6,31 +6,25 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
-from jax import Array
 from numpy.typing import NDArray
 
-from psyco._src.domain.actions import Actions
-from psyco._src.domain.gym_env import GymDomain
+from psyco._src.domain.base import Domain
 
 
 class Actor(Protocol):
     """What chooses actions: a network, whose parameters come with each episode, or a policy of others without any.
 
-    Compiled code is shared by equal actors, so an actor is hashable.
+    Only networks also act inside compiled code (`Network.act`).
     """
 
-    def act(self, actions: Actions, theta: Array, x: Array, disturbance: Array | None = None) -> Array:
-        """Inside compiled code: the action for one observation.
+    def crew(self, domain: Domain, theta: NDArray[np.float32], seeds: Sequence[int]) -> Crew:
+        """Policies at the start of B episodes.
 
         Args:
-            actions: what there is to choose from.
-            theta: parameters `[D]`; of a policy of others `[0]`.
-            x: the observation `[inputs]`.
-            disturbance: what exploration adds to the scores `[outputs]`; only networks explore.
+            domain: where they act.
+            theta: parameters `[B, D]`; of a policy of others `[B, 0]`.
+            seeds: of the episodes `[B]`.
         """
-
-    def crew(self, domain: GymDomain, theta: NDArray[np.float32]) -> Crew:
-        """Policies with parameters `[B, D]`, at the start of B episodes in the environments of a domain."""
 
 
 class Crew(Protocol):
@@ -39,7 +33,7 @@ class Crew(Protocol):
     def __call__(
         self, flat: NDArray[np.float32], raw: Sequence[Any], disturbance: NDArray[np.float32] | None = None
     ) -> Sequence[Any]:
-        """The next action of each policy, as its environment's `step` takes it.
+        """The next action of each policy, as `step` of its domain takes it.
 
         Args:
             flat: flattened observations `[B, size]`.

@@ -8,7 +8,7 @@ import json
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,7 @@ from psyco._src.domain.catalogue import describe
 from psyco._src.errors import RunError
 from psyco._src.policy.network import Network
 from psyco._src.policy.recognize import recognized
+from psyco._src.reading import from_json, read_bytes
 
 FORMAT = "psyco-policy-1"
 
@@ -35,6 +36,10 @@ class Policy:
     actions: Actions
     domain: str  # the name of the domain it was made for
     parameters: dict[str, Any]  # that domain's parameters
+    version: str | None = None  # as the user calls it; not in the file
+
+    kind: ClassVar[Literal["file"]] = "file"  # what its digest tells it apart by
+    notes: ClassVar[tuple[str, ...]] = ()  # what a reader of its certificate should know about it
 
     def __repr__(self) -> str:
         n = self.network
@@ -100,8 +105,8 @@ def load_policy(path: str | Path) -> Policy:
     """Read a policy file; whatever is wrong with it is said, and nothing in it is ever executed."""
     path = Path(path)
     try:
-        tensors, metadata = _read_tensors(path.read_bytes())
-        about = json.loads(metadata["psyco"])
+        tensors, metadata = _read_tensors(read_bytes(path, "policy"))
+        about = from_json(metadata["psyco"], str(path))
         if about["format"] != FORMAT:
             raise RunError(f"{path} has format {about['format']!r}; this version reads {FORMAT!r}")
         actions = ACTIONS[about["actions"].pop("kind")](**_tuples(about["actions"]))
@@ -114,8 +119,6 @@ def load_policy(path: str | Path) -> Policy:
             raise RunError(f"{path} is damaged: {theta.size} parameters for a network of {network.size}")
         if not np.isfinite(theta).all():
             raise RunError(f"{path} is damaged: it holds parameters that are not finite numbers")
-    except FileNotFoundError:
-        raise RunError(f"there is no policy file {path}") from None
     except RunError:
         raise
     except Exception as error:  # a damaged file may go wrong anywhere

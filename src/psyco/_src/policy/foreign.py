@@ -1,34 +1,39 @@
 """Policies that were made elsewhere: Stable-Baselines3 models, ONNX files, PyTorch modules, Python functions.
 
-They are verified like our own. Where a file of another tool can run code when it is loaded (Stable-Baselines3 keeps
-pickled objects in its zip files, `python:` imports a module), it is loaded only because the user named it so.
+They are verified like our own. A file that can run code (Stable-Baselines3 keeps pickled objects in its zip files,
+TorchScript is a program) is loaded only if the user trusts it by name, and `python:` imports what the user named.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
-import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
-import jax
-import jax.numpy as jnp
+import cloudpickle
 import numpy as np
-from jax import Array
 from numpy.typing import NDArray
 
 from psyco._src.domain.actions import Actions, Continuous, MultiBinary
 from psyco._src.domain.base import Domain
 from psyco._src.domain.gym_env import GymDomain, name_of, resolve
+from psyco._src.domain.trust import NOBODY, names
 from psyco._src.errors import DomainError, RunError
 from psyco._src.policy import loaders
 from psyco._src.policy.actor import Crew
 from psyco._src.policy.file import Policy, load_policy
 from psyco._src.policy.loaders import Decide
+from psyco._src.policy.memory import Play, Remembering, each_its_own, explicit_state
+from psyco._src.policy.onnx_file import read_onnx
+from psyco._src.policy.recognize import recognized
+from psyco._src.reading import read_bytes
+
+# A file, tensors and the layers that they belong to, or no more than a name: the code behind it may change.
+Kind: TypeAlias = Literal["file", "tensors", "name"]
 
 TORCH, ONNX = (".pt", ".pth", ".torchscript"), (".onnx",)
 
@@ -38,10 +43,12 @@ class ForeignPolicy:
     """A policy of others, in the place of one of ours wherever it is verified."""
 
     source: str  # where it comes from, as the user wrote it
-    digest: str  # SHA-256 of its file or of its tensors; of a Python function, which has neither, of its name
-    load: Callable[[], Decide]
+    kind: Kind  # what its digest tells it apart by
+    digest: str  # SHA-256
+    load: Callable[[], Decide | Remembering]
     # It speaks the environment's own language: raw observations in, actions as `step` takes them.
     native: bool = False
+    version: str | None = None  # as the user calls it
 
     @property
     def theta(self) -> NDArray[np.float32]:
@@ -53,80 +60,79 @@ class ForeignPolicy:
         """The Actor that samplers run, as `Policy.network` is: itself."""
         return self
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of its certificate should know about it."""
+        if self.kind == "file":
+            return ()
+        if self.kind == "tensors":
+            return (
+                f"The policy {self.source} was in memory: its hash is of its tensors, attributes and source code, "
+                "not of what that code calls.",
+            )
+        known = "name" if self.version is None else "name and version"
+        return (
+            f"The policy {self.source} is Python code and known by its {known} only: nothing here tells whether "
+            f"code that has the same {known} does the same.",
+        )
+
+    @property
+    def remembers(self) -> bool:
+        """Does it act on more than what it sees now?"""
+        return isinstance(self._loaded, Remembering)
+
     def check(self, domain: Domain) -> None:
         """Refuse what cannot be loaded; whether it fits the domain is only known when it acts."""
-        _ = self._decide
+        _ = self._loaded
 
-    def act(self, actions: Actions, theta: Array, x: Array, disturbance: Array | None = None) -> Array:
-        """Inside compiled code: the action for one observation `[inputs]`, asked of the host; see `Actor`."""
-        self._refuse_exploring(disturbance)
-        kind = jnp.float32 if isinstance(actions, Continuous) else jnp.int32
-        shape = jax.ShapeDtypeStruct(() if actions.size is None else (actions.size,), kind)
-
-        def ask(x: Any) -> Any:
-            flat = np.asarray(x, np.float32).reshape(-1, x.shape[-1])
-            chosen = np.asarray(self._decide(flat, list(flat), actions))
-            return self._inside(chosen, actions, len(flat)).astype(kind).reshape(*x.shape[:-1], *shape.shape)
-
-        return jax.pure_callback(ask, shape, x, vmap_method="expand_dims")
-
-    def _inside(self, chosen: NDArray[Any], actions: Actions, count: int) -> NDArray[Any]:
-        """Actions `[count, size]`: numbers are clipped to their range, choices must be there."""
-        size = 1 if actions.size is None else actions.size
-        if chosen.dtype.kind not in "biuf" or chosen.size != count * size or not np.isfinite(chosen).all():
-            raise ValueError(
-                f"the policy {self.source} gives {chosen[:1].tolist()}; an action is {size} finite numbers"
-            )
-        rows = chosen.reshape(count, size)
-        if isinstance(actions, Continuous):
-            return np.clip(rows, actions.low, actions.high)
-        wrong = (rows < 0) | (rows >= (2 if isinstance(actions, MultiBinary) else actions.n))
-        wrong |= rows != np.rint(rows)
-        if wrong.any():
-            raise ValueError(
-                f"the policy {self.source} gives the action {rows[wrong][0]}, which is not in {actions}"
-            )
-        return rows
-
-    def crew(self, domain: GymDomain, theta: NDArray[np.float32]) -> Crew:
-        """The policy in the environments of a domain; its parameters `[B, 0]` say nothing."""
-        return _Soloist(self, domain)
-
-    def _refuse_exploring(self, disturbance: Any) -> None:
-        """Nobody can learn with a policy that has no scores to disturb."""
-        if disturbance is not None:
-            raise RunError(
-                f"the policy {self.source} was made elsewhere: it can be verified, but it cannot explore; "
-                "psyco.synthesize learns with networks of its own"
-            )
+    def crew(self, domain: Domain, theta: NDArray[np.float32], seeds: Sequence[int]) -> Crew:
+        """The policy at the start of episodes with seeds `[B]`; its parameters `[B, 0]` say nothing."""
+        loaded = self._loaded
+        play = loaded.begin(seeds) if isinstance(loaded, Remembering) else _memoryless(loaded)
+        return _Guests(self, domain, play, np.arange(len(seeds)))
 
     @cached_property
-    def _decide(self) -> Decide:
+    def _loaded(self) -> Decide | Remembering:
         return self.load()
 
     def __getstate__(self) -> dict[str, Any]:
         # What was loaded stays here: a worker process loads its own.
-        return {name: value for name, value in self.__dict__.items() if name != "_decide"}
+        return {name: value for name, value in self.__dict__.items() if name != "_loaded"}
 
 
 @dataclass(frozen=True)
-class _Soloist:
-    """The Crew of a policy of others: one for all episodes, since it keeps no state of theirs."""
+class _Guests:
+    """The Crew of a policy of others."""
 
     policy: ForeignPolicy
-    domain: GymDomain
+    domain: Domain
+    play: Play
+    rows: NDArray[np.intp]  # of its episodes, those that go on
 
-    def take(self, rows: NDArray[np.intp]) -> _Soloist:
-        return self
+    def take(self, rows: NDArray[np.intp]) -> _Guests:
+        return dataclasses.replace(self, rows=self.rows[rows])
 
     def __call__(
         self, flat: NDArray[np.float32], raw: Sequence[Any], disturbance: NDArray[np.float32] | None = None
     ) -> Sequence[Any]:
-        self.policy._refuse_exploring(disturbance)
-        chosen = self.policy._decide(flat, raw, self.domain.actions)
-        if not self.policy.native:
-            return self.domain.to_env(np.asarray(chosen))
-        shape = self.domain.action_space.shape
+        if disturbance is not None:  # nobody can learn with a policy that has no scores to disturb
+            raise RunError(
+                f"the policy {self.policy.source} was made elsewhere: it can be verified, but it cannot explore; "
+                "psyco.synthesize learns with networks of its own"
+            )
+        actions = self.domain.actions
+        chosen = self.play(self.rows, flat, raw, actions)
+        if not isinstance(self.domain, GymDomain):
+            return self._inside(np.asarray(chosen), actions)
+        return (
+            self._fitting(chosen, self.domain)
+            if self.policy.native
+            else self.domain.to_env(np.asarray(chosen))
+        )
+
+    def _fitting(self, chosen: Sequence[Any], domain: GymDomain) -> Sequence[Any]:
+        """Actions of the environment's own kind; what is in them is between it and the policy."""
+        shape = domain.action_space.shape
         for action in chosen:
             array = np.asarray(action)
             if array.shape != shape or array.dtype.kind not in "biuf":
@@ -134,7 +140,33 @@ class _Soloist:
                     f"the policy {self.policy.source} gives the action {action!r}; "
                     f"the environment takes {shape or 'one number'}"
                 )
+            if not np.isfinite(array).all():
+                raise ValueError(
+                    f"the policy {self.policy.source} gives the action {action!r}, which is no finite number"
+                )
         return chosen
+
+    def _inside(self, chosen: NDArray[Any], actions: Actions) -> Sequence[Any]:
+        """Actions of a compiled domain, `[n(, size)]`: numbers are clipped to their range, choices must be there."""
+        count, size = len(self.rows), 1 if actions.size is None else actions.size
+        if chosen.dtype.kind not in "biuf" or chosen.size != count * size or not np.isfinite(chosen).all():
+            raise ValueError(
+                f"the policy {self.policy.source} gives {chosen[:1].tolist()}; an action is {size} finite numbers"
+            )
+        rows = chosen.reshape(count, size)
+        if isinstance(actions, Continuous):
+            return np.clip(rows, actions.low, actions.high).astype(np.float32)
+        wrong = (rows < 0) | (rows >= (2 if isinstance(actions, MultiBinary) else actions.n))
+        wrong |= rows != np.rint(rows)
+        if wrong.any():
+            raise ValueError(
+                f"the policy {self.policy.source} gives the action {rows[wrong][0]}, which is not in {actions}"
+            )
+        return rows.astype(np.int32).reshape(count if actions.size is None else (count, size))  # type: ignore[return-value]
+
+
+def _memoryless(decide: Decide) -> Play:
+    return lambda rows, flat, raw, actions: decide(flat, raw, actions)
 
 
 class Predictor(Protocol):
@@ -144,83 +176,136 @@ class Predictor(Protocol):
         """Actions for observations, and the policy's memory, if it has one."""
 
 
+class Player(Protocol):
+    """A policy with a memory, of which each episode gets its own; a class of them will do, too.
+
+    If `reset` has an argument `seed`, it gets one, a function of the episode's: random numbers are to be drawn from it.
+    """
+
+    def reset(self) -> Any:
+        """Forget everything: an episode begins."""
+
+    def act(self, observation: Any) -> Any:
+        """The action, and whatever is to be remembered."""
+
+
+class Stateful(Protocol):
+    """A policy whose memory is in somebody else's hands: one row per episode, as recurrent networks have it."""
+
+    def initial(self, count: int) -> Any:
+        """The state at the start of so many episodes."""
+
+    def act(self, observations: Any, state: Any) -> tuple[Any, Any]:
+        """Actions for observations `[count, ...]`, and the state after them."""
+
+
 AnyPolicy: TypeAlias = Policy | ForeignPolicy
 
 # Whatever stands for a policy: `as_policy` says how each is read.
-PolicyLike: TypeAlias = AnyPolicy | str | Path | Callable[[Any], Any] | Predictor | tuple[Predictor, Any]
+PolicyLike: TypeAlias = (
+    AnyPolicy
+    | str
+    | Path
+    | Callable[[Any], Any]
+    | Player
+    | type[Player]
+    | Stateful
+    | Predictor
+    | tuple[Predictor, Any]
+)
 
 
-def as_policy(policy: PolicyLike) -> AnyPolicy:
+def as_policy(policy: PolicyLike, trust: Collection[str] = NOBODY) -> AnyPolicy:
     """A policy from whatever stands for one.
 
     Args:
         policy: a policy; the name of one, as `open_policy` reads it; a model of Stable-Baselines3, with the
             VecNormalize of its environment or in a pair with another; a `torch.nn.Module` from float32 `[n, size]` to
-            actions or to scores of discrete ones; a function, or `predict` of any object, from observation to action.
+            actions or to scores of discrete ones; a function, or `predict` of any object, from observation to action;
+            with a memory, a `Player`, a class of them, or a `Stateful`.
+        trust: the names of files that may run code.
     """
     if isinstance(policy, Policy | ForeignPolicy):
         return policy
     if isinstance(policy, str | Path):
-        return open_policy(str(policy))
+        return open_policy(str(policy), trust)
     if isinstance(policy, tuple):
         return _from_pair(policy)
     if loaders.sb3_policy(policy) is not None:
         return _from_sb3(policy, getattr(policy, "get_vec_normalize_env", lambda: None)())
-    if loaders.is_module(policy):
+    if loaders.is_module(policy) and not hasattr(policy, "act"):
         digest, packed = loaders.tensors_digest(policy), loaders.pack(policy)
-        return ForeignPolicy(name_of(type(policy)), digest, partial(loaders.unpack_torch, packed))
-    if hasattr(policy, "predict"):
-        return _from_function(name_of(type(policy)), partial(loaders.predicted, policy))
-    if callable(policy):
-        return _from_function(name_of(policy), policy)
-    raise RunError(
-        f"{policy!r} is no policy: give a Policy, a file, a model with predict, a torch.nn.Module, "
-        "or a function from observation to action"
-    )
+        load = partial(loaders.unpack_torch, packed)
+        return ForeignPolicy(name_of(type(policy)), "tensors", digest, load)
+    return _from_python(name_of(policy if hasattr(policy, "__qualname__") else type(policy)), policy)
 
 
-def open_policy(name: str) -> AnyPolicy:
-    """The policy of a file (ours, *.onnx, *.pt), `sb3:FILE.zip`, `sb3:ALGORITHM:FILE.zip`, or `python:module:name`."""
+def open_policy(name: str, trust: Collection[str] = NOBODY) -> AnyPolicy:
+    """The policy of a file (ours, *.onnx, *.pt), `sb3:FILE.zip`, `sb3:ALGORITHM:FILE.zip`, or `python:module:name`.
+
+    Args:
+        name: of the policy.
+        trust: the names of files that may run code: *.pt and `sb3:` can.
+    """
     kind, colon, rest = name.partition(":")
     if colon and kind == "python":
         try:
-            return _from_function(rest, resolve(rest))
+            return _from_python(rest, resolve(rest))
         except DomainError as error:
             raise RunError(str(error)) from None
     if colon and kind == "sb3":
         algorithm, colon, file = rest.partition(":")
         path = Path(file if colon else rest)
-        load = partial(loaders.load_sb3, path, algorithm if colon else None)
-        return ForeignPolicy(name, _digest(path), load, native=True)
+        data = read_bytes(path, "policy")
+        _check_trust(name, path, "it holds pickled objects, which can do anything once loaded", trust)
+        load = partial(loaders.load_sb3, data, path, algorithm if colon else None)
+        return ForeignPolicy(name, "file", _digest(data), load, native=True)
     path = Path(name)
     if path.suffix in ONNX:
-        return ForeignPolicy(name, _digest(path), partial(loaders.load_onnx, path))
+        model = read_onnx(path)
+        return ForeignPolicy(name, "file", model.digest, partial(loaders.load_onnx, model.network, path))
     if path.suffix in TORCH:
-        return ForeignPolicy(name, _digest(path), partial(loaders.load_torch, path))
+        data = read_bytes(path, "policy")
+        if what := recognized(path):
+            raise RunError(f"{path} is {what}")
+        _check_trust(name, path, "TorchScript is a program, which can read and write files", trust)
+        return ForeignPolicy(name, "file", _digest(data), partial(loaders.load_torch, data, path))
     return load_policy(path)
 
 
-@contextmanager
-def plain_failures() -> Iterator[None]:
-    """Compiled code that asks a policy of others wraps what that raises in pages of XLA's; say what it was."""
-    jaxs = logging.getLogger("jax._src.callback")  # it prints the same pages before it raises
-    before, jaxs.disabled = jaxs.disabled, True
-    try:
-        yield
-    except jax.errors.JaxRuntimeError as error:
-        if "callback" not in str(error).lower():
-            raise
-        raise RunError(f"the policy failed: {str(error).strip().splitlines()[-1]}") from error
-    finally:
-        jaxs.disabled = before
+def with_version(policy: AnyPolicy, version: str | None) -> AnyPolicy:
+    """The policy as the user calls it; of one that is known by its name only, the version belongs to that name."""
+    if version is None:
+        return policy
+    if not isinstance(version, str) or not version.strip():
+        raise RunError(f"a version is a text such as 'controller 3.1', got {version!r}")
+    if policy.kind != "name":
+        return dataclasses.replace(policy, version=version)
+    assert isinstance(policy, ForeignPolicy)
+    digest = _digest(f"{policy.source}\n{version}".encode())
+    return dataclasses.replace(policy, version=version, digest=digest)
 
 
-def _from_function(name: str, function: Any) -> ForeignPolicy:
-    if not callable(function):
-        raise RunError(f"python:{name} is no function")
+def _from_python(name: str, thing: Any) -> ForeignPolicy:
+    """What a Python name stands for: it is known by that name only, since code can change while its name stays."""
     source = f"python:{name}"
-    digest = hashlib.sha256(source.encode()).hexdigest()
-    return ForeignPolicy(source, digest, partial(loaders.by_function, function), native=True)
+    return ForeignPolicy(source, "name", _digest(source.encode()), _python_loader(thing), native=True)
+
+
+def _python_loader(thing: Any) -> Callable[[], Decide | Remembering]:
+    is_class = isinstance(thing, type)
+    if hasattr(thing, "act") and hasattr(thing, "initial"):
+        return lambda: explicit_state(thing() if is_class else thing)
+    if hasattr(thing, "act") and hasattr(thing, "reset"):
+        return partial(each_its_own, thing if is_class else partial(cloudpickle.loads, loaders.pack(thing)))
+    if hasattr(thing, "predict"):
+        return partial(loaders.by_predict, thing)
+    if callable(thing):
+        return partial(loaders.by_function, thing)
+    raise RunError(
+        f"{thing!r} is no policy: give a Policy, a file, a model with predict, a torch.nn.Module, "
+        "a function from observation to action, or an object with reset() and act(observation)"
+    )
 
 
 def _from_pair(pair: tuple[Any, ...]) -> ForeignPolicy:
@@ -236,11 +321,17 @@ def _from_sb3(model: Any, statistics: Any) -> ForeignPolicy:
         statistics = None  # it scaled rewards alone
     policy = loaders.sb3_policy(model)  # it acts; a model has its environment and its replay buffer with it
     load = partial(loaders.unpack_sb3, loaders.pack((policy, statistics)))
-    return ForeignPolicy(name_of(type(model)), loaders.tensors_digest(policy, statistics), load, native=True)
+    digest = loaders.tensors_digest(policy, statistics)
+    return ForeignPolicy(name_of(type(model)), "tensors", digest, load, native=True)
 
 
-def _digest(path: Path) -> str:
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise RunError(f"cannot read the policy {path}: {error.strerror}") from None
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _check_trust(name: str, path: Path, why: str, trust: Collection[str]) -> None:
+    if not {name, str(path)} & names(trust):
+        raise RunError(
+            f"{name} can run code: {why}. If you trust where it comes from, say so: --trust {name} (in Python: "
+            f"trust=[{name!r}]). An ONNX or a safetensors file needs no trust: it holds a network and no code"
+        )

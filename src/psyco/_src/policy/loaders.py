@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import io
 import json
 import sys
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import cloudpickle
 import numpy as np
@@ -22,9 +26,7 @@ from numpy.typing import NDArray
 from psyco._src.domain.actions import Actions, Continuous
 from psyco._src.domain.gym_env import name_of
 from psyco._src.errors import RunError
-from psyco._src.policy.recognize import recognized
-
-ROWS = 64  # networks of others always see so many rows: then a row does not depend on how many there are
+from psyco._src.policy.memory import ROWS, Remembering, explicit_state, stack
 
 # (flat observations [N, size], raw observations [N], the actions to choose from) -> actions [N].
 Decide: TypeAlias = Callable[[NDArray[np.float32], Sequence[Any], Actions], Sequence[Any]]
@@ -35,35 +37,51 @@ def by_function(function: Callable[[Any], Any]) -> Decide:
     return lambda flat, raw, actions: [function(observation) for observation in raw]
 
 
+def by_predict(model: Any) -> Decide | Remembering:
+    """`predict` of any object: for one observation, or for many with a memory as Stable-Baselines3 has it."""
+    if {"state", "episode_start"} <= inspect.signature(model.predict).parameters.keys():
+        return explicit_state(Recurrent(model))
+    return by_function(partial(predicted, model))
+
+
 # ---- Stable-Baselines3 ----------------------------------------------------------------------------------------
 
 
-def load_sb3(path: Path, algorithm: str | None) -> Decide:
+def load_sb3(data: bytes, path: Path, algorithm: str | None) -> Decide | Remembering:
     """A saved model; which algorithm made it is found from the file unless it is given."""
     try:
-        import stable_baselines3 as sb3
+        import stable_baselines3  # noqa: F401
     except ImportError:
         raise RunError(f'{path} needs Stable-Baselines3 installed: pip install "psyco[sb3]"') from None
-    name = (algorithm or sb3_algorithm(path)).upper()
-    if not hasattr(sb3, name):
-        raise RunError(f"Stable-Baselines3 has no algorithm {name!r}; write for example sb3:ppo:{path}")
+    name = algorithm or sb3_algorithm(data, path)
+    made_by = _sb3_class(name)
+    if made_by is None:
+        raise RunError(
+            f"Stable-Baselines3 has no algorithm {name!r}; write for example sb3:ppo:{path}, "
+            "or pip install sb3-contrib for RecurrentPPO and others"
+        )
     try:
-        model = getattr(sb3, name).load(path, device="cpu")
+        model = made_by.load(io.BytesIO(data), device="cpu")
     except Exception as error:  # whatever its pickled parts raise
         raise RunError(
-            f"Stable-Baselines3 cannot load {path} as {name}: {type(error).__name__}: {error}"
+            f"Stable-Baselines3 cannot load {path} as {made_by.__name__}: {type(error).__name__}: {error}"
         ) from error
     return by_model(model)
 
 
-def unpack_sb3(packed: bytes) -> Decide:
+def unpack_sb3(packed: bytes) -> Decide | Remembering:
     """A packed pair of a policy of Stable-Baselines3 and its VecNormalize, or None."""
     policy, statistics = cloudpickle.loads(packed)
     return by_model(policy.to("cpu"), statistics)
 
 
-def by_model(model: Any, statistics: Any = None) -> Decide:
+def by_model(model: Any, statistics: Any = None) -> Decide | Remembering:
     """A model of Stable-Baselines3, or its policy; `statistics` (VecNormalize) scale what it sees, unchanged by it."""
+    from stable_baselines3.common.policies import BasePolicy
+
+    # Its own `predict` hands the state through untouched; who wrote another one may have a memory.
+    if getattr(type(sb3_policy(model)), "predict", None) is not BasePolicy.predict:
+        return explicit_state(Recurrent(model, statistics))
 
     def predict(rows: Any) -> NDArray[Any]:
         return predicted(model, rows if statistics is None else statistics.normalize_obs(rows))
@@ -72,15 +90,34 @@ def by_model(model: Any, statistics: Any = None) -> Decide:
 
 
 def predicted(model: Any, observation: Any) -> Any:
-    """What `model.predict` chooses for one observation or for rows of them; a model with a memory is refused."""
+    """What `model.predict` chooses for one observation or for rows of them; a memory that is dropped is refused."""
     takes = inspect.signature(model.predict).parameters
     answer = model.predict(observation, **({"deterministic": True} if "deterministic" in takes else {}))
     action, memory = answer if isinstance(answer, tuple) else (answer, None)
     if memory is not None:
         raise RunError(
-            f"{name_of(type(model))} has a memory; PSyCo can verify policies that act on what they see now"
+            f"{name_of(type(model))} has a memory that its predict does not take back: let it have the arguments "
+            "state and episode_start, as Stable-Baselines3's have, or give an object with reset() and act(observation)"
         )
     return action
+
+
+class Recurrent(NamedTuple):
+    """`predict` of a recurrent model, with its state made explicit: (memory, which rows begin an episode)."""
+
+    model: Any
+    statistics: Any = None
+
+    def initial(self, count: int) -> tuple[Any, NDArray[np.bool_]]:
+        """No memory yet: the model makes one where an episode begins."""
+        return None, np.ones(count, bool)
+
+    def act(self, observations: Any, state: tuple[Any, NDArray[np.bool_]]) -> tuple[Any, Any]:
+        """Actions for observations `[count, ...]`, and the state after them."""
+        memory, begins = state
+        seen = observations if self.statistics is None else self.statistics.normalize_obs(observations)
+        actions, memory = self.model.predict(seen, state=memory, episode_start=begins, deterministic=True)
+        return actions, (memory, np.zeros_like(begins))
 
 
 def sb3_policy(model: Any) -> Any | None:
@@ -89,27 +126,39 @@ def sb3_policy(model: Any) -> Any | None:
     return policy if _is(policy, "stable_baselines3.common.policies", "BasePolicy") else None
 
 
-def sb3_algorithm(path: Path) -> str:
+def sb3_algorithm(data: bytes, path: Path) -> str:
     """Which algorithm saved this file, from what it kept; nothing of it is unpickled."""
     try:
-        with zipfile.ZipFile(path) as file:
-            data = json.loads(file.read("data"))
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        with zipfile.ZipFile(io.BytesIO(data)) as file:
+            kept = json.loads(file.read("data"))
+    except (KeyError, ValueError, zipfile.BadZipFile) as error:
         raise RunError(f"{path} is no model of Stable-Baselines3 ({error})") from None
-    module = str(data.get("policy_class", {}).get("__module__", ""))
+    module = str(kept.get("policy_class", {}).get("__module__", ""))
     for name in ("dqn", "sac"):
         if f".{name}." in module:
             return name
     if ".td3." in module:
-        return "td3" if data.get("policy_delay", 2) > 1 else "ddpg"
-    return "ppo" if "clip_range" in data else "a2c"
+        return "td3" if kept.get("policy_delay", 2) > 1 else "ddpg"
+    if ".recurrent." in module:
+        return "recurrentppo"
+    return "ppo" if "clip_range" in kept else "a2c"
+
+
+def _sb3_class(name: str) -> Any | None:
+    """The algorithm of that name, in any case, of Stable-Baselines3 or of its contrib package."""
+    for package in ("stable_baselines3", "sb3_contrib"):
+        with suppress(ImportError):
+            for each, thing in vars(import_module(package)).items():
+                if each.lower() == name.lower() and isinstance(thing, type):
+                    return thing
+    return None
 
 
 # ---- networks -------------------------------------------------------------------------------------------------
 
 
-def load_onnx(path: Path) -> Decide:
-    """An ONNX file with one input `[n, size]`, where n may be fixed."""
+def load_onnx(network: bytes, path: Path) -> Decide:
+    """An ONNX network with one input `[n, size]`, where n may be fixed; it has all its data inside."""
     try:
         import onnxruntime
     except ImportError:
@@ -117,7 +166,7 @@ def load_onnx(path: Path) -> Decide:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     try:
-        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(network, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has a class for each of its troubles
         raise RunError(f"{path} is not an ONNX file that can be run: {error}") from None
     first, *others = session.get_inputs()
@@ -128,20 +177,19 @@ def load_onnx(path: Path) -> Decide:
     return _by_network(lambda rows: session.run(None, {first.name: rows})[0], fixed)
 
 
-def load_torch(path: Path) -> Decide:
+def load_torch(data: bytes, path: Path) -> Decide:
     """A TorchScript module."""
     try:
         import torch
     except ImportError:
         raise RunError(f'{path} needs PyTorch installed: pip install "psyco[torch]"') from None
     try:
-        return by_module(torch.jit.load(str(path), map_location="cpu").eval())
+        return by_module(torch.jit.load(io.BytesIO(data), map_location="cpu").eval())
     except RuntimeError as error:
-        what = recognized(path) or (
-            "not a TorchScript module; save one with torch.jit.script(...).save(...) "
+        raise RunError(
+            f"{path} is not a TorchScript module; save one with torch.jit.script(...).save(...) "
             f"({str(error).splitlines()[0]})"
-        )
-        raise RunError(f"{path} is {what}") from None
+        ) from None
 
 
 def unpack_torch(packed: bytes) -> Decide:
@@ -202,12 +250,16 @@ def pack(thing: Any) -> bytes:
         return cloudpickle.dumps(thing)
     except Exception as error:  # whatever a stranger's object raises
         raise RunError(
-            f"cannot copy the policy ({type(error).__name__}: {error}); save it to a file and give its name instead"
+            f"cannot copy the policy ({type(error).__name__}: {error}); give its name, saved to a file, "
+            "or, if it has reset and act, its class"
         ) from error
 
 
+PLAIN = (int, float, str, bytes, tuple, list, dict, type(None))
+
+
 def tensors_digest(module: Any, statistics: Any = None) -> str:
-    """SHA-256 of what acts: the names, types, shapes and bytes of all tensors, and of the statistics (VecNormalize)."""
+    """SHA-256 of what acts: all tensors, how the layers are put together, and the statistics (VecNormalize)."""
     import torch
 
     parts = {
@@ -215,14 +267,41 @@ def tensors_digest(module: Any, statistics: Any = None) -> str:
         for name, tensor in module.state_dict().items()
         if isinstance(tensor, torch.Tensor)
     }
+    for name, layer in module.named_modules():  # the same tensors with another activation are another policy
+        kind = type(layer)
+        parts[f"layer {name} {name_of(kind)} {layer.extra_repr()}"] = b"".join(map(_code, kind.__mro__[:-1]))
+        parts[f"attributes of {name}"] = repr(sorted(_attributes(layer))).encode()
     if statistics is not None:
         each = statistics.obs_rms if isinstance(statistics.obs_rms, dict) else {"": statistics.obs_rms}
         parts |= {f"VecNormalize {key}": _bytes(rms.mean) + _bytes(rms.var) for key, rms in each.items()}
         parts["VecNormalize"] = _bytes([statistics.epsilon, statistics.clip_obs])
     digest = hashlib.sha256()
-    for name, data in sorted(parts.items() or {name_of(type(module)): b""}.items()):
+    for name, data in sorted(parts.items()):
         digest.update(f"{name} {len(data)}\n".encode() + data)
     return digest.hexdigest()
+
+
+def _attributes(layer: Any) -> Iterator[tuple[str, str]]:
+    """What a layer was told besides its tensors: numbers and texts, spaces, and functions that were put in its way."""
+    for name, value in vars(layer).items():
+        if "hooks" in name and value:
+            yield from ((name, f"{name_of(hook)} {_code(hook)!r}") for hook in value.values())
+        elif callable(value) and not name.startswith("_"):
+            yield (
+                name,
+                f"{name_of(value) if hasattr(value, '__qualname__') else type(value)} {_code(value)!r}",
+            )
+        elif isinstance(value, PLAIN) or name in ("observation_space", "action_space"):
+            yield name, repr(value)
+
+
+def _code(kind: Any) -> bytes:
+    """The source code of a class or function of the user's own, where it is to be found."""
+    if str(kind.__module__).partition(".")[0] in ("torch", "stable_baselines3"):  # known by their versions
+        return b""
+    with suppress(OSError, TypeError):
+        return inspect.getsource(kind).encode()
+    return b""
 
 
 def _bytes(values: Any) -> bytes:
@@ -241,11 +320,5 @@ def _by_rows(run: Callable[[Any], NDArray[Any]], observations: Any, rows: int = 
         block = list(observations[start : start + rows])
         count = len(block)
         block += block[:1] * (rows - count)
-        blocks.append(run(_stack(block))[:count])
+        blocks.append(run(stack(block))[:count])
     return np.concatenate(blocks)
-
-
-def _stack(block: list[Any]) -> Any:
-    if isinstance(block[0], dict):
-        return {key: np.stack([each[key] for each in block]) for key in block[0]}
-    return np.stack(block)

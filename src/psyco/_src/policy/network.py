@@ -102,8 +102,9 @@ class Network:
         # tanh keeps the order of scores, but in float32 large ones all become 1: choose before it.
         return actions.decode(scores if actions.ranked else jnp.tanh(scores))
 
-    def crew(self, domain: GymDomain, theta: NDArray[np.float32]) -> Networks:
-        """Networks with parameters `[B, D]`, ready to act in the environments of a domain."""
+    def crew(self, domain: Domain, theta: NDArray[np.float32], seeds: Sequence[int] = ()) -> Networks:
+        """Networks with parameters `[B, D]`, ready to act in the environments of a domain; they need no seeds."""
+        assert isinstance(domain, GymDomain)  # in compiled domains networks are compiled, too
         return Networks(self, domain, theta)
 
     def parts(self, theta: Any) -> list[Any]:

@@ -1,0 +1,75 @@
+"""Does a policy of others choose by what it sees, and by what its own episode has shown it? It is asked twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psyco._src.domain.actions import Actions, Continuous
+from psyco._src.domain.base import Domain
+from psyco._src.errors import RunError
+from psyco._src.policy.actor import Crew
+from psyco._src.policy.foreign import ForeignPolicy
+
+ROUNDING = 1e-4  # of the range of actions: a network may round otherwise in another row
+
+
+@dataclass(frozen=True, eq=False)
+class Doubting:
+    """An Actor: a policy of others that is asked everything twice, the second time in the reverse order.
+
+    Who then answers otherwise shares a memory among episodes, or draws random numbers that are no function of a seed.
+    """
+
+    policy: ForeignPolicy
+
+    def crew(self, domain: Domain, theta: NDArray[np.float32], seeds: Sequence[int]) -> Crew:
+        """Two crews for the same episodes."""
+        first, second = (self.policy.crew(domain, theta, order) for order in (seeds, seeds[::-1]))
+        return _Twice(self.policy, domain.actions, len(seeds), first, second)
+
+
+@dataclass(frozen=True)
+class _Twice:
+    policy: ForeignPolicy
+    actions: Actions
+    count: int
+    first: Crew
+    second: Crew  # in the reverse order
+
+    def take(self, rows: NDArray[np.intp]) -> _Twice:
+        second = self.second.take(self.count - 1 - rows[::-1])
+        return _Twice(self.policy, self.actions, len(rows), self.first.take(rows), second)
+
+    def __call__(
+        self, flat: NDArray[np.float32], raw: Sequence[Any], disturbance: NDArray[np.float32] | None = None
+    ) -> Sequence[Any]:
+        chosen, again = self.first(flat, raw, disturbance), self.second(flat[::-1], raw[::-1])[::-1]
+        for one, other in zip(chosen, again, strict=True):
+            if (np.abs(np.subtract(one, other, dtype=float)) > self._rounding).any():
+                raise RunError(_complaint(self.policy, one, other))
+        return chosen
+
+    @property
+    def _rounding(self) -> Any:
+        if not isinstance(self.actions, Continuous):
+            return 0.0
+        return ROUNDING * np.subtract(self.actions.high, self.actions.low)
+
+
+def _complaint(policy: ForeignPolicy, one: Any, other: Any) -> str:
+    said = f"the policy {policy.source} chose {one} and then, asked again about the same, {other}: "
+    if policy.remembers:
+        return said + (
+            "its episodes share a memory, or it draws random numbers that are no function of the seed. Let each object "
+            "keep its memory in itself, nothing in its class or module, and draw from the seed that reset(seed) gets"
+        )
+    return said + (
+        "it has a memory, or draws random numbers. Many episodes go through a function side by side, so a certificate "
+        "would be about another system; give an object with reset() and act(observation), of which each episode gets "
+        "its own, and which draws its random numbers, if any, from the seed that reset(seed) gets"
+    )

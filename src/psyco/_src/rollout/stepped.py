@@ -1,0 +1,137 @@
+"""Episodes of compiled domains with a policy of others: one compiled step at a time, and the policy asked in between.
+
+States, steps and random numbers are those of `device.py`, so the same actions lead through the same episodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from psyco._src.domain.base import CompiledDomain, State
+from psyco._src.errors import EpisodeError, PsycoError, RunError
+from psyco._src.policy.actor import Actor, Crew
+from psyco._src.policy.memory import ROWS
+from psyco._src.rollout.device import Moment, advance, first_moment, moment_signals, start
+from psyco._src.rollout.episodes import COMPILER, Episodes, episode_seeds
+from psyco._src.spec.monitor import Monitor
+
+
+@dataclass(frozen=True, eq=False)
+class SteppedSampler:
+    """The Sampler of policies of others in compiled domains."""
+
+    domain: CompiledDomain
+    network: Actor
+    monitor: Monitor
+
+    @property
+    def compiled(self) -> bool:
+        """It cannot be called inside `jax.jit`."""
+        return False
+
+    def __call__(self, theta: Any, keys: Array) -> Episodes:
+        """Run parameters `[B, D]` with keys `[B]`, one episode each."""
+        path = play(self.domain, self.network, self.monitor.signals, theta, keys)
+        end = np.arange(self.domain.horizon + 1) >= path.length[:, None]
+        satisfied, cost = self.monitor(path.signals, end=end)
+        columns: list[Any] = [path.ret, cost.astype(np.float32), satisfied, path.length]
+        return Episodes(*columns)
+
+    def explore(self, theta: Any, std: Any, keys: Array) -> Episodes:
+        """Nobody can learn with a policy that has no scores to disturb."""
+        raise RunError("a policy that was made elsewhere can be verified, but it cannot explore")
+
+
+class Path(NamedTuple):
+    """B episodes."""
+
+    signals: dict[str, NDArray[Any]]  # [B, n+1] or [B, n+1, size]
+    length: NDArray[np.int32]  # [B]
+    ret: NDArray[np.float32]  # [B]
+
+
+def play(
+    domain: CompiledDomain, actor: Actor, wanted: frozenset[str] | None, theta: Any, keys: Array
+) -> Path:
+    """The wanted signals (None: all) along episodes of parameters `[B, D]` with keys `[B]`, and how they ended.
+
+    Nobody is asked beyond the end of an episode; its last moment repeats until the horizon.
+    """
+    seeds, rows = episode_seeds(keys), np.arange(len(keys))
+    act = actor.crew(domain, np.asarray(theta, np.float32), seeds)
+    # Copies fill the batch up, so that all batches share compiled code.
+    fill = np.arange(-(-len(keys) // ROWS) * ROWS) % len(keys)
+    state, seen, draws = _start(domain, keys[fill])
+    actions = _ask(domain, act, 0, _finite(domain, seeds, 0, "obs", seen))[fill]
+    now, signals = _begin(domain, state, actions)
+    path = [signals]
+    for t in range(1, domain.horizon + 1):
+        now, signals = _step(domain, now, draws, t - 1, actions)
+        path.append(signals)
+        seen = _finite(domain, seeds, t, "obs", signals["obs"])
+        going = np.asarray(now.alive)[rows]
+        rows, act = rows[going], act if going.all() else act.take(np.flatnonzero(going))
+        if t == domain.horizon or not len(rows):
+            break
+        actions = actions.copy()  # the step that was just begun may still read the old ones
+        actions[rows] = _ask(domain, act, t, seen[rows])
+    path += path[-1:] * (domain.horizon + 1 - len(path))
+    # All signals are looked at: what is asked for may be a Boolean that was made of a NaN.
+    every = {
+        name: np.stack([_finite(domain, seeds, t, name, each[name]) for t, each in enumerate(path)], axis=1)
+        for name in sorted(path[0], key=lambda name: name == "return")  # a reward explains a return
+    }
+    together = {name: values for name, values in every.items() if wanted is None or name in wanted}
+    return Path(together, np.asarray(now.length)[: len(seeds)], np.asarray(now.ret)[: len(seeds)])
+
+
+def _finite(domain: CompiledDomain, seeds: list[int], t: int, name: str, values: Array) -> NDArray[Any]:
+    """The values `[B, ...]` of a step, without the copies; all must be finite, since garbage is never safe."""
+    array = np.asarray(values)[: len(seeds)]
+    for row, *_ in np.argwhere(~np.isfinite(array))[:1].tolist():
+        problem = f"{name} is {array[row]}, which is no finite number"
+        raise EpisodeError(domain.name, seeds[row], t, problem)
+    return array
+
+
+def _ask(domain: CompiledDomain, act: Crew, t: int, seen: NDArray[np.float32]) -> NDArray[Any]:
+    try:
+        return np.asarray(act(seen, list(seen)))
+    except PsycoError:
+        raise
+    except Exception as error:  # whatever a stranger's policy does
+        problem = f"the policy failed: {type(error).__name__}: {error}"
+        raise RunError(f"{domain.name}, at step {t}: {problem}") from error
+
+
+# ---- compiled, for all episodes at once -----------------------------------------------------------------------
+
+
+@jax.jit(static_argnums=0, compiler_options=COMPILER)
+def _start(domain: CompiledDomain, keys: Array) -> tuple[State, Array, Any]:
+    """States, observations, and what chance has in store."""
+    state, draws = jax.vmap(lambda key: start(domain, key))(keys)
+    return state, jax.vmap(domain.observe)(state), draws
+
+
+@jax.jit(static_argnums=0, compiler_options=COMPILER)
+def _begin(domain: CompiledDomain, state: State, actions: Array) -> tuple[Moment, dict[str, Array]]:
+    """The first moments and their signals."""
+    now = jax.vmap(first_moment)(state, actions)
+    return now, jax.vmap(lambda each: moment_signals(domain, each))(now)
+
+
+@jax.jit(static_argnums=0, compiler_options=COMPILER)
+def _step(
+    domain: CompiledDomain, now: Moment, draws: Any, step: int, actions: Array
+) -> tuple[Moment, dict[str, Array]]:
+    """The next moments and their signals."""
+    drawn = jax.tree.map(lambda each: each[:, step], draws)
+    now = jax.vmap(lambda *episode: advance(domain, *episode))(now, drawn, actions)
+    return now, jax.vmap(lambda each: moment_signals(domain, each))(now)
