@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,6 +17,8 @@ import numpy as np
 from gymnasium import spaces
 
 from psyco._src.domain.actions import Discrete
+
+PROCESS = int.from_bytes(os.urandom(4), "big")
 
 
 class Walk(gymnasium.Env[Any, Any]):
@@ -58,22 +63,109 @@ class Walk(gymnasium.Env[Any, Any]):
                 raise ZeroDivisionError("the simulator fell over")
             case "nan":
                 outcome[0] = np.array([np.nan, 0.0], np.float32)
+            case "inf":
+                outcome[0] = np.array([np.inf, 0.0], np.float32)
             case "shape":
                 outcome[0] = np.zeros(1, np.float32)
+            case "square":
+                outcome[0] = np.zeros((2, 2), np.float32)
+            case "object":
+                outcome[0] = object()
+            case "objects":
+                outcome[0] = np.array([object(), object()])
+            case "text":
+                outcome[0] = np.array(["1.0", "2.0"])
+            case "other space":
+                self.observation_space = spaces.Box(-1.0, 1.0, (3,))
+                outcome[0] = np.zeros(3, np.float32)
             case "reward":
                 outcome[1] = float("nan")
+            case "no reward":
+                outcome[1] = None
+            case "rewards":
+                outcome[1] = np.ones(2)
+            case "flag":
+                outcome[2] = "no"
             case "tuple":
                 del outcome[4]
             case "info":
                 outcome[4]["cost"] = float("nan")
+            case "no info":
+                outcome[4] = None
+            case "info object":
+                outcome[4]["cost"] = object()
+            case "exit":
+                sys.exit(0)
+            case "memory":
+                raise MemoryError("no memory for the next state")
             case "hang":
                 time.sleep(3600)
             case "crash":
                 os._exit(7)
+            case "segfault":
+                os.kill(os.getpid(), signal.SIGSEGV)
+            case "kill":  # as the kernel does when memory runs out
+                os.kill(os.getpid(), signal.SIGKILL)
             case "crash once":
                 if not Path(self.marker).exists():
                     Path(self.marker).touch()
                     os._exit(7)
+
+
+class Moody(Walk):
+    """What goes wrong stands in a file, so that it can be mended without changing what is run."""
+
+    def __init__(self, mood: str, at: int = 3, rare: int = 97) -> None:
+        super().__init__(at=at, rare=rare)
+        self.mood = Path(mood)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.fault = self.mood.read_text()
+        begun = super().reset(seed=seed)
+        if self.faulty and self.fault == "hang in reset":
+            time.sleep(3600)
+        return begun
+
+
+class Rude(Walk):
+    """It gives what it should, and misuses its process; `book` says what it has started."""
+
+    def __init__(self, book: str) -> None:
+        super().__init__()
+        os.chdir(Path(book).parent)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self.book = Path(book).name  # it relies on its folder
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        print("{ hello from the simulator")
+        if seed and not Path(self.book).exists():  # 0 is the trial when a domain is made
+            with open(self.book, "x") as file:
+                print(
+                    subprocess.Popen(
+                        ["sleep", "600"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+                    ).pid,
+                    file=file,
+                )
+        return super().reset(seed=seed)
+
+    def close(self) -> None:
+        raise OSError("the window is gone")
+
+
+class Stuck(Walk):
+    """It does not end to close."""
+
+    def close(self) -> None:
+        time.sleep(3600)
+
+
+class Sparing(Walk):
+    """It reports a cost in some states of some episodes, and nothing in the others."""
+
+    def step(self, action: Any) -> Any:
+        *rest, info = super().step(action)
+        return *rest, info if info["cost"] else {}
 
 
 class Leaky(Walk):
@@ -86,6 +178,24 @@ class Leaky(Walk):
         self.memory += 0.125
         self.x += self.memory
         return self._observe(), {}
+
+
+class Deaf(Walk):
+    """It does not listen to its seed: chance is fixed when the process begins."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return super().reset(seed=PROCESS)
+
+    def step(self, action: Any) -> Any:
+        observation, _, *rest = super().step(action)
+        return observation, -abs(self.x), *rest
+
+
+class Careless(Walk):
+    """Its chance comes from nowhere."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return super().reset(seed=int.from_bytes(os.urandom(4), "big"))
 
 
 class Drawn(Walk):
@@ -180,3 +290,67 @@ class Slide:
 
     def signals(self, state: Any) -> dict[str, Any]:
         return {"x": state}
+
+
+class Alternating:
+    """A controller that needs its memory: it takes 0 and 1 in turns, from 1 on."""
+
+    def reset(self) -> None:
+        self.last = 0
+
+    def act(self, observation: Any) -> int:
+        self.last = 1 - self.last
+        return self.last
+
+
+class Steps(gymnasium.Env[Any, Any]):
+    """It shows nothing; `info` says whether the action has changed, and whether the episode is one of the lucky 5%."""
+
+    observation_space: Any = spaces.Box(-1.0, 1.0, (1,))
+    action_space: Any = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.last, self.lucky = None, bool(self.np_random.random() < 0.05)
+        return np.zeros(1, np.float32), {"changed": False, "lucky": self.lucky}
+
+    def step(self, action: Any) -> Any:
+        changed, self.last = self.last not in (None, action), action
+        return np.zeros(1, np.float32), 1.0, False, False, {"changed": changed, "lucky": self.lucky}
+
+
+@dataclasses.dataclass(frozen=True)
+class CompiledSteps:
+    """The same as a compiled domain; what `fault` says goes wrong at the third step of a lucky episode."""
+
+    horizon: int = 6
+    fault: str = ""
+    name: ClassVar[str] = "compiled-steps"
+
+    @property
+    def actions(self) -> Discrete:
+        return Discrete(2)
+
+    @property
+    def observation_size(self) -> int:
+        return 1
+
+    def reset(self, key: Any) -> Any:
+        lucky = jax.random.uniform(key) < 0.05
+        return {"last": -1, "changed": False, "lucky": lucky, "time": 0}
+
+    def step(self, key: Any, state: Any, action: Any) -> Any:
+        changed = (state["last"] >= 0) & (state["last"] != action)
+        wrong = self._wrong(state, "reward")
+        return {**state, "last": action, "changed": changed, "time": state["time"] + 1}, 1.0 + wrong, False
+
+    def observe(self, state: Any) -> Any:
+        return jax.numpy.zeros(1) + self._wrong(state, "observation")
+
+    def signals(self, state: Any) -> dict[str, Any]:
+        signals = {name: state[name] for name in ("changed", "lucky")}
+        return {**signals, "height": 1.0 + self._wrong(state, "signal")}
+
+    def _wrong(self, state: Any, fault: str) -> Any:
+        happens = state["lucky"] & (state["time"] == 2) & (self.fault == fault)
+        return jax.numpy.where(happens, jax.numpy.nan, 0.0)

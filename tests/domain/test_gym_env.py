@@ -150,11 +150,16 @@ def test_an_unknown_signal_lists_what_there_is() -> None:
         psyco.synthesize(psyco.make("CartPole-v1"), "P>=0.9 [ G (position <= 1) ]", episodes=20)
 
 
-def test_a_key_of_info_that_was_never_seen_is_a_warning() -> None:
-    with pytest.warns(UserWarning, match=r"info\.typo"):
+def test_a_key_of_info_that_never_appears_is_a_warning_at_first_and_gets_no_certificate() -> None:
+    with (
+        pytest.warns(UserWarning, match=r"info\.kost did not appear"),
+        pytest.raises(
+            psyco.RequirementError, match=r"info\.kost in none of the .* \(did you mean 'info\.cost'"
+        ),
+    ):
         psyco.synthesize(
             psyco.make(Walk, horizon=5),
-            "P>=0.9 [ G (info.typo <= 1) ]",
+            "P>=0.5 [ G (info.kost <= 1) ]",
             episodes=20,
             verify_every=0,
             max_episodes=10,

@@ -7,6 +7,8 @@ import pytest
 
 import psyco
 from psyco._src.domain.particle_dance import DanceState, ParticleDance
+from psyco._src.policy.network import network_for
+from psyco._src.rollout.sampler import make_sampler
 
 
 def transcription(state, action, push):
@@ -47,6 +49,24 @@ def test_values_stay_in_their_boxes_when_pushed_against_the_wall():
     assert state.agent.tolist() == [2.0, -2.0]
     assert state.agent_velocity.tolist() == pytest.approx([0.1, -0.1])
     assert np.abs(np.asarray(state.particle)).max() <= 2.0
+
+
+def test_a_count_is_the_papers_counter_but_for_a_collision_at_the_start():
+    domain = ParticleDance()
+    network = network_for(domain)
+    bounded = "P>=0.5 [ G (distance >= 0.1 | {} <= 1) ]; "
+    require = (
+        bounded.format("collisions") + bounded.format("count(distance < 0.1)") + "P>=0.5 [ distance >= 0.1 ]"
+    )
+    sampler = make_sampler(domain, network, psyco.parse(require))
+    # Nobody accelerates, so those that start in a collision often stay in one.
+    theta, keys = jnp.zeros((2000, network.size)), jax.random.split(jax.random.key(0), 2000)
+    cost = np.asarray(jax.jit(sampler)(theta, keys).cost)
+    apart = cost[:, 2] == 0
+    np.testing.assert_array_equal(cost[apart, 0], cost[apart, 1])
+    assert cost[apart, 0].any()
+    # The first collision that counts too many comes one earlier.
+    assert (cost[~apart, 1] - cost[~apart, 0] == (cost[~apart, 1] > 0)).all() and cost[~apart, 1].any()
 
 
 def test_initial_states_are_uniform_at_rest_without_collisions():

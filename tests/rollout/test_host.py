@@ -8,17 +8,18 @@ import pytest
 
 import psyco
 from psyco._src.domain.gym_env import GymDomain
+from psyco._src.errors import EpisodeError
 from psyco._src.policy.file import load_policy, policy_for
 from psyco._src.policy.network import Network, network_for
-from psyco._src.rollout.episodes import Episodes, Stream, episode_keys, stream_key
-from psyco._src.rollout.host import Chunk, HostSampler, Job, Runner, episode_seeds, in_process
+from psyco._src.rollout.episodes import Episodes, Stream, episode_keys, episode_seeds, stream_key
+from psyco._src.rollout.host import Chunk, HostSampler, Job, Runner, in_process
 from psyco._src.rollout.sampler import make_sampler
 from psyco._src.rollout.scaling import scaled
 from psyco._src.spec.monitor import compile_monitor
 from psyco._src.spec.parse import parse, parse_formula
 from psyco._src.spec.path import check_path
 from psyco._src.synthesis.loop import deployed
-from tests.environments import Mixed, Walk
+from tests.environments import Mixed, Sparing, Walk
 from tests.making import learned, prepared
 
 FORMULA = "G (abs(obs[0]) <= 2 | info.cost = 0)"
@@ -82,6 +83,23 @@ def test_a_network_gives_the_same_bits_in_any_company(shape: tuple[int, int, int
         np.testing.assert_array_equal(alone, together[rows])
 
 
+def test_aggregates_stay_when_an_episode_has_ended() -> None:
+    """Judged as the recording, which ends with the episode; half of the walks end before the horizon."""
+    formula = (
+        'F ("end" & count(info.cost > 0) <= 2 & sum(abs(obs[0])) >= 9 & mean(obs[0]) < most(obs[0]) / 2)'
+    )
+    domain = psyco.make(Walk, horizon=30)
+    sampler = sampler_for(domain, formula)
+    theta, seeds = random_theta(sampler, 20), list(range(1, 21))
+    episodes = sampler.run(theta, seeds)
+    played = Runner().play(sampler.job, Chunk(theta, seeds), frozenset({"obs", "info.cost"}))
+    for i, n in enumerate(played.length):
+        path = {name: values[i, : n + 1] for name, values in played.signals.items()}
+        assert episodes.satisfied[i, 0] == check_path(formula, path).satisfied
+    assert 0 < episodes.satisfied.mean() < 1
+    assert (played.length < 30).any()
+
+
 def test_the_company_of_an_episode_does_not_matter() -> None:
     domain = psyco.make(Walk, horizon=30)
     whole = sampler_for(domain, FORMULA)
@@ -123,15 +141,46 @@ def test_nested_and_vector_information_can_be_named() -> None:
     assert deep.run(random_theta(deep, 3), [1, 3, 5]).satisfied.all()
 
 
+def test_it_is_told_in_which_part_of_the_states_a_key_is_missing() -> None:
+    sampler = sampler_for(psyco.make(Sparing, horizon=6), "G (info.deep.x < 9 & info.cost <= 1 & obs[0] < 9)")
+    chunk = Chunk(random_theta(sampler, 12), list(range(1, 13)))
+    absent = np.asarray(Runner()(sampler.job, chunk).absent)
+    played = Runner().play(sampler.job, chunk, frozenset({"obs"}))
+    for parts, obs, length in zip(absent, played.signals["obs"], played.length, strict=True):
+        lacking = [t == 0 or x <= 1 for t, x in enumerate(obs[: length + 1, 0])]
+        assert parts == pytest.approx([sum(lacking) / len(lacking)] * 2)
+    assert 0 < (absent == 1).mean() < 1 and ((absent > 0) & (absent < 1)).any()
+
+
+def test_a_signal_of_one_s_own_that_is_none_is_an_error() -> None:
+    domain = psyco.make(Walk, horizon=6, signals={"late": lambda obs, info: None if obs[1] == 4 else obs[1]})
+    sampler = sampler_for(domain, "G (late < 9)")
+    with pytest.raises(EpisodeError, match="at step 4: the signal late is None"):
+        sampler.run(random_theta(sampler, 3), [1, 2, 3])
+
+
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
         ("raise", "ZeroDivisionError: the simulator fell over"),
         ("nan", "not finite"),
+        ("inf", "not finite"),
         ("shape", r"shape \(1,\); its space says \(2,\)"),
+        ("square", r"shape \(2, 2\); its space says \(2,\)"),
+        ("other space", r"shape \(3,\); its space says \(2,\)"),
+        ("object", r"shape \(\); its space says \(2,\)"),
+        ("objects", "an observation of object; its space says float32"),
+        ("text", "an observation of <U3; its space says float32"),
         ("reward", "reward that is not a finite number"),
+        ("no reward", "reward is None; Gymnasium wants a number"),
+        ("rewards", r"reward is array\(\[1., 1.\]\); Gymnasium wants a number"),
+        ("flag", "terminated is 'no'; Gymnasium wants a Boolean"),
+        ("no info", "the signals info.cost: TypeError: .*NoneType"),
+        ("info object", "the signal info.cost is <object object"),
+        ("exit", r"it tried to end the process \(SystemExit: 0\)"),
+        ("memory", "MemoryError: no memory for the next state"),
         ("tuple", "Gymnasium wants a tuple of 5"),
-        ("info", r"info\.cost is not a number"),
+        ("info", r"info\.cost is nan, which is no finite number"),
     ],
 )
 def test_a_faulty_environment_is_named_with_episode_and_step(fault: str, message: str) -> None:

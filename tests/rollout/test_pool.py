@@ -108,9 +108,10 @@ def test_an_environment_that_crashes_once_costs_time_only(tmp_path) -> None:
 def test_an_environment_that_always_crashes_is_an_error() -> None:
     faulty, sound, theta = sampler("crash", in_processes(2, None))
     with pytest.raises(
-        psyco.RunError, match=r"ended its worker process 3 times \(exit status 7\).*seeds 7, 8, 9"
-    ):
+        psyco.EpisodeError, match=r"ended its worker process 3 times \(exit status 7\)"
+    ) as caught:
         faulty.run(theta, [1, 3, 5, 7, 8, 9])
+    assert (caught.value.seed, caught.value.step) == (8, 2)
     # The pool works again afterwards.
     again = HostSampler(sound.job, in_processes(2, None), 2).run(theta, [1, 3, 5, 7, 8, 9])
     np.testing.assert_array_equal(again.ret, sound.run(theta, [1, 3, 5, 7, 8, 9]).ret)

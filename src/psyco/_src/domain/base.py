@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -114,6 +115,11 @@ def signal_table(domain: Domain) -> dict[str, SignalInfo]:
     """The signals that a formula about this domain may name, found without running it."""
     if not isinstance(domain, CompiledDomain):
         return dict(domain.table)  # type: ignore[attr-defined]  # a host domain knows them from when it was made
+    return dict(_compiled_table(domain))  # type: ignore[arg-type]  # jit asks of them to be hashable, too
+
+
+@cache
+def _compiled_table(domain: CompiledDomain) -> dict[str, SignalInfo]:
     state = jax.eval_shape(domain.reset, jax.eval_shape(lambda: jax.random.key(0)))
     shapes = jax.eval_shape(lambda s: dict(domain.signals(s)), state)
     table = {}

@@ -36,6 +36,11 @@ class BraxDomain:
         return dict(self.changed) | {"horizon": self.horizon}
 
     @property
+    def sources(self) -> tuple[type]:
+        """The class whose code says what happens in an episode."""
+        return (type(self._env()),)
+
+    @property
     def actions(self) -> Continuous:
         """All of brax acts in [-1, 1]."""
         size = self._env().action_size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -126,6 +127,7 @@ def needed_code(description: Description) -> list[str]:
     return [code for code in map(str, named) if ":" in code]
 
 
+@cache  # all packages that are installed are looked through
 def _plugins() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group="psyco.domains")}
 

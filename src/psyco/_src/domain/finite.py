@@ -15,7 +15,10 @@ from psyco._src.errors import DomainError
 
 @runtime_checkable
 class FiniteDomain(CompiledDomain, Protocol):
-    """A domain that also tells where its randomness comes from. States are pytrees of whole numbers."""
+    """A domain that also tells where its randomness comes from. States are pytrees of whole numbers.
+
+    Before anything is answered, what it tells is compared with what `reset` and `step` do.
+    """
 
     @property
     def counters(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import dataclasses
 import importlib
 import json
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 from psyco._src.domain.actions import Actions, Continuous, Discrete, MultiBinary, MultiDiscrete
 from psyco._src.domain.base import BUILT_IN_SIGNALS
 from psyco._src.domain.checks import check_whole
+from psyco._src.domain.guest import as_guest, close
 from psyco._src.errors import DomainError, suggest
 from psyco._src.spec.formula import SignalInfo
 
@@ -31,6 +33,7 @@ SignalFunction: TypeAlias = Callable[[Any, dict[str, Any]], Any]
 
 PROBE_STEPS = 20  # random steps that tell which keys `info` has and what the user's own signals look like
 INFO = "info."
+NUMBERS = "biuf"  # kinds of NumPy's types that are real numbers or Booleans
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +51,7 @@ class GymDomain:
     action_space: spaces.Space[Any]
     observation_space: spaces.Space[Any]
     table: Mapping[str, SignalInfo]  # signals known before running
+    kind: type  # of the environment below its wrappers
 
     @property
     def observation_size(self) -> int:
@@ -66,6 +70,11 @@ class GymDomain:
             extra["action_bound"] = self.action_bound
         return {name: _plain(value) for name, value in self.arguments.items()} | extra
 
+    @property
+    def sources(self) -> tuple[Any, ...]:
+        """The classes and functions whose code says what happens in an episode."""
+        return (self.kind, *self.wrappers, *self.functions.values())
+
     def make_env(self, *, limit: bool = True) -> Env:
         """A new environment, wrapped, and cut off at the horizon unless the caller does that (`limit=False`)."""
         env = _make_env(self.source, self.arguments, self.horizon, self.wrappers, self.name)
@@ -79,13 +88,22 @@ class GymDomain:
                 array = np.asarray(observation)
                 if array.shape != shape:
                     raise ValueError(f"an observation of shape {array.shape}; its space says {shape}")
+                if array.dtype.kind not in NUMBERS:
+                    raise ValueError(
+                        f"an observation of {array.dtype}; its space says {self.observation_space.dtype}"
+                    )
                 return array.astype(np.float32).ravel()
             case spaces.Discrete(n=n, start=start):
-                if not 0 <= (index := int(observation) - int(start)) < int(n):
+                if not 0 <= (index := operator.index(observation) - int(start)) < int(n):
                     raise ValueError(f"an observation outside of {self.observation_space}")
                 return self._one_hot[index]
             case space:
-                return np.asarray(spaces.flatten(space, observation), np.float32)
+                flat = np.asarray(spaces.flatten(space, observation), np.float32)
+                if flat.shape != (self.observation_size,):
+                    raise ValueError(
+                        f"an observation of {flat.size} numbers; its space has {self.observation_size}"
+                    )
+                return flat
 
     @cached_property
     def _one_hot(self) -> NDArray[np.float32]:
@@ -94,7 +112,13 @@ class GymDomain:
     @cached_property
     def packed(self) -> bytes:
         """The domain as other processes get it; functions that were written in a script or a notebook go by value."""
-        packed: bytes = cloudpickle.dumps(self)
+        try:
+            packed: bytes = cloudpickle.dumps(self)
+        except Exception as error:  # pickling runs whatever a stranger's objects have for it
+            raise DomainError(
+                f"{self.name} cannot go to other processes: {type(error).__name__}: {error}; name a class or function "
+                "that makes it there, with arguments that are plain data, or do without workers, Ray and step timeout"
+            ) from error
         return packed
 
     def __getstate__(self) -> dict[str, Any]:
@@ -194,10 +218,11 @@ def gym_domain(
             space,
             env.observation_space,
             {},
+            type(env.unwrapped),
         )
         return dataclasses.replace(made, table=_probe(made, env))
     finally:
-        env.close()
+        close(env)
 
 
 _RESERVED = ("obs", "action", "terminated", "truncated", "end", *BUILT_IN_SIGNALS)
@@ -241,10 +266,7 @@ def resolve(text: str) -> Any:
     module, _, name = text.partition(":")
     if not module or not name:
         raise DomainError(f"{text!r} names nothing; write module:name")
-    try:
-        thing = importlib.import_module(module)
-    except ImportError as error:
-        raise DomainError(f"cannot import {module!r} of {text!r}: {error}") from None
+    thing = _import(module, text)
     for part in name.split("."):
         if not hasattr(thing, part):
             raise DomainError(f"{module!r} has no {name!r}{suggest(part, dir(thing))}")
@@ -262,11 +284,19 @@ def _resolve(thing: Any) -> Any:
 def import_source(name: str) -> Any:
     """`module:Id` as Gymnasium reads it if the module registers that id; else a class or function of the module."""
     module, _, rest = name.partition(":")
-    try:
-        importlib.import_module(module)
-    except ImportError as error:
-        raise DomainError(f"cannot import {module!r} of {name!r}: {error}") from None
+    _import(module, name)
     return name if is_gym_name(rest) else _resolve(name)
+
+
+def _import(module: str, text: str) -> Any:
+    try:
+        with as_guest():
+            found = importlib.import_module(module)
+    except ImportError as error:
+        raise DomainError(f"cannot import {module!r} of {text!r}: {error}") from None
+    except Exception as error:  # what no module can be called, or whatever a module does when it is imported
+        raise DomainError(f"cannot import {module!r} of {text!r}: {type(error).__name__}: {error}") from error
+    return found
 
 
 def _make_env(
@@ -277,15 +307,16 @@ def _make_env(
     name: str,
 ) -> Env:
     try:
-        if isinstance(source, str):
-            # The passive checker of `gymnasium.make` looks at every step; rollouts check what they use themselves.
-            env: Env = gymnasium.make(
-                source, max_episode_steps=horizon, disable_env_checker=True, **arguments
-            )
-        else:
-            env = source(**arguments)
-        for wrap in wrappers:
-            env = wrap(env)
+        with as_guest():
+            if isinstance(source, str):
+                # The passive checker of `gymnasium.make` looks at every step; rollouts check what they use themselves.
+                env: Env = gymnasium.make(
+                    source, max_episode_steps=horizon, disable_env_checker=True, **arguments
+                )
+            else:
+                env = source(**arguments)
+            for wrap in wrappers:
+                env = wrap(env)
     except DomainError:
         raise
     except Exception as error:  # whatever a stranger's constructor does, the user wants to know which and why
@@ -334,18 +365,19 @@ def _probe(domain: GymDomain, env: Env) -> dict[str, SignalInfo]:
     }
     names = list(domain.functions)
     try:
-        observation, info = env.reset(seed=0)
-        keys = set(info)
-        for name, value in zip(names, signal_values(domain, names, observation, info), strict=True):
-            table[name] = _signal_info(domain.name, name, value)
-        for _ in range(PROBE_STEPS):
-            y = rng.uniform(-1.0, 1.0, (1, domain.actions.outputs)).astype(np.float32)
-            observation, _, terminated, truncated, info = env.step(
-                domain.to_env(np.asarray(domain.actions.decode(y)))[0]
-            )
-            keys |= set(info)
-            if terminated or truncated:
-                break
+        with as_guest():
+            observation, info = env.reset(seed=0)
+            keys = set(info)
+            for name, value in zip(names, signal_values(domain, names, observation, info), strict=True):
+                table[name] = _signal_info(domain.name, name, value)
+            for _ in range(PROBE_STEPS):
+                y = rng.uniform(-1.0, 1.0, (1, domain.actions.outputs)).astype(np.float32)
+                observation, _, terminated, truncated, info = env.step(
+                    domain.to_env(np.asarray(domain.actions.decode(y)))[0]
+                )
+                keys |= set(info)
+                if terminated or truncated:
+                    break
     except DomainError:
         raise
     except Exception as error:  # see _make_env
@@ -357,7 +389,7 @@ def _probe(domain: GymDomain, env: Env) -> dict[str, SignalInfo]:
 
 def _signal_info(owner: str, name: str, value: Any) -> SignalInfo:
     array = np.asarray(value)
-    if array.ndim > 1 or array.dtype.kind not in "biuf":
+    if array.ndim > 1 or array.dtype.kind not in NUMBERS:
         raise DomainError(
             f"{owner}: the signal {name!r} gives {value!r}; give a number, a Boolean, or a vector of them"
         )

@@ -45,6 +45,11 @@ class GymnaxDomain:
         return dict(self.changed) | {"horizon": self.horizon}
 
     @property
+    def sources(self) -> tuple[type]:
+        """The class whose code says what happens in an episode."""
+        return (type(self._env()[0]),)
+
+    @property
     def actions(self) -> Actions:
         """Discrete, or a box."""
         env, params = self._env()

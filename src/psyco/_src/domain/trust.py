@@ -9,9 +9,14 @@ from psyco._src.errors import DomainError
 NOBODY: frozenset[str] = frozenset()
 
 
+def names(trust: Collection[str]) -> set[str]:
+    """What is trusted; a single name will do."""
+    return {trust} if isinstance(trust, str) else set(trust)
+
+
 def check_trust(needed: Sequence[str], trust: Collection[str]) -> None:
     """Refuse to import any `module:name` that the user has not named, itself or its whole module."""
-    named = {trust} if isinstance(trust, str) else set(trust)
+    named = names(trust)
     missing = [code for code in needed if code not in named and code.partition(":")[0] not in named]
     if not missing:
         return

@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psyco._src.domain.base import signal_table
+from psyco._src.domain.guest import close
 from psyco._src.domain.gym_env import INFO, GymDomain
 from psyco._src.errors import EpisodeError, RequirementError
 from psyco._src.policy.network import network_for
-from psyco._src.rollout.episodes import Stream, episode_keys, stream_key
-from psyco._src.rollout.host import Chunk, Job, Runner, episode_seeds
+from psyco._src.rollout.episodes import Stream, episode_keys, episode_seeds, stream_key
+from psyco._src.rollout.host import Chunk, Job, Runner
 from psyco._src.spec.check import check_bounds, check_signals
 from psyco._src.spec.formula import Requirement
 from psyco._src.spec.monitor import compile_monitor
@@ -98,6 +99,37 @@ def check_environment(
     )  # fmt: skip
 
 
+def seed_doubts(job: Job, theta: NDArray[np.float32], seeds: list[int], ret: float) -> list[str]:
+    """Does chance come from the seed? A sentence for every reason to doubt it; three further episodes tell.
+
+    Args:
+        job: what was played.
+        theta: the parameters `[D]`.
+        seeds: of two episodes.
+        ret: the return of the first when it was played before, maybe in another process.
+    """
+    first, second = seeds
+    runner, wanted = Runner(), frozenset({"obs", "reward", "terminated"}) | job.monitor.signals
+    try:  # one after the other, in one environment: making one may take long
+        played = [runner.play(job, Chunk(theta[None], [seed]), wanted) for seed in (first, first, second)]
+    finally:
+        runner.close()
+    paths = [list(each.signals.values()) for each in played]
+    same, other = (all(map(np.array_equal, paths[0], path)) for path in paths[1:])
+    doubts = []
+    if not same or np.float32(played[0].ret[0]) != np.float32(ret):
+        doubts.append(
+            f"The seed {first} gave {job.domain.name} two different episodes: its chance events do not come from the "
+            "seed alone. So this certificate cannot be repeated, and that its episodes are independent is in doubt."
+        )
+    if same and other:
+        doubts.append(
+            f"Two seeds gave {job.domain.name} the same episode: it may ignore its seed, or have no chance events. If "
+            "they are drawn once per process, all episodes here share them, and that they are independent is in doubt."
+        )
+    return doubts
+
+
 def _signals(domain: GymDomain, requirement: Requirement) -> Check:
     try:
         check_signals(requirement, signal_table(domain), domain.name)
@@ -140,7 +172,7 @@ def _containment(domain: GymDomain, seed: int, actions: NDArray[Any], length: in
                     )
                 observation, *_ = env.step(action)
     finally:
-        env.close()
+        close(env)
     return Check("observations", True, "all observations are in their space")
 
 

@@ -1,20 +1,28 @@
 """Host episodes on a Ray cluster: tasks get parameters and seeds, and give Episodes back.
 
 Ray runs a task again when its node is lost. An episode is a function of its parameters and its seed, so that costs time
-and changes nothing. Every node needs PSyCo and the environment installed.
+and changes nothing. Every node needs PSyCo and the environment installed. A task steps its environments in a process
+beside Ray's own: one that crashes or hangs is named instead of tried without end.
 """
 
 from __future__ import annotations
 
+import os
+import socket
 from functools import cache
 from typing import Any
 
 from psyco._src.errors import PsycoError, RunError
 from psyco._src.rollout.episodes import Episodes
-from psyco._src.rollout.host import Backend, Chunk, Job, Runner
+from psyco._src.rollout.host import Backend, Chunk, Job
 from psyco._src.rollout.pool import Packed, Unpacker, in_processes, pack
 
 LOCAL = "local"
+ANSWER_WITHIN = 5.0  # seconds
+SETTINGS = (
+    b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"  # a frame of HTTP/2: its length, its kind (4), flags, stream
+)
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS
 
 
 def on_ray(address: str, step_timeout: float | None) -> tuple[Backend, int]:
@@ -38,6 +46,8 @@ class _Cluster:
         tasks = [self.task.remote(self._kept[1], chunk, self.step_timeout) for chunk in chunks]
         try:
             answers = self.ray.get(tasks)
+        except Exception as error:  # an environment's errors are answers: this is the cluster's own
+            raise RunError(f"the Ray cluster failed: {type(error).__name__}: {error}") from error
         except BaseException:
             for task in tasks:
                 self.ray.cancel(task, force=True)
@@ -55,6 +65,7 @@ def _connected(address: str) -> Any:
     except ImportError:
         raise RunError('a Ray cluster needs Ray installed: pip install "psyco[ray]"') from None
     if not ray.is_initialized():
+        _check_answers(address)
         try:
             ray.init(address=None if address == LOCAL else address, log_to_driver=False)
         except Exception as error:  # Ray raises whatever its parts raise
@@ -62,14 +73,32 @@ def _connected(address: str) -> Any:
     return ray
 
 
+def _check_answers(address: str) -> None:
+    """Refuse an address at which nobody or somebody else listens: Ray itself would try for minutes, and then exit.
+
+    Ray speaks gRPC, whose servers answer the greeting of HTTP/2 with their settings.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdecimal() or os.environ.get("RAY_USE_TLS", "0") != "0":
+        return  # "local", "auto", what Ray refuses by itself, and what is encrypted
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), ANSWER_WITHIN) as connection:
+            connection.sendall(GREETING)
+            answer = connection.recv(4)
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise RunError(
+            f"nobody answers at the Ray address {address!r}: {error}; start Ray there, or leave out --ray"
+        ) from None
+    if answer[3:] != SETTINGS[3:4]:
+        raise RunError(
+            f"what listens at {address!r} is no Ray cluster; give the address that `ray start` prints"
+        )
+
+
 def _episodes(packed: Packed, chunk: Chunk, step_timeout: float | None) -> Episodes | PsycoError:
     """What a task does."""
     try:
-        runner, unpack = _station()
-        job = unpack(packed)
-        if step_timeout is None:
-            return runner(job, chunk)
-        return in_processes(1, step_timeout)(job, [chunk])[0]
+        return in_processes(1, step_timeout)(_unpacker()(packed), [chunk])[0]
     except PsycoError as error:
         return error
     except Exception as error:  # as in a worker process
@@ -77,6 +106,6 @@ def _episodes(packed: Packed, chunk: Chunk, step_timeout: float | None) -> Episo
 
 
 @cache
-def _station() -> tuple[Runner, Unpacker]:
-    """A Ray process serves many tasks; it keeps its environments."""
-    return Runner(), Unpacker()
+def _unpacker() -> Unpacker:
+    """A Ray process serves many tasks in the same domain."""
+    return Unpacker()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +14,13 @@ from jax.sharding import Mesh, PartitionSpec
 from numpy.typing import NDArray
 
 from psyco._src.domain.base import CompiledDomain, State
-from psyco._src.policy.actor import Actor
-from psyco._src.rollout.episodes import Episodes
+from psyco._src.errors import EpisodeError
+from psyco._src.policy.network import Network
+from psyco._src.rollout.episodes import Episodes, Sampler, episode_seeds
 from psyco._src.rollout.trace import NEEDED, trace
 from psyco._src.spec.monitor import Monitor
+
+FEW = 16  # numbers
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class DeviceSampler:
     """The Sampler of compiled domains; equal samplers share their compiled code."""
 
     domain: CompiledDomain
-    network: Actor
+    network: Network
     monitor: Monitor
     devices: tuple[Any, ...] = ()  # more than one: the batch is split over them
 
@@ -63,16 +66,36 @@ class DeviceSampler:
     def _episode(self, theta: Array, key: Array) -> Episodes:
         path, length = _run(self.domain, self.network, self.monitor.signals, theta, key)
         satisfied, cost = self.monitor(path.signals, end=jnp.arange(self.domain.horizon + 1) >= length)
-        return Episodes(path.final_return, cost, satisfied, length)
+        return Episodes(path.final_return, cost, satisfied, length, broken=path.broken)
 
     def _exploring(self, theta: Array, key: Array, std: Array) -> Episodes:
-        noise = jax.random.normal(_keys(key).noise, (self.domain.horizon, len(std)), jnp.float32)
-        disturbance, wanted = std * noise, self.monitor.signals | NEEDED
+        disturbance, wanted = _disturbance(self.domain, key, std), self.monitor.signals | NEEDED
         path, length = _run(self.domain, self.network, wanted, theta, key, disturbance)
         end = jnp.arange(self.domain.horizon + 1) >= length
         satisfied, cost = self.monitor(path.signals, end=end)
         seen = trace(self.monitor, path.signals, length, disturbance, end)
-        return Episodes(path.final_return, cost, satisfied, length, seen)
+        return Episodes(path.final_return, cost, satisfied, length, seen, path.broken)
+
+
+def refuse_broken(
+    sampler: Sampler, broken: Any, theta: Array, keys: Array, std: Array | None = None
+) -> NoReturn:
+    """NaN compares as false, so it would count as whatever a formula makes of that: an episode with it is an error.
+
+    The first broken episode is played again, to say where and in what it ceased to consist of finite numbers.
+    """
+    assert isinstance(sampler, DeviceSampler)
+    i = int(np.argmax(broken))
+    domain = sampler.domain
+    signals, length = jax.device_get(
+        _replay(domain, sampler.network, theta[i], keys[i], None if std is None else std[i])
+    )
+    for t in range(int(length) + 1):
+        for name in sorted(signals, key=lambda name: name == "return"):  # a reward explains a return
+            if not np.isfinite(value := signals[name][t]).all():
+                problem = f"{name} is {value}, which is no finite number"
+                raise EpisodeError(domain.name, episode_seeds(keys[i : i + 1])[0], t, problem)
+    raise AssertionError("an episode is called broken, and all of it is finite")
 
 
 class _Keys(NamedTuple):
@@ -91,9 +114,10 @@ def _keys(key: Array) -> _Keys:
 class _Path(NamedTuple):
     signals: dict[str, Array]  # each [n+1] or [n+1, size]
     final_return: Array  # []
+    broken: Array  # [] bool: an observation, action, reward or signal was no finite number
 
 
-class _Moment(NamedTuple):
+class Moment(NamedTuple):
     """Where an episode stands."""
 
     state: State
@@ -102,11 +126,39 @@ class _Moment(NamedTuple):
     ret: Array  # [] accumulated
     action: Array  # the last action taken
     length: Array  # [] int32 steps taken
+    nought: Array  # [] 0 as long as all has been finite, NaN from then on
+
+
+def start(domain: CompiledDomain, key: Array) -> tuple[State, Any]:
+    """The first state of an episode, and what chance has in store for its steps, `[n, ...]`."""
+    keys = _keys(key)
+    state = domain.reset(keys.reset)
+    # Random numbers are cheap all at once and dear one step at a time.
+    draws = (
+        domain.draw(keys.steps) if hasattr(domain, "draw") else jax.random.split(keys.steps, domain.horizon)
+    )
+    return state, draws
+
+
+def first_moment(state: State, action: Array) -> Moment:
+    """The action of a moment is the one that led to it; the first moment shows the first action."""
+    zero = jnp.float32(0)
+    return Moment(state, jnp.bool_(True), zero, zero, action, jnp.int32(0), zero)
+
+
+def advance(domain: CompiledDomain, now: Moment, drawn: Any, action: Array) -> Moment:
+    """The moment after a step; an episode that has ended stands still."""
+    state, reward, done = domain.step(drawn, now.state, action)
+    reward = jnp.asarray(reward, jnp.float32)
+    nxt = Moment(state, jnp.logical_not(done), reward, now.ret + reward, action, now.length + 1, now.nought)
+    if done is False:  # no episode ends early, and nothing ever stands still
+        return nxt
+    return jax.tree.map(lambda new, old: jnp.where(now.alive, new, old), nxt, now)
 
 
 def _run(
     domain: CompiledDomain,
-    network: Actor,
+    network: Network,
     wanted: frozenset[str] | None,
     theta: Array,
     key: Array,
@@ -117,36 +169,45 @@ def _run(
     A `disturbance` `[n, outputs]` is what exploration adds to the scores of the network.
     After the end the last moment repeats until the horizon, so that every path has n+1 states.
     """
-    keys = _keys(key)
 
     def act(state: State, added: Array | None) -> Array:
         return network.act(domain.actions, theta, domain.observe(state), added)
 
-    def step(now: _Moment, chance: tuple[Any, Array | None]) -> tuple[_Moment, dict[str, Array]]:
+    def step(now: Moment, chance: tuple[Any, Array | None]) -> tuple[Moment, dict[str, Array]]:
         drawn, added = chance
-        action = act(now.state, added)
-        state, reward, done = domain.step(drawn, now.state, action)
-        reward = jnp.asarray(reward, jnp.float32)
-        nxt = _Moment(state, jnp.logical_not(done), reward, now.ret + reward, action, now.length + 1)
-        if done is not False:  # else no episode ends early, and nothing ever stands still
-            nxt = jax.tree.map(lambda new, old: jnp.where(now.alive, new, old), nxt, now)
-        return nxt, _signals(domain, nxt, wanted)
+        nxt = advance(domain, now, drawn, act(now.state, added))
+        every = moment_signals(domain, nxt)
+        # All signals are looked at: what is asked for may be a Boolean that was made of a NaN.
+        return nxt._replace(nought=nxt.nought + _nought(*every.values())), _only(wanted, every)
 
-    start = domain.reset(keys.reset)
-    zero, begin = jnp.float32(0), None if disturbance is None else disturbance[0]
-    first = _Moment(start, jnp.bool_(True), zero, zero, act(start, begin), jnp.int32(0))
-    # Random numbers are cheap all at once and dear one step at a time.
-    draws = (
-        domain.draw(keys.steps) if hasattr(domain, "draw") else jax.random.split(keys.steps, domain.horizon)
-    )
+    state, draws = start(domain, key)
+    first = first_moment(state, act(state, None if disturbance is None else disturbance[0]))
+    every = moment_signals(domain, first)
+    first = first._replace(nought=_nought(*every.values()))
     last, rest = jax.lax.scan(step, first, (draws, disturbance))
-    # The action of a moment is the one that led to it; the first moment shows the first action.
-    signals = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), _signals(domain, first, wanted), rest)
-    return _Path(signals, last.ret), last.length
+    signals = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), _only(wanted, every), rest)
+    return _Path(signals, last.ret, jnp.isnan(last.nought)), last.length
 
 
-def _signals(domain: CompiledDomain, now: _Moment, wanted: frozenset[str] | None) -> dict[str, Array]:
-    every: Mapping[str, Array] = {
+def _disturbance(domain: CompiledDomain, key: Array, std: Array) -> Array:
+    """What exploration adds to the scores along an episode, `[n, outputs]`."""
+    return std * jax.random.normal(_keys(key).noise, (domain.horizon, len(std)), jnp.float32)
+
+
+def _nought(*values: Array) -> Array:
+    """0, or NaN where one of the values is no finite number: one multiplication each, and no branch."""
+    total = jnp.float32(0)
+    for value in values:
+        if jnp.issubdtype(jnp.result_type(value), jnp.floating):
+            zeros = jnp.ravel(0.0 * jnp.asarray(value, jnp.float32))
+            # One by one, a few are added up faster than by a reduction in the middle of a loop.
+            total = sum(zeros, start=total) if zeros.size <= FEW else total + zeros.sum()
+    return total
+
+
+def moment_signals(domain: CompiledDomain, now: Moment) -> dict[str, Array]:
+    """All signals of a moment."""
+    return {
         **domain.signals(now.state),
         "obs": domain.observe(now.state),
         "action": now.action,
@@ -154,12 +215,15 @@ def _signals(domain: CompiledDomain, now: _Moment, wanted: frozenset[str] | None
         "reward": now.reward,
         "return": now.ret,
     }
+
+
+def _only(wanted: frozenset[str] | None, every: Mapping[str, Array]) -> dict[str, Array]:
     return {name: value for name, value in every.items() if wanted is None or name in wanted}
 
 
 def record_batch(
     domain: CompiledDomain,
-    network: Actor,
+    network: Network,
     wanted: frozenset[str] | None,
     theta: Array,
     keys: Array,
@@ -172,9 +236,20 @@ def record_batch(
 @jax.jit(static_argnums=(0, 1, 2))
 def _record_batch(
     domain: CompiledDomain,
-    network: Actor,
+    network: Network,
     wanted: frozenset[str] | None,
     theta: Array,
     keys: Array,
 ) -> tuple[_Path, Array]:
     return jax.vmap(lambda t, k: _run(domain, network, wanted, t, k))(theta, keys)
+
+
+@jax.jit(static_argnums=(0, 1))
+def _replay(
+    domain: CompiledDomain, network: Network, theta: Array, key: Array, std: Array | None
+) -> tuple[dict[str, Array], Array]:
+    """All signals along one episode, and its length."""
+    path, length = _run(
+        domain, network, None, theta, key, None if std is None else _disturbance(domain, key, std)
+    )
+    return path.signals, length

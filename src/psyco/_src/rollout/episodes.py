@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 # For programs that contain a simulator: they compile a third sooner than by default, and run as fast.
@@ -34,6 +35,10 @@ class Episodes(NamedTuple):
     satisfied: Array  # [B, K] bool
     length: Array  # [B] int32, steps until the end
     trace: Trace | None = None  # of exploring episodes
+    # [B] bool: it met NaN or infinity, so it means nothing; None where that is an error at once
+    broken: Array | None = None
+    # [B, I] float32, the part of the states without each `info.` signal of the formulas, by name; None if I is 0
+    absent: Array | None = None
 
 
 class Stream(IntEnum):
@@ -43,8 +48,9 @@ class Stream(IntEnum):
     TRAIN = 1
     CHECK = 2  # verification while learning
     SELECT = 3  # choosing among candidates
-    CERTIFY = 4
+    CERTIFY = 4  # the looks of a run
     SHOW = 5  # pictures
+    VERIFY = 6  # a policy by itself
     SCALE = 10  # what random policies observe
 
 
@@ -69,6 +75,12 @@ def stream_key(seed: int | Array, stream: Stream, block: int | Array = 0) -> Arr
     """The key of one block (a generation, a verification) of a stream."""
     key = jax.random.key(seed) if isinstance(seed, int) else seed
     return jax.random.fold_in(jax.random.fold_in(key, int(stream)), block)
+
+
+def episode_seeds(keys: Array) -> list[int]:
+    """A number for each episode, the seed of its environment: 32 bits of its key, which `fold_in` has mixed well."""
+    seeds: list[int] = np.asarray(jax.random.key_data(keys))[..., -1].tolist()
+    return seeds
 
 
 def episode_keys(key: Array, first: int | Array, count: int) -> Array:

@@ -6,9 +6,11 @@ of the batched network is a product of its own, and an environment is reset with
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from operator import add, length_hint
@@ -20,15 +22,17 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from psyco._src.domain.gym_env import INFO, Env, GymDomain, signal_values
-from psyco._src.errors import DomainError, EpisodeError, PsycoError
+from psyco._src.domain.guest import as_guest, close
+from psyco._src.domain.gym_env import INFO, NUMBERS, Env, GymDomain, signal_values
+from psyco._src.errors import EpisodeError, PsycoError
 from psyco._src.policy.actor import Actor
-from psyco._src.rollout.episodes import Episodes
+from psyco._src.rollout.episodes import Episodes, episode_seeds
 from psyco._src.rollout.trace import NEEDED, trace
 from psyco._src.spec.monitor import Monitor
 
 SIDE_BY_SIDE = 64  # environments that one process steps at a time
 MEMORY = 2**28  # bytes that the recorded observations of such a batch may take
+FLAGS = {bool, np.bool_}  # what says that an episode has ended
 NOISE = 1  # beside an episode's seed, for the noise of exploration
 IDLE = -1  # what a worker's progress shows while no environment is at work
 
@@ -93,15 +97,11 @@ class HostSampler:
         return episodes
 
 
-def episode_seeds(keys: Any) -> list[int]:
-    """The seed of each episode's environment: 32 bits of its key, which `fold_in` has mixed well."""
-    return np.asarray(jax.random.key_data(keys))[..., -1].tolist()
-
-
 @cache
 def in_process() -> Backend:
     """Run everything here, one chunk after the other; the environments are kept for the next job."""
     runner, turn = Runner(), Lock()
+    atexit.register(runner.close)  # a simulator behind an environment may be a process of its own
 
     def run(job: Job, chunks: list[Chunk]) -> list[Episodes]:
         with turn:
@@ -123,6 +123,7 @@ class Played(NamedTuple):
     ret: NDArray[np.float64]  # [B]
     length: NDArray[np.int32]  # [B]
     disturbance: NDArray[np.float32] | None = None  # [B, n, outputs] of exploring episodes
+    absent: NDArray[np.float32] | None = None  # [B, I] as in Episodes
 
 
 class Runner:
@@ -139,10 +140,16 @@ class Runner:
         path = self.play(job, chunk, monitor.signals if chunk.std is None else monitor.signals | NEEDED)
         end = np.arange(job.domain.horizon + 1) >= path.length[:, None]
         satisfied, cost = monitor(path.signals, end=end)
-        columns: list[Any] = [path.ret.astype(np.float32), cost.astype(np.float32), satisfied, path.length]
+        columns: dict[str, Any] = {
+            "ret": path.ret.astype(np.float32),
+            "cost": cost.astype(np.float32),
+            "satisfied": satisfied,
+            "length": path.length,
+            "absent": path.absent,
+        }
         if path.disturbance is not None:
-            columns.append(trace(monitor, path.signals, path.length, path.disturbance, end))
-        return Episodes(*columns)
+            columns["trace"] = trace(monitor, path.signals, path.length, path.disturbance, end)
+        return Episodes(**columns)
 
     def play(self, job: Job, chunk: Chunk, wanted: frozenset[str] | None) -> Played:
         """The wanted signals (None: all that are known) along the paths, and how they ended.
@@ -153,7 +160,7 @@ class Runner:
         domain, seeds = job.domain, chunk.seeds
         self._prepare(domain, len(seeds))
         observe = _observer(domain)
-        recorder = _Recorder(domain, len(seeds), wanted)
+        recorder = _Recorder(domain, seeds, wanted)
         ret, length = np.zeros(len(seeds)), np.zeros(len(seeds), np.int32)
         resets, steps = self._calls(seeds)
         raw: Sequence[Any]
@@ -164,33 +171,39 @@ class Runner:
         total: list[Any] = [0.0] * len(seeds)
         t, turn, outcomes = 0, iter(resets), []
         try:
-            outcomes = [reset() for reset in turn]
-            raw, infos = zip(*outcomes, strict=True)
-            obs = observe(raw)
-            act = job.network.crew(domain, chunk.theta)
-            disturbance = _disturbance(chunk, domain.horizon)
-            while len(rows):
-                actions = act(obs, raw) if disturbance is None else act(obs, raw, disturbance[rows, t])
-                if t == 0:
-                    # The action of a state is the one that led to it; the first state shows the first action.
-                    recorder.add(0, rows, obs, raw, infos, actions)
-                t, turn = t + 1, iter(steps)
-                outcomes = [step(action) for step, action in zip(turn, actions, strict=True)]
-                raw, reward, terminated, truncated, infos = zip(*outcomes, strict=True)
+            with as_guest():
+                outcomes = [reset() for reset in turn]
+                raw, infos = zip(*outcomes, strict=True)
                 obs = observe(raw)
-                total = list(map(add, total, reward))
-                if not math.isfinite(sum(total)):
-                    raise _Wrong(_first_not_finite(total), "a reward that is not a finite number")
-                if t == domain.horizon:
-                    truncated = tuple(not ended for ended in terminated)
-                recorder.add(t, rows, obs, raw, infos, actions, reward, total, terminated, truncated)
-                if any(terminated) or any(truncated):
-                    ret[rows], length[rows] = total, t  # right for those that end here; the others come again
-                    going = [j for j in range(len(rows)) if not (terminated[j] or truncated[j])]
-                    rows, obs, act = rows[going], obs[going], act.take(np.array(going, int))
-                    raw, infos, total, steps = (
-                        [each[j] for j in going] for each in (raw, infos, total, steps)
-                    )
+                act = job.network.crew(domain, chunk.theta, seeds)
+                disturbance = _disturbance(chunk, domain.horizon)
+                while len(rows):
+                    actions = act(obs, raw) if disturbance is None else act(obs, raw, disturbance[rows, t])
+                    if t == 0:
+                        # The action of a state is the one that led to it; the first state shows the first action.
+                        recorder.add(0, rows, obs, raw, infos, actions)
+                    t, turn = t + 1, iter(steps)
+                    outcomes = [step(action) for step, action in zip(turn, actions, strict=True)]
+                    raw, reward, terminated, truncated, infos = zip(*outcomes, strict=True)
+                    obs = observe(raw)
+                    total = list(map(add, total, reward))
+                    if not math.isfinite(sum(total)):
+                        raise _Wrong(_first_not_finite(total), "a reward that is not a finite number")
+                    if not FLAGS.issuperset(map(type, terminated + truncated)):
+                        _check_outcomes(outcomes, "step")
+                    if t == domain.horizon:
+                        truncated = tuple(not ended for ended in terminated)
+                    recorder.add(t, rows, obs, raw, infos, actions, reward, total, terminated, truncated)
+                    if any(terminated) or any(truncated):
+                        ret[rows], length[rows] = (
+                            total,
+                            t,
+                        )  # right for those that end here; the others come again
+                        going = [j for j in range(len(rows)) if not (terminated[j] or truncated[j])]
+                        rows, obs, act = rows[going], obs[going], act.take(np.array(going, int))
+                        raw, infos, total, steps = (
+                            [each[j] for j in going] for each in (raw, infos, total, steps)
+                        )
         except PsycoError:
             raise
         except Exception as error:  # whatever a stranger's code does, the user wants to know where
@@ -200,16 +213,17 @@ class Runner:
             self.whereabouts[0] = IDLE
         signals = recorder.signals(t)
         for name in sorted(recorder.others & signals.keys()):
-            if (bad := _not_a_number(signals[name])) is not None:
+            if (bad := _not_finite(signals[name])) is not None:
+                value = signals[name][*bad]
                 raise EpisodeError(
-                    domain.name, seeds[bad[0]], bad[1], f"the signal {name} is not a number (NaN)"
+                    domain.name, seeds[bad[0]], bad[1], f"{name} is {value}, which is no finite number"
                 )
-        return Played(signals, ret, length, disturbance)
+        return Played(signals, ret, length, disturbance, recorder.absent())
 
     def close(self) -> None:
         """Close the environments."""
-        while self._envs:
-            self._envs.pop().close()
+        envs, self._envs = self._envs, []
+        close(*envs)
 
     def _prepare(self, domain: GymDomain, count: int) -> None:
         """At least so many environments of this domain."""
@@ -260,16 +274,23 @@ def _observer(domain: GymDomain) -> Callable[[Sequence[Any]], NDArray[np.float32
     size, space, flatten = domain.observation_size, domain.observation_space, domain.flatten
     flat_already = isinstance(space, spaces.Box) and len(space.shape) == 1
 
+    def join(raw: Sequence[Any]) -> NDArray[np.float32] | None:
+        """All at once, `[n * size]`; None for what has to be looked at one by one."""
+        with suppress(TypeError, ValueError):  # "same_kind" refuses text, objects and complex numbers
+            if flat_already and set(map(len, raw)) == {size}:
+                x = np.concatenate(raw, dtype=np.float32, casting="same_kind")
+                return x if x.ndim == 1 else None
+        return None
+
     def observe(raw: Sequence[Any]) -> NDArray[np.float32]:
-        if flat_already and set(map(len, raw)) == {size}:
-            x = np.concatenate(raw, dtype=np.float32, casting="unsafe")
-        else:
+        if (x := join(raw)) is None:
             parts = []
             for at, observation in enumerate(raw):
                 try:
                     parts.append(flatten(observation))
                 except Exception as error:  # whatever a stranger's observation is
-                    raise _Wrong(at, f"{error} (it is {_brief(observation)})") from error
+                    problem = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
+                    raise _Wrong(at, f"{problem} (it is {_brief(observation)})") from error
             x = np.concatenate(parts)
         # One product tells whether all is finite; it may overflow, so look again.
         if not math.isfinite(x.dot(x)) and not np.isfinite(x).all():
@@ -297,16 +318,33 @@ def _diagnosis(
     """At which position it went wrong, and how. `turn` has given out the calls that were begun."""
     if isinstance(error, _Wrong):
         return error.at, str(error)
-    values = 5 if call == "step" else 2
     if not length_hint(turn) and len(outcomes) == count:
-        for at, outcome in enumerate(outcomes):
-            if not isinstance(outcome, tuple) or len(outcome) != values:
-                return at, f"{call} returned {_brief(outcome)}; Gymnasium wants a tuple of {values}"
+        try:
+            _check_outcomes(outcomes, call)
+        except _Wrong as wrong:
+            return wrong.at, str(wrong)
     return max(0, count - length_hint(turn) - 1), f"{type(error).__name__}: {error}"
 
 
+def _check_outcomes(outcomes: list[Any], call: str) -> None:
+    """Complain about the first outcome of `reset` or `step` that is none."""
+    values = 5 if call == "step" else 2
+    for at, outcome in enumerate(outcomes):
+        if not isinstance(outcome, tuple) or len(outcome) != values:
+            raise _Wrong(at, f"{call} returned {_brief(outcome)}; Gymnasium wants a tuple of {values}")
+        if not isinstance(outcome[-1], Mapping):
+            raise _Wrong(at, f"info is {_brief(outcome[-1])}; Gymnasium wants a dictionary")
+        for name, value in zip(("reward", "terminated", "truncated"), outcome[1:-1], strict=False):
+            kinds, wanted = (NUMBERS, "a number") if name == "reward" else ("b", "a Boolean")
+            if np.shape(value) or np.asarray(value).dtype.kind not in kinds:
+                raise _Wrong(at, f"{name} is {_brief(value)}; Gymnasium wants {wanted}")
+
+
 def _brief(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # it is a stranger's
+        text = f"a {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
@@ -314,11 +352,11 @@ def _first_not_finite(values: Sequence[Any]) -> int:
     return next((at for at, value in enumerate(values) if not math.isfinite(value)), 0)
 
 
-def _not_a_number(values: NDArray[Any]) -> tuple[int, int] | None:
-    """The first (row, time) of a NaN."""
-    if values.dtype.kind != "f" or not np.isnan(values).any():
+def _not_finite(values: NDArray[Any]) -> tuple[int, int] | None:
+    """The first (row, time) of NaN or infinity."""
+    if values.dtype.kind != "f" or np.isfinite(values).all():
         return None
-    row, time, *_ = np.argwhere(np.isnan(values))[0].tolist()
+    row, time, *_ = np.argwhere(~np.isfinite(values))[0].tolist()
     return row, time
 
 
@@ -328,8 +366,9 @@ def _not_a_number(values: NDArray[Any]) -> tuple[int, int] | None:
 class _Recorder:
     """Keeps the signals that somebody wants; the last state of an episode repeats to the horizon."""
 
-    def __init__(self, domain: GymDomain, count: int, wanted: frozenset[str] | None) -> None:
-        self.domain, self.count, self.everything = domain, count, wanted is None
+    def __init__(self, domain: GymDomain, seeds: list[int], wanted: frozenset[str] | None) -> None:
+        self.domain, self.seeds, self.everything = domain, seeds, wanted is None
+        self.count = count = len(seeds)
         names = {name for name in domain.table if name != INFO} if wanted is None else wanted
         self.arrays: dict[str, NDArray[Any]] = {}  # [n+1, B, ...]
         kinds = {"obs": np.float32, "terminated": bool, "truncated": bool}
@@ -366,10 +405,23 @@ class _Recorder:
                 array[t, rows] = now
         others = tuple(self.others)
         if others:
-            for row, observation, info in zip(rows.tolist(), raw, infos, strict=True):
-                found = signal_values(self.domain, others, observation, info)
+            for at, (row, observation, info) in enumerate(zip(rows.tolist(), raw, infos, strict=True)):
+                try:
+                    found = list(signal_values(self.domain, others, observation, info))
+                except Exception as error:  # of a signal function, or because `info` is none
+                    raise _Wrong(
+                        at, f"the signals {', '.join(others)}: {type(error).__name__}: {error}"
+                    ) from error
                 for name, value in zip(others, found, strict=True):
+                    if value is None and not name.startswith(INFO):
+                        raise _Wrong(at, f"the signal {name} is None; give a value in every state")
                     self.values[name][row].append(value)
+
+    def absent(self) -> NDArray[np.float32] | None:
+        """In which part of its states each episode had no value of each key of `info`, `[B, I]`; None for no keys."""
+        keys = sorted(name for name in self.others if name.startswith(INFO))
+        parts = [[np.mean([value is None for value in row]) for row in self.values[key]] for key in keys]
+        return np.array(parts, np.float32).T if keys else None
 
     def signals(self, last: int) -> dict[str, NDArray[Any]]:
         """`[B, n+1, ...]` each."""
@@ -381,12 +433,17 @@ class _Recorder:
             if stacked is not None:
                 done[name] = stacked
             elif not self.everything:  # else `info` may hold whatever it likes
-                value = next(value for row in rows for value in row if value is not None)
-                raise DomainError(
-                    f"the signal {name} of {self.domain.name} is {_brief(value)}; "
-                    "a formula needs numbers or Booleans, or vectors of the same length"
-                )
+                row, step, value = self._misfit(rows)
+                problem = f"the signal {name} is {_brief(value)}; a formula needs numbers or Booleans, or vectors of"
+                raise EpisodeError(self.domain.name, self.seeds[row], step, f"{problem} the same length")
         return done
+
+    def _misfit(self, rows: list[list[Any]]) -> tuple[int, int, Any]:
+        """The first value that is no number, or of another shape than the first one: its row, its step, itself."""
+        known = [(i, t, v) for i, row in enumerate(rows) for t, v in enumerate(row) if v is not None]
+        arrays = [np.asarray(value) for *_, value in known]
+        odd = (a.dtype.kind not in NUMBERS or a.shape != arrays[0].shape for a in arrays)
+        return known[next((i for i, is_odd in enumerate(odd) if is_odd), 0)]
 
     def _stacked(self, rows: list[list[Any]]) -> NDArray[Any] | None:
         """Values over time as one array `[B, n+1, ...]`; None if they make none."""
@@ -401,4 +458,4 @@ class _Recorder:
             )
         except (TypeError, ValueError):
             return None
-        return stacked if stacked.dtype.kind in "biuf" and stacked.ndim <= 3 else None
+        return stacked if stacked.dtype.kind in NUMBERS and stacked.ndim <= 3 else None

@@ -1,7 +1,8 @@
 """Host episodes in several processes of one machine.
 
 Chunks go out to whoever is idle and come back by number, so the result shows neither order nor number of the workers.
-A worker that dies is replaced and its chunk is run again; an environment that hangs is ended and named.
+A worker that dies is replaced and its chunk is run again; an environment that hangs is ended and named. A worker leads
+a process group of its own: whatever an environment has started ends with it.
 """
 
 from __future__ import annotations
@@ -13,20 +14,25 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
-from multiprocessing import connection, get_context
+from multiprocessing import connection, get_context, parent_process
+from threading import Thread
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import cloudpickle
 
+from psyco._src.domain.guest import CLOSE_SECONDS
 from psyco._src.errors import EpisodeError, PsycoError, RunError
 from psyco._src.rollout.episodes import Episodes
 from psyco._src.rollout.host import IDLE, Chunk, Job, Runner
 
 ATTEMPTS = 3  # a chunk that has ended so many workers will end the next one too
+PATROL = 1.0  # seconds between two looks at workers that may have died unheard
+CLOSING = CLOSE_SECONDS + 2.0  # seconds for an idle worker to close its environments
 
+_POSIX = os.name == "posix"
 _spawn = get_context("spawn")  # a fork of a process with JAX's threads may hang
 
 
@@ -58,7 +64,13 @@ class Pool:
             raise
 
     def close(self) -> None:
-        """End the workers."""
+        """Let idle workers close their environments, and end them all."""
+        for worker in self._workers:
+            if worker.chunk is None:
+                worker.pipe.close()
+        for worker in self._workers:
+            if worker.chunk is None:
+                worker.process.join(CLOSING)
         while self._workers:
             self._workers.pop().end()
 
@@ -67,16 +79,20 @@ class Pool:
         deaths = [0] * len(chunks)
         done: dict[int, Episodes] = {}
         while len(done) < len(chunks):
-            self._workers += [_Worker() for _ in range(self.processes - len(self._workers))]
+            while len(self._workers) < self.processes:
+                self._workers.append(_started())
             idle = [worker for worker in self._workers if worker.chunk is None]
             for worker in idle[: len(todo)]:
                 worker.start(todo.popleft(), packed, chunks)
             busy = {worker.pipe: worker for worker in self._workers if worker.chunk is not None}
-            for pipe in connection.wait(list(busy), self.step_timeout and self.step_timeout / 4):
-                worker = busy[pipe]  # type: ignore[index]
-                number, worker.chunk = worker.chunk, None
+            answered = connection.wait(list(busy), min(PATROL, (self.step_timeout or PATROL) / 4))
+            for pipe, worker in busy.items():
+                if pipe not in answered and worker.process.is_alive():
+                    continue
+                number = worker.chunk
                 assert number is not None
                 answer = worker.answer()
+                worker.chunk = None
                 if isinstance(answer, PsycoError):
                     raise answer
                 if answer is not None:
@@ -85,19 +101,25 @@ class Pool:
                 self._workers.remove(worker)
                 todo.appendleft(number)
                 deaths[number] += 1
+                status = worker.end()
                 if deaths[number] == ATTEMPTS:
-                    raise RunError(
-                        f"{job.domain.name} ended its worker process {ATTEMPTS} times (exit status {worker.end()}) in "
-                        f"the episodes with seeds {_listed(chunks[number].seeds)}: it crashes, or memory runs out"
-                    )
+                    problem = f"it ended its worker process {ATTEMPTS} times ({status}): it crashes, or memory runs out"
+                    raise worker.error(job.domain.name, problem)
             if self.step_timeout is not None:
                 for worker in busy.values():
-                    hanging = worker.chunk is not None and worker.hangs(self.step_timeout)
-                    if hanging:
-                        seed, step, _ = worker.whereabouts
+                    if worker.chunk is not None and worker.hangs(self.step_timeout):
                         problem = f"no answer within the step timeout of {self.step_timeout:g} s"
-                        raise EpisodeError(job.domain.name, seed, step, problem)
+                        raise worker.error(job.domain.name, problem)
         return [done[number] for number in range(len(chunks))]
+
+
+def _started() -> _Worker:
+    try:
+        return _Worker()
+    except OSError as error:
+        raise RunError(
+            f"cannot start a worker process: {error.strerror or error}; ask for fewer, or raise the limit (ulimit -a)"
+        ) from error
 
 
 class _Worker:
@@ -106,7 +128,8 @@ class _Worker:
     def __init__(self) -> None:
         self.pipe, theirs = _spawn.Pipe()
         self.whereabouts = _spawn.RawArray("q", [IDLE, 0, 0])  # seed, step, row
-        self.process = _spawn.Process(target=_work, args=(theirs, self.whereabouts), daemon=True)
+        # No daemon, since a daemon's environments could start no processes.
+        self.process = _spawn.Process(target=_work, args=(theirs, self.whereabouts), daemon=False)
         with _no_main(), _small():
             self.process.start()
         theirs.close()  # so that the death of the child is the end of the pipe
@@ -126,7 +149,8 @@ class _Worker:
     def answer(self) -> Any:
         """Episodes, an error, or None from a worker that died."""
         try:
-            return self.pipe.recv()
+            # What an environment has forked may hold the other end of the pipe when the worker is gone.
+            return self.pipe.recv() if self.pipe.poll() else None
         except (EOFError, OSError):
             return None
 
@@ -137,23 +161,37 @@ class _Worker:
             self._seen = place, now
         return place[0] != IDLE and now - self._seen[1] > timeout
 
-    def end(self) -> int | None:
-        """End it for good; returns its exit status."""
+    def error(self, environment: str, problem: str) -> RunError:
+        """What to say of a problem where it is, or was when it died."""
+        seed, step, _ = self.whereabouts
+        if seed == IDLE:
+            return RunError(f"{environment}, while it is made: {problem}")
+        return EpisodeError(environment, seed, step, problem)
+
+    def end(self) -> str:
+        """End it for good, with all that its environments have started; returns how it ended."""
+        assert self.process.pid is not None
         self.process.kill()
+        if _POSIX:
+            with suppress(
+                ProcessLookupError, PermissionError
+            ):  # it has not come to lead a group, or none is left
+                os.killpg(self.process.pid, signal.SIGKILL)
         self.process.join()
         self.pipe.close()
-        return self.process.exitcode
+        status = self.process.exitcode or 0
+        return f"exit status {status}" if status >= 0 else f"killed by {signal.Signals(-status).name}"
 
 
 def _work(pipe: Any, whereabouts: Any) -> None:
     """What a worker process does until its parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    _settle()
     runner, unpack, job = Runner(whereabouts), Unpacker(), None
     while True:
         try:
             packed, chunk = pipe.recv()
-        except EOFError:
-            return
+        except (EOFError, OSError):
+            break
         try:
             if packed is not None:
                 job = unpack(packed)
@@ -161,10 +199,44 @@ def _work(pipe: Any, whereabouts: Any) -> None:
             answer: Any = runner(job, chunk)
         except PsycoError as error:
             answer = error
-        except Exception as error:  # an environment that this process cannot import, for example
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # an environment that this process cannot import, for example
             answer = RunError(f"a worker process failed: {type(error).__name__}: {error}")
         whereabouts[0] = IDLE
-        pipe.send(answer)
+        try:
+            pipe.send(answer)
+        except OSError:
+            break
+    runner.close()
+    _leave()
+
+
+def _settle() -> None:
+    """Become a process that Ctrl-C does not reach, that prints no results, and that does not outlive its parent."""
+    if _POSIX:
+        os.setsid()
+    else:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with suppress(OSError):  # there may be no standard error either
+        os.dup2(2, 1)  # standard output is for results
+    parent = parent_process()
+    assert parent is not None
+
+    def end_too() -> None:
+        parent.join()
+        time.sleep(CLOSING)  # what is not stuck in an environment ends by itself
+        _leave()
+
+    Thread(target=end_too, daemon=True).start()
+
+
+def _leave() -> None:
+    """End this process, with all that its environments have started."""
+    if _POSIX:
+        os.killpg(0, signal.SIGKILL)
+    os._exit(0)
 
 
 class Packed(NamedTuple):
@@ -221,8 +293,3 @@ def _small() -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-
-
-def _listed(seeds: list[int]) -> str:
-    shown = ", ".join(map(str, seeds[:4]))
-    return shown if len(seeds) <= 4 else f"{shown}, ... ({len(seeds)} in all)"

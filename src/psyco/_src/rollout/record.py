@@ -12,10 +12,11 @@ from psyco._src.domain.base import CompiledDomain, Domain
 from psyco._src.domain.checks import check_count, check_seed
 from psyco._src.domain.gym_env import GymDomain
 from psyco._src.policy.foreign import AnyPolicy
-from psyco._src.rollout import device
-from psyco._src.rollout.episodes import Stream, episode_keys, stream_key
+from psyco._src.policy.network import Network
+from psyco._src.rollout import device, stepped
+from psyco._src.rollout.episodes import Stream, episode_keys, episode_seeds, stream_key
 from psyco._src.rollout.execution import HERE, Execution
-from psyco._src.rollout.host import Chunk, HostSampler, Job, Runner, episode_seeds
+from psyco._src.rollout.host import Chunk, HostSampler, Job, Runner
 from psyco._src.rollout.sampler import host_backend
 from psyco._src.spec.monitor import compile_monitor
 
@@ -39,14 +40,14 @@ def record_many(
         seed: the episodes are a function of it.
         count: how many.
         first: the number of the first.
-        execution: where a step that hangs can be ended.
+        execution: where an environment that hangs or crashes can be ended.
     """
     seed, count, first = check_seed(seed), check_count("episodes", count), check_count("episode", first, 0)
     keys = episode_keys(stream_key(seed, Stream.SHOW), first, count)
     theta = np.broadcast_to(policy.theta, (count, policy.theta.size))
     if isinstance(domain, GymDomain):
         runner, job = Runner(), Job(domain, policy.network, compile_monitor([]))
-        if execution.step_timeout is not None:  # what hangs does so in a worker first, where it can be ended
+        if execution.elsewhere:  # what hangs or crashes does so there first, and is named
             HostSampler(job, *host_backend(execution)).run(theta, episode_seeds(keys))
         try:
             played = runner.play(job, Chunk(theta, episode_seeds(keys)), None)
@@ -55,5 +56,8 @@ def record_many(
         signals, length = played.signals, played.length
     else:
         assert isinstance(domain, CompiledDomain)
-        signals, length = device.record_batch(domain, policy.network, None, jnp.asarray(theta), keys)
+        if isinstance(policy.network, Network):
+            signals, length = device.record_batch(domain, policy.network, None, jnp.asarray(theta), keys)
+        else:
+            signals, length, _ = stepped.play(domain, policy.network, None, theta, keys)
     return [{name: values[i, : int(n) + 1] for name, values in signals.items()} for i, n in enumerate(length)]

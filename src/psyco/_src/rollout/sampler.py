@@ -10,10 +10,12 @@ from psyco._src.domain.base import CompiledDomain, Domain, signal_table
 from psyco._src.domain.gym_env import INFO, GymDomain
 from psyco._src.errors import DomainError, RunError
 from psyco._src.policy.actor import Actor
+from psyco._src.policy.network import Network
 from psyco._src.rollout.device import DeviceSampler
 from psyco._src.rollout.episodes import Sampler
 from psyco._src.rollout.execution import HERE, Execution
 from psyco._src.rollout.host import Backend, HostSampler, Job, in_process
+from psyco._src.rollout.stepped import SteppedSampler
 from psyco._src.spec.check import check_bounds, check_signals
 from psyco._src.spec.formula import Requirement
 from psyco._src.spec.monitor import Monitor, compile_monitor
@@ -53,7 +55,9 @@ def make_sampler(
     devices = jax.devices() if execution.devices > 1 else []
     if len(devices) < execution.devices > 1:
         raise RunError(f"asked for {execution.devices} devices, JAX has {len(devices)} here")
-    return DeviceSampler(domain, network, monitor, tuple(devices[: execution.devices]))
+    if isinstance(network, Network):
+        return DeviceSampler(domain, network, monitor, tuple(devices[: execution.devices]))
+    return SteppedSampler(domain, network, monitor)
 
 
 def host_backend(execution: Execution) -> tuple[Backend, int]:

@@ -18,9 +18,10 @@ from psyco._src.domain.base import CompiledDomain, Domain
 from psyco._src.domain.gym_env import GymDomain
 from psyco._src.policy.network import Network
 from psyco._src.rollout.device import record_batch
-from psyco._src.rollout.episodes import episode_keys
+from psyco._src.rollout.episodes import episode_keys, episode_seeds
 from psyco._src.rollout.execution import HERE, Execution
-from psyco._src.rollout.host import Chunk, HostSampler, Job, Runner, episode_seeds, side_by_side
+from psyco._src.rollout.host import Chunk, HostSampler, Job, Runner, side_by_side
+from psyco._src.rollout.sampler import host_backend
 from psyco._src.spec.monitor import compile_monitor
 
 EPISODES = 32
@@ -45,12 +46,10 @@ def _play(
     job: Job, theta: NDArray[np.float32], seeds: list[int], execution: Execution
 ) -> list[NDArray[np.float32]]:
     """The observations of each episode, `[n, inputs]`."""
-    if execution.step_timeout is not None:
-        # Observations stay in the worker; but a step that hangs does so there first, where it can be ended.
-        from psyco._src.rollout.pool import in_processes
-
-        pool = in_processes(execution.workers, execution.step_timeout)
-        HostSampler(job, pool, execution.workers).run(theta, seeds)
+    if (
+        execution.elsewhere
+    ):  # observations stay there; but what hangs or crashes does so there first, and is named
+        HostSampler(job, *host_backend(execution)).run(theta, seeds)
     runner, size = Runner(), side_by_side(job.domain)
     seen: list[NDArray[np.float32]] = []
     for i in range(0, len(seeds), size):
