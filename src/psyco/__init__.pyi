@@ -3,8 +3,9 @@
 from ._src.certify.certificate import Certificate as Certificate
 from ._src.certify.certificate import Finding as Finding
 from ._src.certify.html import certificate_html as certificate_html
+from ._src.certify.ledger import look_share as look_share
+from ._src.certify.replay import Replay as Replay
 from ._src.certify.verify import Selection as Selection
-from ._src.certify.verify import look_share as look_share
 from ._src.domain.actions import Continuous as Continuous
 from ._src.domain.actions import Discrete as Discrete
 from ._src.domain.actions import MultiBinary as MultiBinary

@@ -1,15 +1,19 @@
 """A certificate carries all that was shown, notices changes, can be repeated, and accounts for every look."""
 
+import dataclasses
+import hashlib
+import inspect
 import json
 import random
 import re
+from pathlib import Path
 
 import jax
 import jsonschema
 import pytest
 
 import psyco
-from psyco._src.certify.certificate import Certificate, certificate_schema
+from psyco._src.certify.certificate import Certificate, Estimate, ShareEstimate, certificate_schema
 from psyco._src.certify.html import certificate_html
 from psyco._src.certify.replay import replay
 from psyco._src.certify.verify import look_share
@@ -21,6 +25,7 @@ from psyco._src.smc.methods import METHODS
 
 SAFE = "G (!caught | collisions <= 1)"  # one formula and one batch size nearly everywhere: compiled once
 REQUIRE = f"P>=0.3 [ {SAFE} ] & C>=0.98"
+FIRST_VERSION = Path(__file__).with_name("version-1.json")  # written by 0.1.0 before its release
 DOMAIN = psyco.make("obstacle-run", grid=4, horizon=10)
 
 
@@ -34,19 +39,22 @@ def certificate():
     return psyco.verify(policy(), DOMAIN, REQUIRE, seed=5)
 
 
-def forged(certificate, *path, to):
-    """The certificate's text with one value changed, and a checksum that fits again."""
-    import hashlib
+def signed(content):
+    """A certificate's content as text, with a checksum that fits."""
+    content = {key: value for key, value in content.items() if key != "checksum"}
+    checksum = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return json.dumps({**content, "checksum": checksum}, indent=2) + "\n"
 
+
+def forged(certificate, *path, to):
+    """The certificate's text with one value changed."""
     content = json.loads(certificate.to_json())
-    del content["checksum"]
     place = content
     for key in path[:-1]:
         place = place[key]
     assert place[path[-1]] != to
     place[path[-1]] = to
-    checksum = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-    return json.dumps({**content, "checksum": checksum}, indent=2) + "\n"
+    return signed(content)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -84,12 +92,62 @@ def test_it_holds_what_a_third_party_needs(certificate):
     assert content["tree"]["constraints"][0]["formula"]["kind"] == "Globally"
     assert content["parameters"] == {"horizon": 10, "grid": 4}
     assert content["policy"] == policy().digest
-    assert (content["seed"], content["stream"], content["block"]) == (5, "certify", 0)
+    assert (content["seed"], content["stream"], content["block"]) == (5, "verify", 0)
     assert content["versions"].keys() >= {"psyco", "jax", "numpy", "scipy", "python"}
     (finding,) = content["findings"]
     assert finding["satisfied"] + finding["violated"] == finding["episodes"] == content["episodes"]
     assert content["guarantee"]["kind"] == "anytime"
     assert content["guarantee"]["wrongly_satisfied"] == pytest.approx(0.02)
+
+
+def test_what_the_second_version_added_is_written_down_and_read_back(certificate):
+    code = hashlib.sha256(inspect.getsource(type(DOMAIN)).encode()).hexdigest()
+    assert (certificate.horizon, certificate.code) == (10, code)
+    share = ShareEstimate(satisfied=7, lower=0.3, upper=0.9, level=0.98)
+    full = dataclasses.replace(
+        certificate,
+        policy_kind="name",
+        policy_version="2.1",
+        notes=("The seed is ignored.", "Twice."),
+        estimate=Estimate(10, (share,), -3.0, 0.1),
+    )
+    jsonschema.validate(json.loads(full.to_json()), certificate_schema())
+    assert Certificate.from_json(full.to_json()) == full
+    assert "note: The seed is ignored." in str(full)
+    assert "The seed is ignored." in certificate_html(full)
+    for name in ("notes", "horizon", "estimate"):
+        with pytest.raises(jsonschema.ValidationError, match=name):
+            jsonschema.validate(
+                {k: v for k, v in json.loads(full.to_json()).items() if k != name}, certificate_schema()
+            )
+
+
+def test_the_first_version_is_still_read_and_written_back_as_it_was():
+    text = FIRST_VERSION.read_text(encoding="utf-8")
+    first = Certificate.from_json(text)  # strict: the checksum fits
+    assert first.to_json() == text
+    assert (first.horizon, first.code, first.notes, first.estimate) == (None, None, (), None)
+    assert first.findings[0].level is None
+    jsonschema.validate(json.loads(text), certificate_schema())
+    with pytest.raises(RunError, match="was changed"):
+        Certificate.from_json(text.replace('"satisfied": 7', '"satisfied": 8'))
+
+
+def test_the_first_version_is_repeated_but_for_words_and_bounds_that_it_put_otherwise(certificate):
+    content = json.loads(certificate.to_json())
+    old = json.loads(FIRST_VERSION.read_text(encoding="utf-8"))
+    (finding,), guarantee = content["findings"], content["guarantee"]
+    parts = [(content, old), (finding, old["findings"][0]), (guarantee, old["guarantee"])]
+    for part, names in [*parts, (content["looks"][0], old["looks"][0])]:
+        for name in part.keys() - names.keys():
+            del part[name]
+    finding |= {"lower": 0.1, "upper": 0.9, "guarantee": guarantee | {"statement": "In other words."}}
+    content |= {"format": old["format"]}
+    assert replay(signed(content), policy()).matches
+    finding["satisfied"] += 1
+    assert [each.split(":")[0] for each in replay(signed(content), policy()).differences] == [
+        "findings.0.satisfied"
+    ]
 
 
 def test_the_time_of_issue_can_be_fixed(monkeypatch):
@@ -112,12 +170,12 @@ def test_a_changed_byte_is_noticed_wherever_it_is(certificate):
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "null", "not json", '{"format": "psyco-certificate-9"}'])
 def test_what_is_no_certificate_is_refused(text):
-    with pytest.raises(RunError, match=r"not a PSyCo certificate|has format"):
+    with pytest.raises(RunError, match=r"not a PSyCo certificate|no JSON file|has format"):
         Certificate.from_json(text)
 
 
 def test_a_repetition_matches(certificate):
-    assert replay(certificate.to_json(), policy()) == []
+    assert replay(certificate.to_json(), policy()).matches
 
 
 @pytest.mark.parametrize(
@@ -130,26 +188,26 @@ def test_a_repetition_matches(certificate):
         (("findings", 0, "constraint"), "P>=0.9 [ F target ]", "findings.0.constraint"),
         (("mean_return",), 0.0, "mean_return"),
         (("guarantee", "wrongly_satisfied"), 1e-6, "guarantee.wrongly_satisfied"),
-        (("seed",), 6, "looks.0.seed"),
-        (("max_episodes",), 3, "verdict"),
+        (("seed",), 6, "seed"),
+        (("max_episodes",), 3, "max_episodes"),
         (("method",), "bayes", "guarantee.kind"),
         (("parameters", "horizon"), 9, "mean_return"),
-        (("share",), 0.5, "guarantee"),
+        (("share",), 0.5, "share"),
     ],
 )
 def test_a_forged_value_is_found_out_and_named_though_the_checksum_fits(certificate, path, value, named):
-    differences = replay(forged(certificate, *path, to=value), policy())
+    differences = replay(forged(certificate, *path, to=value), policy()).differences
     assert any(each.startswith(named) for each in differences), differences
 
 
 def test_another_policy_is_found_out(certificate):
-    differences = replay(certificate.to_json(), policy(1))
+    differences = replay(certificate.to_json(), policy(1)).differences
     assert differences[0].startswith("policy: the certificate is about sha256:")
 
 
 def test_a_change_that_no_repetition_shows_is_still_a_change(certificate):
     text = certificate.to_json().replace(certificate.issued, "2020-01-01T00:00:00Z")
-    assert [each.split(":")[0] for each in replay(text, policy())] == ["checksum"]
+    assert [each.split(":")[0] for each in replay(text, policy()).differences] == ["checksum"]
 
 
 @pytest.mark.parametrize(
@@ -200,7 +258,7 @@ def test_candidates_are_tried_in_order_on_fresh_episodes_and_all_looks_are_liste
     assert "3 looks" in str(impossible.certificate)
     # The same policy with the same seed: only fresh episodes can make a difference.
     assert len({look.satisfied for look in looks}) == 3
-    assert replay(impossible.certificate.to_json(), policy()) == []
+    assert replay(impossible.certificate.to_json(), policy()).matches
 
 
 def test_the_first_candidate_that_passes_is_certified_at_its_share_of_the_error():
@@ -208,6 +266,7 @@ def test_the_first_candidate_that_passes_is_certified_at_its_share_of_the_error(
     assert first.chosen == 0 and len(first.certificate.looks) == 1
     assert first.certificate.findings[0].guarantee.wrongly_satisfied == pytest.approx(0.1 * 0.75)
     assert first.certificate.guarantee.wrongly_satisfied == pytest.approx(0.1)
+    assert first.certificate.guarantee.wrongly_violated == pytest.approx(0.1)
     with pytest.raises(RunError, match="no candidate"):
         psyco.certify_candidates([], DOMAIN, REQUIRE)
 
@@ -220,7 +279,7 @@ def test_a_retry_is_accounted_for():
     assert [look.block for look in second.looks] == [0, 1]
     assert "2 looks" in second.guarantee.statement
     assert second.guarantee.wrongly_satisfied == pytest.approx(1e-7)
-    assert replay(second.to_json(), policy()) == []
+    assert replay(second.to_json(), policy()).matches
 
 
 def test_an_error_that_is_used_up_cannot_be_used_again():

@@ -59,6 +59,11 @@ FORMULAS = [
     "G (abs(agent[0] - obstacle[0]) + collisions * 2 <= 4)",
     "F (action = 1 & X (action != 1))",
     "G (X (reward < 0))",
+    "G (count(caught) <= 1)",
+    "F (count(distance <= 1) - 2 * count(caught) >= 3)",
+    'F ("end" & sum(distance) <= 9 & mean(agent[0]) < 1)',
+    "G (least(target_distance) > 0 | most(distance - 1) <= 2)",
+    "(count(caught) <= 1) U (sum(reward) <= -3)",
     BOUNDED,
 ]
 
@@ -113,6 +118,29 @@ def test_counters_stop_where_the_formula_cannot_tell():
     assert by_counter.nodes <= spelt_out.nodes
     assert evaluate(by_counter).probabilities == pytest.approx(evaluate(spelt_out).probabilities, abs=1e-12)
     assert chain("G !caught", policy).nodes < by_counter.nodes
+
+
+def test_a_count_from_the_first_step_on_is_the_counter_of_the_domain():
+    policy = random_policy(3)
+    own, counted = chain(BOUNDED, policy), chain("G (!caught | count(step > 0 & caught) <= 1)", policy)
+    assert counted.nodes == own.nodes
+    assert evaluate(counted) == evaluate(own)
+
+
+def test_counts_stop_where_the_formula_cannot_tell():
+    policy = random_policy(3)
+    few, more, all_of_them = (
+        chain(f'F ("end" & count(distance <= 1) {comparison})', policy).nodes
+        for comparison in ("<= 1", "<= 3", "- 0 <= 1")
+    )
+    assert few < more < all_of_them
+
+
+def test_sums_of_fractions_have_no_exact_answer():
+    says = r"sum\(distance / 2\) comes to 0.5(.|\n)*add up whole numbers"
+    with pytest.raises(RequirementError, match=says) as caught:
+        chain("F (sum(distance / 2) > 3)", random_policy(3))
+    assert caught.value.column == 4
 
 
 def test_the_return_is_the_same_whatever_is_asked():

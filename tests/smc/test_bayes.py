@@ -99,7 +99,7 @@ def test_the_papers_test_has_its_known_error_rates(p, known):
 
 
 def test_bounds_are_the_central_credible_interval():
-    low, high = make_test("bayes", constraint()).bounds(Counts(90, 10))
+    low, high = make_test("bayes", constraint()).bounds(Counts(90, 10), 0.01)
     assert (low, high) == pytest.approx(stats.beta(91, 11).ppf([0.01, 0.99]), abs=1e-9)
 
 

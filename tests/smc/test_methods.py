@@ -220,7 +220,7 @@ def test_the_lower_bound_solves_its_equation_and_brackets_the_share(s, v, delta)
 @given(s=st.integers(0, 400), v=st.integers(0, 100), p_req=st.sampled_from([0.3, 0.85, 0.99]))
 def test_anytime_accepts_exactly_when_its_lower_bound_reaches_the_requirement(s, v, p_req):
     test = make_test("anytime", constraint(f"P>={p_req}", 0.98))
-    lower, upper = test.bounds(Counts(s, v))
+    lower, upper = test.bounds(Counts(s, v), 0.02)
     decision = test.decide(Counts(s, v))
     if abs(lower - p_req) > 1e-9 and abs(upper - p_req) > 1e-9:
         assert (decision == ACCEPT) == (lower > p_req)
@@ -237,7 +237,7 @@ def test_fixed_gives_the_clopper_pearson_interval(delta):
     test = make_test("fixed", constraint("P>=0.5", 1 - delta), max_episodes=40)
     for s in (0, 1, 25, 40):
         expected = stats.binomtest(s, 40).proportion_ci(1 - 2 * delta, method="exact")
-        assert test.bounds(Counts(s, 40 - s)) == pytest.approx((expected.low, expected.high), abs=1e-9)
+        assert test.bounds(Counts(s, 40 - s), delta) == pytest.approx((expected.low, expected.high), abs=1e-9)
 
 
 # ---- several constraints -------------------------------------------------------------------------------------------

@@ -75,7 +75,9 @@ def test_the_certificate_is_about_the_returned_policy_and_lists_every_look() -> 
     assert certificate.verdict is psyco.Verdict.VIOLATED
     assert certificate.policy == policy.digest
     assert len(certificate.looks) == 2
-    assert sum(look.share for look in certificate.looks) == pytest.approx(1.0)
+    assert [look.share for look in certificate.looks] == [1 / 2, 1 / 6], (
+        "a third of the error is left for later"
+    )
     assert candidate.policy.digest == policy.digest
     words = remark(certificate, candidate)
     assert "2 candidates were tried" in words

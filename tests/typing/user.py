@@ -24,7 +24,7 @@ def durable(folder: Path) -> str:
     return "none" if certificate is None else certificate.verdict.name
 
 
-def verify(folder: Path) -> list[str]:
+def verify(folder: Path) -> psyco.Replay:
     certificate = psyco.verify(folder, seed=3, max_episodes=500, method_options={})
     psyco.verify(lambda observation: 0, "CartPole-v1", REQUIREMENT)
     psyco.verify_outcomes([True, False, True], "P>=0.5 & C>=0.9")

@@ -6,21 +6,40 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.resources import files
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from psyco._src.certify.joint import guarantee_of_all
 from psyco._src.errors import RunError
-from psyco._src.smc.base import Guarantee, Tally, Test, Verdict, percent
+from psyco._src.reading import check_kinds, from_json
+from psyco._src.smc.base import (
+    Guarantee,
+    Tally,
+    Test,
+    Verdict,
+    confidence_percent,
+    percent,
+    rounded_down,
+    rounded_up,
+)
 from psyco._src.smc.bayes import posterior_mass
+from psyco._src.smc.methods import METHODS
 from psyco._src.spec.formula import Node, Requirement
 from psyco._src.versions import versions
 
-FORMAT = "psyco-certificate-1"
+FORMAT = "psyco-certificate-2"
+FIRST = "psyco-certificate-1"  # still read, and written back as it was
+# What the first version did not have, in certificates, findings and guarantees.
+ADDED = frozenset(
+    {"horizon", "policy_kind", "policy_version", "code", "notes", "estimate", "level", "condition", "cap"}
+)
 
 
 @dataclass(frozen=True)
@@ -37,11 +56,30 @@ class Finding:
     lower: float  # bounds for the true probability, in the sense of the guarantee
     upper: float
     guarantee: Guarantee
+    level: float | None = (
+        None  # of both bounds together; None: each of them holds at the confidence by itself
+    )
 
     @property
-    def estimate(self) -> float:
-        """The observed share."""
+    def share(self) -> float:
+        """The observed share of satisfying episodes; where the test chose its end by looking, it is biased."""
         return self.satisfied / self.episodes if self.episodes else float("nan")
+
+    @property
+    def called(self) -> str:
+        """A name for it in sentences."""
+        return self.name or self.constraint
+
+    @property
+    def interval(self) -> str:
+        """The bounds in words, with what they are worth."""
+        between = f"between {rounded_down(self.lower)} and {rounded_up(self.upper)}"
+        if self.level is None:
+            return f"{between} (each bound by itself)"
+        kind = "credible" if self.guarantee.kind == "posterior" else "confidence"
+        # A verdict spends the whole error on one side, so the requirement may still lie inside.
+        why = "" if self.verdict is Verdict.UNDECIDED else "; the verdict needs one side at a time"
+        return f"{between} ({confidence_percent(self.level)} {kind} interval, two-sided{why})"
 
 
 @dataclass(frozen=True)
@@ -56,6 +94,30 @@ class Look:
     episodes: int
     satisfied: tuple[int, ...]  # per constraint
     violated: tuple[int, ...]
+    cap: int | None = None  # at most so many episodes
+
+
+@dataclass(frozen=True)
+class ShareEstimate:
+    """How often one constraint's formula held, with Clopper and Pearson's interval."""
+
+    satisfied: int
+    lower: float
+    upper: float
+    level: float  # of both bounds together
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Further episodes of the same look, as many as were asked for: no stopping rule biases them.
+
+    They come after the decision and are no part of it.
+    """
+
+    episodes: int
+    shares: tuple[ShareEstimate, ...]  # per constraint
+    mean_return: float
+    return_error: float  # standard error of that mean
 
 
 @dataclass(frozen=True)
@@ -69,6 +131,10 @@ class Subject:
     stream: str | None = None
     block: int | None = None
     outcomes: str | None = None  # SHA-256 of recorded outcomes
+    horizon: int | None = None  # the longest episode
+    policy_kind: str | None = None
+    policy_version: str | None = None
+    code: str | None = None  # SHA-256 of the domain's source code
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,34 +163,53 @@ class Certificate:
     looks: tuple[Look, ...]
     issued: str  # UTC
     versions: dict[str, str]
+    horizon: int | None = None  # the statement is about episodes of at most so many steps
+    # What `policy` is a hash of: "file", "tensors", or "name", which says little about what a function does.
+    policy_kind: str | None = None
+    policy_version: str | None = None  # as the user gave it
+    code: str | None = None  # SHA-256 of the domain's source code, where it can be found
+    notes: tuple[str, ...] = ()  # what a reader should know besides, in sentences
+    estimate: Estimate | None = None
+    format: str = FORMAT
 
     def to_json(self) -> str:
         """All of it, as JSON, with a checksum of everything else at the end."""
-        content = {"format": FORMAT, **_plain(self)}
+        left_out = ADDED if self.format == FIRST else frozenset[str]()
+        content = {"format": self.format, **_plain(self, left_out)}
         return json.dumps({**content, "checksum": _checksum(content)}, indent=2, allow_nan=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str, *, origin: str = "the certificate", strict: bool = True) -> Certificate:
         """Read a certificate; `strict` refuses one that was changed after it was issued."""
         try:
-            content = json.loads(text)
-            if content["format"] != FORMAT:
-                raise RunError(f"{origin} has format {content['format']!r}; this version reads {FORMAT!r}")
+            content = from_json(text, origin)
+            if content["format"] not in (FIRST, FORMAT):
+                raise RunError(
+                    f"{origin} has format {content['format']!r}; this version reads {FORMAT!r} and {FIRST!r}"
+                )
             checksum = content.pop("checksum")
+            given = {"notes": [], "estimate": None, **content} if content["format"] == FIRST else content
             _check(content, int, "episodes")
             _check(content, int | float | None, "mean_return", "return_error", "share")
             _check(content, dict, "parameters", "options", "versions")
             certificate = cls(
                 **{
-                    **{key: value for key, value in content.items() if key != "format"},
+                    **given,
                     "verdict": Verdict[content["verdict"]],
                     "guarantee": Guarantee(**content["guarantee"]),
                     "findings": tuple(map(_finding, content["findings"])),
                     "looks": tuple(map(_look, content["looks"])),
+                    "notes": tuple(given["notes"]),
+                    "estimate": _estimate(given["estimate"]),
                 }
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunError(f"{origin} is not a PSyCo certificate, or it is damaged ({error!r})") from None
+        for part in (certificate, certificate.guarantee, *certificate.findings, *certificate.looks):
+            check_kinds(part, origin)
+        lacking = certificate.policy is not None and certificate.max_episodes is None
+        if lacking or (certificate.mean_return is None) != (certificate.return_error is None):
+            raise RunError(f"{origin} is damaged: a number that belongs to the others is missing")
         if strict and (checksum != _checksum(content) or certificate.to_json() != text):
             raise RunError(
                 f"{origin} was changed after it was issued: its checksum does not fit its content; "
@@ -133,22 +218,27 @@ class Certificate:
         return certificate
 
     def __str__(self) -> str:
-        lines = [f"{self.verdict.name}: {self.verdict.value}"]
+        lines = [f"{self.verdict.name}: {self.meaning}"]
         for f in self.findings:
             lines += [
                 f"  {f.constraint}",
                 f"    {f.verdict.name} after {f.episodes:,} episodes: {f.satisfied:,} satisfied, "
-                f"{f.violated:,} violated (share {f.estimate:.4f}, between {f.lower:.4f} and {f.upper:.4f})",
-                f"    c_sat {f.confidence:.6f}",
+                f"{f.violated:,} violated (share {f.share:.4f})",
+                f"    probability {f.interval}",
+                f"    c_sat {rounded_down(f.confidence, 6)}",
             ]
         if self.mean_return is not None:
             lines += [f"  return {self.mean_return:.2f} ± {self.return_error:.2f} (mean ± standard error)"]
+        lines += [f"  {line}" for line in self.estimated]
         lines += [f"  {self.subject}, method {self.method}"]
+        if self.setting:
+            lines += [f"  {self.setting}"]
         if len(self.looks) > 1:
             lines += [f"  {len(self.looks)} looks: " + ", ".join(map(_shown_look, self.looks))]
+        lines += [f"  note: {note}" for note in self.notes]
         lines += [f"  {self.guarantee.statement}"]
         if len(self.findings) > 1:
-            lines += [f"  {f.name or f.constraint}: {f.guarantee.statement}" for f in self.findings]
+            lines += [f"  {f.called}: {f.guarantee.statement}" for f in self.findings]
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -171,12 +261,67 @@ class Certificate:
         return f" (decided before the other {rest:,}, which were not looked at)" if rest > 0 else ""
 
     @property
+    def meaning(self) -> str:
+        """The verdict in words, and of an open one what may be done about it."""
+        return "; ".join(filter(None, (self.verdict.value, self.advice)))
+
+    @property
+    def advice(self) -> str:
+        """What may be done after UNDECIDED without voiding the guarantee; empty after another verdict."""
+        if self.verdict is not Verdict.UNDECIDED or self.method not in METHODS:
+            return ""
+        if self.stream == "certify":  # of a run, which keeps account
+            return (
+                "psyco verify RUN takes a further look at fresh episodes, with a share of the permitted error"
+            )
+        if METHODS[self.method].open_ended:
+            return "raise the maximum number of episodes, and the same test goes on: that voids nothing"
+        void = "a larger number of episodes for the same look would void the guarantee"
+        left = 1.0 - sum(look.share for look in self.looks)
+        if left > 1e-9:
+            remains = f"{confidence_percent(left)} of the permitted error is left"
+            return f"{void}; {remains} for a new look at fresh ones (--after)"
+        how = " (--retryable, then --after; a run keeps count: psyco verify RUN)" if self.policy else ""
+        return (
+            f"{void}; a new look at fresh ones needs a share of the permitted error, kept from the start{how}"
+        )
+
+    @property
+    def estimated(self) -> list[str]:
+        """The estimate in words, if there is one."""
+        if (e := self.estimate) is None:
+            return []
+        lines = [f"estimate from {e.episodes:,} further episodes, which the stopping rule does not bias:"]
+        for share, f in zip(e.shares, self.findings, strict=True):
+            of = f" of {f.called}" if len(self.findings) > 1 else ""
+            lines += [
+                f"  share {share.satisfied / e.episodes:.4f}{of}, between {rounded_down(share.lower)} and "
+                f"{rounded_up(share.upper)} ({confidence_percent(share.level)} confidence interval)"
+            ]
+        return [*lines, f"  return {e.mean_return:.2f} ± {e.return_error:.2f}"]
+
+    @property
+    def setting(self) -> str:
+        """What the episodes were like: horizon and parameters of the domain, in one line."""
+        steps = [] if self.horizon is None else [f"episodes of at most {self.horizon:,} steps"]
+        values = [f"{name}={value}" for name, value in self.parameters.items() if name != "horizon"]
+        return shorten(", ".join([*steps, *values]), 200, placeholder=" ...")
+
+    @property
     def subject(self) -> str:
         """What was verified, in a few words."""
         if self.policy is None:
             given = "" if self.max_episodes is None else f"{self.episodes:,} of {self.max_episodes:,} "
             return f"{given}recorded outcomes sha256:{str(self.outcomes)[:16]}{self._unseen}"
-        return f"policy sha256:{self.policy[:16]} on {self.domain}, seed {self.seed}, block {self.block}"
+        policy = f"policy sha256:{self.policy[:16]}{self.qualification}"
+        return f"{policy} on {self.domain}, seed {self.seed}, block {self.block}"
+
+    @property
+    def qualification(self) -> str:
+        """What goes with the policy's hash: what it is of, where that is no more than a name, and the version."""
+        about = ["of its name only"] * (self.policy_kind == "name")
+        about += [] if self.policy_version is None else [f"version {self.policy_version}"]
+        return f" ({', '.join(about)})" * bool(about)
 
 
 def certificate_schema() -> dict[str, Any]:
@@ -198,13 +343,15 @@ def certify(
     share: float = 1.0,
     earlier: tuple[Look, ...] = (),
     issued: str | None = None,
+    notes: Sequence[str] = (),
+    estimate: Estimate | None = None,
 ) -> Certificate:
     """Write down how a verification ended."""
     findings = tuple(_found(test, progress) for test, progress in zip(tests, progress, strict=True))
     episodes = max((f.episodes for f in findings), default=len(returns))
     look = Look(
         subject.policy, subject.seed, subject.block, share, verdict, episodes,
-        tuple(f.satisfied for f in findings), tuple(f.violated for f in findings),
+        tuple(f.satisfied for f in findings), tuple(f.violated for f in findings), max_episodes,
     )  # fmt: skip
     looks = (*earlier, look)
     returns = np.asarray(returns, np.float64)
@@ -216,7 +363,7 @@ def certify(
         guarantee=guarantee_of_all(findings, looks, share),
         episodes=episodes,
         mean_return=float(returns.mean()) if len(returns) else None,
-        return_error=_standard_error(returns) if len(returns) else None,
+        return_error=standard_error(returns) if len(returns) else None,
         domain=subject.domain,
         parameters=json.loads(json.dumps(subject.parameters, default=str)),
         policy=subject.policy,
@@ -231,44 +378,21 @@ def certify(
         looks=looks,
         issued=issued or now(),
         versions=versions(),
+        horizon=subject.horizon,
+        policy_kind=subject.policy_kind,
+        policy_version=subject.policy_version,
+        code=subject.code,
+        notes=(*notes, *_bias(tests, subject, estimate)),
+        estimate=estimate,
     )
 
 
-def guarantee_of_all(findings: Sequence[Finding], looks: Sequence[Look], share: float) -> Guarantee:
-    """What the verdict about the whole requirement is worth, with all looks counted; `share` is this look's."""
-    if not findings:
-        return Guarantee("exact", "There is no constraint, so there is nothing to be wrong about.", 0.0, 0.0)
-    own = findings[0].guarantee
-    several = len(findings) > 1
-    if own.wrongly_satisfied is None:
-        accept = reject = None
-        statement = (
-            f"Of each of the {len(findings)} constraints by itself it is said: " * several + own.statement
-        )
-        jointly = "so each of them holds the belief to a stricter level than a single one would have."
-    else:
-        accept = max(f.guarantee.wrongly_satisfied or 0.0 for f in findings) / share
-        reject = sum(f.guarantee.wrongly_violated or 0.0 for f in findings)
-        statement = own.statement
-        if several:
-            statement = (
-                f"If at least one of the {len(findings)} constraints fails, the chance that all are called satisfied "
-                f"is at most {percent(accept * share)}; if all hold, the chance that one is called violated is at most "
-                f"{percent(reject)}. What is said of each constraint by itself is listed with it."
-            )
-        jointly = (
-            f"so the chance that any of them wrongly ends in SATISFIED is at most {percent(accept)} in total."
-        )
-    if len(looks) > 1:
-        statement += (
-            f" There were {len(looks)} looks, each at fresh episodes of its own. They share the permitted error, "
-            f"{jointly}"
-        )
-    elif share < 1.0:
-        statement += (
-            f" This look used {percent(share)} of the permitted error; the rest was kept for further looks."
-        )
-    return Guarantee(own.kind, statement, accept, reject)
+def _bias(tests: Sequence[Test], subject: Subject, estimate: Estimate | None) -> Iterator[str]:
+    """A test that stops by what it has seen stops where the share looks good, or bad."""
+    if estimate is None and any(test.sequential for test in tests):
+        remedy = "; psyco verify --estimate N adds an estimate without that bias" if subject.policy else ""
+        what = "The share and the mean return are" if subject.policy else "The share is"
+        yield f"{what} biased by where the test stopped{remedy}."
 
 
 def tree(node: Requirement | Node | Any) -> Any:
@@ -290,7 +414,8 @@ def now() -> str:
 
 def _found(test: Test, progress: Tally) -> Finding:
     constraint = test.task.constraint
-    lower, upper = test.bounds(progress.counts)
+    delta = test.task.false_accept
+    lower, upper = test.bounds(progress.counts, delta / 2.0)  # half of the error for either side
     return Finding(
         constraint=str(constraint),
         name=constraint.name,
@@ -302,10 +427,11 @@ def _found(test: Test, progress: Tally) -> Finding:
         lower=lower,
         upper=upper,
         guarantee=test.guarantee,
+        level=1.0 - delta,
     )
 
 
-def _standard_error(returns: Any) -> float:
+def standard_error(returns: NDArray[np.float64]) -> float:
     return float(returns.std(ddof=1) / np.sqrt(len(returns))) if len(returns) > 1 else 0.0
 
 
@@ -313,14 +439,15 @@ def _shown_look(look: Look) -> str:
     return f"{look.verdict.name} after {look.episodes:,} ({percent(look.share)} of the error)"
 
 
-def _plain(value: Any) -> Any:
-    """Dataclasses, tuples and verdicts as what JSON has."""
+def _plain(value: Any, left_out: frozenset[str]) -> Any:
+    """Dataclasses, tuples and verdicts as what JSON has; fields of the names `left_out` are not in it."""
     if isinstance(value, Verdict):
         return value.name
     if dataclasses.is_dataclass(value):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        names = [f.name for f in dataclasses.fields(value) if f.name not in left_out]
+        return {name: _plain(getattr(value, name), left_out) for name in names}
     if isinstance(value, tuple | list):
-        return [_plain(each) for each in value]
+        return [_plain(each, left_out) for each in value]
     return value
 
 
@@ -348,3 +475,11 @@ def _look(content: dict[str, Any]) -> Look:
     _check(content, int | float, "share")
     counts = {key: tuple(content[key]) for key in ("satisfied", "violated")}
     return Look(**{**content, **counts, "verdict": Verdict[content["verdict"]]})
+
+
+def _estimate(content: dict[str, Any] | None) -> Estimate | None:
+    if content is None:
+        return None
+    _check(content, int, "episodes")
+    _check(content, int | float, "mean_return", "return_error")
+    return Estimate(**{**content, "shares": tuple(ShareEstimate(**share) for share in content["shares"])})

@@ -7,7 +7,8 @@ from html import escape
 
 from psyco._src.certify.certificate import Certificate, Finding, Look
 from psyco._src.certify.colours import CSS
-from psyco._src.smc.base import percent
+from psyco._src.errors import RequirementError
+from psyco._src.smc.base import percent, rounded_down
 from psyco._src.spec.parse import parse
 
 STYLE = (
@@ -39,10 +40,11 @@ def certificate_html(certificate: Certificate) -> str:
             f'style="--verdict:var(--{c.verdict.name.lower()})">',
             f"<style>{STYLE}</style>",
             f"<h2>{c.verdict.name}</h2>",
-            f"<p>{escape(c.verdict.value.capitalize())}.</p>",
+            f"<p>{escape(c.meaning[0].upper() + c.meaning[1:])}.</p>",
             *(_finding(f, explained=len(c.findings) > 1) for f in c.findings),
             "<h3>What this is worth</h3>",
             f"<p>{escape(c.guarantee.statement)}</p>",
+            *(f"<p>{escape(note)}</p>" for note in c.notes),
             *(_looks(c.looks) if len(c.looks) > 1 else []),
             "<h3>What was tested, and how</h3>",
             _rows(_circumstances(c)),
@@ -54,9 +56,9 @@ def certificate_html(certificate: Certificate) -> str:
 def _finding(f: Finding, *, explained: bool) -> str:
     rows = {
         "verdict": f"{f.verdict.name} after {f.episodes:,} episodes",
-        "outcomes": f"{f.satisfied:,} satisfied, {f.violated:,} violated (share {f.estimate:.4f})",
-        "true probability": f"between {f.lower:.4f} and {f.upper:.4f}",
-        "posterior": f"c_sat {f.confidence:.6f}, from a uniform prior",
+        "outcomes": f"{f.satisfied:,} satisfied, {f.violated:,} violated (share {f.share:.4f})",
+        "true probability": f.interval,
+        "posterior": f"c_sat {rounded_down(f.confidence, 6)}, from a uniform prior",
     }
     if explained:
         rows["guarantee"] = f.guarantee.statement
@@ -65,18 +67,26 @@ def _finding(f: Finding, *, explained: bool) -> str:
 
 def _bar(f: Finding) -> str:
     """The bounds on the probability as a bar from 0 to 1, with the observed share and dashes at what is required."""
-    (constraint,) = parse(f.constraint).constraints
-    x = [10 + 380 * value for value in (f.lower, f.upper, f.estimate if f.episodes else 0.5)]
-    label = f"probability between {f.lower:.4f} and {f.upper:.4f}, observed {f.estimate:.4f}"
+    x = [10 + 380 * value for value in (f.lower, f.upper, f.share if f.episodes else 0.5)]
+    label = f"probability {f.interval}, observed {f.share:.4f}"
     return (
         f'<svg viewBox="0 0 400 46" role="img" aria-label="{escape(label)}" font-size="10" fill="currentColor">'
         '<line x1="10" x2="390" y1="24" y2="24" stroke="currentColor" stroke-opacity=".35"/>'
         f'<line x1="{x[0]:.1f}" x2="{x[1]:.1f}" y1="24" y2="24" stroke-width="7" '
         f'style="stroke:var(--{f.verdict.name.lower()})"/>'
-        f"{''.join(map(_dash, sorted({constraint.lower, constraint.upper} - {0.0, 1.0})))}"
+        f"{''.join(map(_dash, _required(f.constraint)))}"
         f'<circle cx="{x[2]:.1f}" cy="24" r="5"/>'
         '<text x="7" y="43">0</text><text x="387" y="43">1</text></svg>'
     )
+
+
+def _required(constraint: str) -> list[float]:
+    """The bounds that it asks for; none where a damaged file holds something else."""
+    try:
+        bounds = {bound for c in parse(constraint).constraints for bound in (c.lower, c.upper)}
+    except RequirementError:
+        return []
+    return sorted(bounds - {0.0, 1.0})
 
 
 def _dash(p: float) -> str:
@@ -102,8 +112,10 @@ def _circumstances(c: Certificate) -> dict[str, str]:
     rows = {"requirement": c.requirement, "method": " ".join([c.method, *_settings(c.options)])}
     if c.policy is not None:
         rows |= {
-            "policy": f"sha256:{c.policy}",
+            "policy": f"sha256:{c.policy}{c.qualification}",
             "domain": " ".join([str(c.domain), *_settings(c.parameters)]),
+            "horizon": "not known" if c.horizon is None else f"{c.horizon:,} steps",
+            "code": "not known" if c.code is None else f"sha256:{c.code}",
             "episodes": f"{c.episodes:,} of at most {c.max_episodes:,}",
             "seed": f"{c.seed}, stream {c.stream}, block {c.block}",
         }
@@ -111,6 +123,8 @@ def _circumstances(c: Certificate) -> dict[str, str]:
         rows["outcomes"] = f"sha256:{c.outcomes}"
     if c.mean_return is not None:
         rows["return"] = f"{c.mean_return:.2f} ± {c.return_error:.2f} (mean ± standard error)"
+    if c.estimated:
+        rows["estimate"] = " ".join(map(str.strip, c.estimated))
     return rows | {"issued": c.issued, "versions": " ".join(_settings(c.versions))}
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -13,22 +13,47 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from psyco._src.certify.certificate import Certificate, Subject, certify, now
+from psyco._src.certify.certificate import (
+    Certificate,
+    Estimate,
+    ShareEstimate,
+    Subject,
+    certify,
+    now,
+    standard_error,
+)
+from psyco._src.certify.keys import check_keys
+from psyco._src.certify.ledger import Ledger, look_share, make_claim, single
 from psyco._src.domain.base import Domain
 from psyco._src.domain.catalogue import describe
 from psyco._src.domain.checks import check_count, check_seed
-from psyco._src.errors import RequirementError, RunError
-from psyco._src.policy.foreign import AnyPolicy, plain_failures
-from psyco._src.rollout.episodes import COMPILER, Episodes, Sampler, Stream, episode_keys, stream_key
+from psyco._src.domain.source import code_digest
+from psyco._src.errors import RequirementError, RunError, check_has
+from psyco._src.policy.doubt import Doubting
+from psyco._src.policy.foreign import AnyPolicy, ForeignPolicy
+from psyco._src.rollout.check import seed_doubts
+from psyco._src.rollout.device import refuse_broken
+from psyco._src.rollout.episodes import (
+    COMPILER,
+    Episodes,
+    Sampler,
+    Stream,
+    episode_keys,
+    episode_seeds,
+    stream_key,
+)
 from psyco._src.rollout.execution import HERE, Execution
+from psyco._src.rollout.host import HostSampler
 from psyco._src.rollout.sampler import make_sampler
-from psyco._src.smc.base import Tally, Test, Verdict, overall, run_tests
+from psyco._src.smc.base import Counts, Tally, Test, Verdict, overall, run_tests
 from psyco._src.smc.bayes import posterior_mass
-from psyco._src.smc.methods import DEFAULT_MAX_EPISODES, DEFAULT_METHOD, make_tests
+from psyco._src.smc.fixed import clopper_pearson
+from psyco._src.smc.methods import DEFAULT_MAX_EPISODES, DEFAULT_METHOD, make_tests, method_options
 from psyco._src.spec.formula import Requirement
 
 NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})  # of a method
 HOST_BATCH = 64  # where an episode takes long, few more than a test needs
+DOUBTED = 8  # episodes in which a policy of others is asked everything twice
 BATCH = 250  # episodes sampled at once; a test still consumes them one by one
 
 
@@ -39,6 +64,7 @@ class Verification(NamedTuple):
     progress: list[Tally]  # one per constraint
     returns: NDArray[np.float32]  # [episodes] of the episodes that were looked at
     tests: list[Test]  # one per constraint
+    absent: NDArray[np.float32] | None = None  # [episodes, I] as in Episodes
 
     @property
     def episodes(self) -> int:
@@ -63,9 +89,10 @@ def verify(
     max_episodes: int = DEFAULT_MAX_EPISODES,
     seed: int = 0,
     execution: Execution = HERE,
-    share: float | None = None,
-    after: Certificate | None = None,
+    ledger: Ledger | None = None,
     issued: str | None = None,
+    estimate: int | None = None,
+    notes: Sequence[str] = (),
 ) -> Certificate:
     """Verify a policy on fresh episodes and say exactly what was shown.
 
@@ -78,38 +105,78 @@ def verify(
         max_episodes: give up undecided after so many episodes.
         seed: the episodes are a function of it.
         execution: where the episodes are made; the result does not depend on it.
-        share: the part of the permitted error that this look may use; all of it, unless it is one of several.
-            `look_share(1)` leaves room for later looks.
-        after: the certificate of an earlier look, of this or of another policy, that did not suffice. The new
-            certificate lists its looks, and the error of all of them together keeps to what is permitted.
+        ledger: the looks so far, and the share of the permitted error for this one; by default it is the only look.
         issued: the time that the certificate shows; now, if it is not given.
+        estimate: so many further episodes for an estimate of shares and return, after the decision and no part of it.
+        notes: sentences that the certificate has to carry.
     """
     check_decidable(requirement)
     seed = check_seed(seed)
     policy.check(domain)
-    earlier = () if after is None else after.looks
-    if after is not None and (after.method, after.options) != (method, json.loads(json.dumps(dict(options)))):
-        raise RunError(
-            f"the earlier look used the method {after.method} with options {after.options}; looks that share one "
-            "error need one method with the same options"
-        )
-    share = _check_share(requirement, share, after)
+    ledger = single() if ledger is None else ledger
+    where = describe(domain)
+    # What is wrong with the question is found before anything is spent on the answer.
+    max_episodes = check_count("max_episodes", max_episodes)
+    estimate = None if estimate is None else check_count("estimate", estimate)
+    check_has(method, "option", options, method_options(method))
     sampler = make_sampler(domain, policy.network, requirement, execution=execution)
+    if isinstance(policy, ForeignPolicy):
+        _ask_twice(policy, domain, stream_key(seed, Stream.SHOW), execution)
+    *earlier, look = ledger.begin(make_claim(requirement, where, method, options), policy.digest, seed)
+    theta, key = jnp.asarray(policy.theta), stream_key(seed, ledger.stream, look.block or 0)
     done = verify_parameters(
         sampler,
-        jnp.asarray(policy.theta),
+        theta,
         requirement,
-        stream_key(seed, Stream.CERTIFY, len(earlier)),
+        key,
         method=method,
         max_episodes=max_episodes,
-        share=share,
+        share=look.share,
         options=options,
     )
-    subject = Subject(*describe(domain), policy.digest, seed, Stream.CERTIFY.name.lower(), len(earlier))
-    return certify(
-        requirement, subject, done.tests, done.progress, done.verdict, returns=done.returns, method=method,
-        options=options, max_episodes=max_episodes, share=share, earlier=earlier, issued=issued,
+    missing, doubts = check_keys(requirement, domain, done.absent), _doubts(sampler, policy, key, done)
+    notes = [*notes, *policy.notes, *missing, *doubts]
+    subject = Subject(
+        *where, policy.digest, seed, ledger.stream.name.lower(), look.block,
+        horizon=domain.horizon, code=code_digest(domain), policy_kind=policy.kind, policy_version=policy.version,
     )  # fmt: skip
+    certificate = certify(
+        requirement, subject, done.tests, done.progress, done.verdict, returns=done.returns, method=method,
+        options=options, max_episodes=max_episodes, share=look.share, earlier=tuple(earlier), issued=issued,
+        notes=notes,
+        estimate=None if estimate is None else _estimate(sampler, theta, requirement, key, done.episodes, estimate),
+    )  # fmt: skip
+    ledger.end(certificate)
+    return certificate
+
+
+def _doubts(sampler: Sampler, policy: AnyPolicy, key: Array, done: Verification) -> list[str]:
+    """What the first episodes of a Gymnasium environment put in doubt; in a compiled domain all chance is the key's."""
+    if not isinstance(sampler, HostSampler):
+        return []
+    seeds = episode_seeds(episode_keys(key, 0, 2))
+    return seed_doubts(sampler.job, policy.theta, seeds, float(done.returns[0]))
+
+
+def _estimate(
+    sampler: Sampler, theta: Array, requirement: Requirement, key: Array, first: int, count: int
+) -> Estimate:
+    """Shares and return of the episodes `first` to `first + count - 1` of a look, those after its decision."""
+    parts = list(sample(sampler, theta, key, count, first=first))
+    returns = np.concatenate([part.ret for part in parts])[:count].astype(np.float64)
+    satisfied = np.concatenate([part.satisfied for part in parts])[:count]
+    shares = []
+    hits = constraint_outcomes(requirement, satisfied).sum(axis=0).tolist()
+    for constraint, held in zip(requirement.constraints, hits, strict=True):
+        bounds = clopper_pearson(Counts(held, count - held), (1.0 - constraint.confidence) / 2.0)
+        shares.append(ShareEstimate(held, *bounds, constraint.confidence))
+    return Estimate(count, tuple(shares), float(returns.mean()), standard_error(returns))
+
+
+def _ask_twice(policy: ForeignPolicy, domain: Domain, key: Array, execution: Execution) -> None:
+    """Refuse a policy of others whose actions are no function of its own episode; see `Doubting`."""
+    sampler = make_sampler(domain, Doubting(policy), Requirement(), execution=execution)
+    sampler(jnp.zeros((DOUBTED, 0)), episode_keys(key, 0, DOUBTED))
 
 
 class Selection(NamedTuple):
@@ -129,24 +196,25 @@ def certify_candidates(
     max_episodes: int = DEFAULT_MAX_EPISODES,
     seed: int = 0,
     execution: Execution = HERE,
+    ledger: Ledger | None = None,
     issued: str | None = None,
 ) -> Selection:
     """Certify the first candidate that passes, each on its own fresh block of the certificates' stream.
 
     The candidates come in the order of preference, and are fixed before the first episode of any of them is sampled.
-    The permitted error is shared among all of them (`look_share`), so the chance that a candidate which does not meet
-    the requirement gets a certificate stays what the requirement permits. All else is as in `verify`.
+    The permitted error is shared among all of them, by default so that nothing is left for later looks; so the chance
+    that a candidate which does not meet the requirement gets a certificate stays what the requirement permits. All else
+    is as in `verify`.
     """
     if not candidates:
         raise RunError("there is no candidate to certify")
     issued = issued or now()
+    ledger = Ledger(share=partial(look_share, of=len(candidates))) if ledger is None else ledger
     certificates: list[Certificate] = []
     for i, policy in enumerate(candidates):
-        after = certificates[-1] if certificates else None
-        share = look_share(i + 1, of=len(candidates))
         certificate = verify(
             policy, domain, requirement, method=method, options=options, max_episodes=max_episodes, seed=seed,
-            execution=execution, share=share, after=after, issued=issued,
+            execution=execution, ledger=ledger, issued=issued,
         )  # fmt: skip
         certificates.append(certificate)
         if certificates[-1].verdict is Verdict.SATISFIED:
@@ -155,37 +223,8 @@ def certify_candidates(
     return Selection(best, certificates[best].with_looks(certificates[-1].looks))
 
 
-def look_share(look: int, *, of: int | None = None) -> float:
-    """The part of the permitted error for look 1, 2, ...: 1/(i(i+1)), which sums to 1 over endlessly many looks.
-
-    If there are at most `of` looks, the rest is not kept for later: the shares of these sum to 1.
-    """
-    return (1.0 if of is None else (of + 1) / of) / (look * (look + 1))
-
-
 def _closeness(certificate: Certificate) -> float:
     return min((f.confidence for f in certificate.findings), default=1.0)
-
-
-def _check_share(requirement: Requirement, share: float | None, after: Certificate | None) -> float:
-    """The share of this look; refuses more than what earlier looks have left."""
-    if after is None:
-        share = 1.0 if share is None else share
-        if not isinstance(share, int | float) or not 0.0 < share <= 1.0:
-            raise RunError(f"the share of the error is a number above 0 and at most 1, got {share}")
-        return share
-    if after.requirement != str(requirement):
-        raise RunError(
-            f"the earlier certificate is about another requirement:\n{after.requirement}\ninstead of:\n{requirement}"
-        )
-    used = sum(look.share for look in after.looks)
-    share = look_share(len(after.looks) + 1) if share is None else share
-    if not 0.0 < share <= 1.0 - used + 1e-12:
-        raise RunError(
-            f"the earlier looks used {used:.4g} of the permitted error, this one would use {share:.4g} more; "
-            "if a certificate may have to be tried again, issue the first one with share=look_share(1) (--retryable)"
-        )
-    return share
 
 
 def verify_parameters(
@@ -203,27 +242,36 @@ def verify_parameters(
     max_episodes = check_count("max_episodes", max_episodes)
     tests = make_tests(method, requirement, max_episodes=max_episodes, share=share, **options)
     returns: list[NDArray[np.float32]] = []
+    absent: list[NDArray[np.float32]] = []
 
     def outcomes() -> Iterator[NDArray[np.bool_]]:
         for episodes in sample(sampler, theta, key, max_episodes):
             returns.append(np.asarray(episodes.ret))
+            if episodes.absent is not None:
+                absent.append(np.asarray(episodes.absent))
             yield constraint_outcomes(requirement, np.asarray(episodes.satisfied))
 
     progress = run_tests(tests, outcomes(), max_episodes=max_episodes)
     used = max((p.episodes for p in progress), default=max_episodes)
-    return Verification(overall(progress), progress, np.concatenate(returns)[:used], tests)
+    returned, without = np.concatenate(returns)[:used], np.concatenate(absent)[:used] if absent else None
+    return Verification(overall(progress), progress, returned, tests, without)
 
 
-def sample(sampler: Sampler, theta: Array, key: Array, count: int) -> Iterator[Episodes]:
-    """Episodes 0 to count-1 of a stream for one parameter vector `[D]`, batch by batch."""
+def sample(sampler: Sampler, theta: Array, key: Array, count: int, *, first: int = 0) -> Iterator[Episodes]:
+    """Episodes `first` to `first + count - 1` of a stream for one parameter vector `[D]`, batch by batch.
+
+    Compiled batches have one size, so the last of them may hold more than that.
+    """
     size = min(BATCH if sampler.compiled else HOST_BATCH, count)
-    for first in range(0, count, size):
+    for start in range(first, first + count, size):
         if sampler.compiled:
-            with plain_failures():
-                episodes = jax.device_get(_batch(sampler, size, theta, key, np.uint32(first)))
+            episodes = jax.device_get(_batch(sampler, size, theta, key, np.uint32(start)))
+            if np.any(episodes.broken):
+                keys = episode_keys(key, start, size)
+                refuse_broken(sampler, episodes.broken, theta[None].repeat(size, 0), keys)
             yield episodes
         else:
-            keys = episode_keys(key, first, min(size, count - first))
+            keys = episode_keys(key, start, min(size, first + count - start))
             yield sampler(jnp.broadcast_to(theta, (len(keys), theta.size)), keys)
 
 

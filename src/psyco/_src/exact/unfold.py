@@ -1,8 +1,8 @@
 """A finite domain unfolded over time, together with what is left of each formula: the graph that exact answers walk.
 
-A node of layer t is what can be the case after t steps: a state, and what the path so far has left of the formulas.
-Unreachable ones are never made. Counters stop where no formula can tell the difference, and are forgotten when all
-formulas are decided.
+A node of layer t is what can be the case after t steps: a state, what the path so far has left of the formulas, and
+what their aggregates have come to. Unreachable ones are never made. Counters and counts stop where no formula can tell
+the difference, and are forgotten when all formulas are decided.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ from numpy.typing import NDArray
 from psyco._src.domain.actions import Discrete
 from psyco._src.domain.base import Domain, signal_table
 from psyco._src.domain.finite import FiniteDomain, finite
-from psyco._src.errors import DomainError
-from psyco._src.policy.foreign import PolicyLike, as_policy, plain_failures
+from psyco._src.errors import DomainError, PsycoError, RequirementError, RunError
+from psyco._src.exact.law import check_law
+from psyco._src.policy.doubt import Doubting
+from psyco._src.policy.foreign import ForeignPolicy, PolicyLike, as_policy
+from psyco._src.spec.atoms import Past, States
 from psyco._src.spec.check import check_bounds, check_signals
-from psyco._src.spec.formula import Compare, Formula, Node, Number, Signal, parts, walk
+from psyco._src.spec.formula import Aggregate, Compare, Formula, Node, Number, Signal, aggregates, parts, walk
 from psyco._src.spec.progression import Automaton
 
 Act = Callable[[NDArray[np.float32]], NDArray[Any]]  # observations [S, size] -> actions [S]
@@ -76,6 +79,7 @@ def unfold(
         follow: if not, nodes only carry the atoms of the formulas, for tools that do the rest.
     """
     domain = finite(domain)
+    check_law(domain)  # type: ignore[arg-type]  # it is hashable, as for jit
     for formula in formulas:
         check_signals(formula, signal_table(domain), domain.name)
         check_bounds(formula, domain.horizon, domain.name)
@@ -83,10 +87,12 @@ def unfold(
     table = _explore(domain, formulas, act)
     names = {node.name for formula in formulas for node in walk(formula) if isinstance(node, Signal)}
     carried = tuple(name for name in CARRIED if name in names)
-    makers = _Layers(domain, automaton, table, carried, follow)
+    running = aggregates(formulas)
+    makers = _Layers(domain, automaton, table, carried, running, follow)
     first = _Candidates(
         table.start_state,
         np.zeros((len(table.start_state), len(carried))),
+        np.zeros((len(table.start_state), len(running))),
         np.zeros(len(table.start_state), bool),
         np.full(len(table.start_state), automaton.start),
     )
@@ -112,11 +118,28 @@ def actions_of(policy: PolicyLike, domain: Domain) -> Act:
     """What a policy does, by the same code that runs it in rollouts."""
     policy = as_policy(policy)
     policy.check(domain)
+    if isinstance(policy, ForeignPolicy):
+        return _asked(policy, domain)
     act = jax.vmap(partial(policy.network.act, domain.actions, jnp.asarray(policy.theta)))
+    return lambda observations: np.asarray(act(jnp.asarray(observations)))
+
+
+def _asked(policy: ForeignPolicy, domain: Domain) -> Act:
+    if policy.remembers:
+        raise RunError(
+            f"the policy {policy.source} has a memory; exact answers are about policies that act on what they see now. "
+            "psyco.verify can sample its episodes"
+        )
 
     def actions(observations: NDArray[np.float32]) -> NDArray[Any]:
-        with plain_failures():
-            return np.asarray(act(jnp.asarray(observations)))
+        count = len(observations)
+        crew = Doubting(policy).crew(domain, np.zeros((count, 0), np.float32), [0] * count)
+        try:
+            return np.asarray(crew(observations, list(observations)))
+        except PsycoError:
+            raise
+        except Exception as error:  # whatever a stranger's policy does
+            raise RunError(f"the policy failed: {type(error).__name__}: {error}") from error
 
     return actions
 
@@ -143,7 +166,7 @@ def _explore(domain: FiniteDomain, formulas: Sequence[Formula], act: Act | None)
     chances = domain.chances()
     leaves, structure = jax.tree.flatten(jax.device_get(initial))
     shapes = [(leaf.shape[1:], leaf.dtype) for leaf in leaves]
-    limits = {name: _needed(name, formulas, domain.horizon) for name in domain.counters}
+    limits = {name: _needed(Signal(name), formulas, domain.horizon) for name in domain.counters}
     if not isinstance(domain.actions, Discrete):  # `finite` has seen to it
         raise DomainError(f"{domain.name} has no discrete actions")
     every = np.arange(domain.actions.n)
@@ -242,18 +265,16 @@ def _signals(domain: FiniteDomain, states: Any) -> dict[str, Array]:
     return jax.vmap(lambda state: dict(domain.signals(state)))(states)
 
 
-def _needed(counter: str, formulas: Sequence[Formula], horizon: int) -> int:
+def _needed(counter: Signal | Aggregate, formulas: Sequence[Formula], horizon: int) -> int:
     """The value at which a counter may stop: one more than any number it is compared with."""
     largest = -1.0
 
     def visit(node: Node) -> None:
         nonlocal largest
         match node:
-            case Compare(_, Signal(name), Number(value)) | Compare(_, Number(value), Signal(name)) if (
-                name == counter
-            ):
+            case Compare(_, term, Number(value)) | Compare(_, Number(value), term) if term == counter:
                 largest = max(largest, value)
-            case Signal(name) if name == counter:  # in arithmetic: every value may matter
+            case _ if node == counter:  # in arithmetic: every value may matter
                 largest = math.inf
             case _:
                 for part in parts(node):
@@ -272,6 +293,7 @@ class _Candidates(NamedTuple):
 
     state: NDArray[np.int64]  # [M]
     carried: NDArray[np.float64]  # [M, E]
+    totals: NDArray[np.float64]  # [M, R] of the aggregates, before this state
     done: NDArray[np.bool_]  # [M]
     progress: NDArray[np.int64]  # [M] before this state
 
@@ -279,6 +301,7 @@ class _Candidates(NamedTuple):
 class _Nodes(NamedTuple):
     state: NDArray[np.int64]
     carried: NDArray[np.float64]
+    totals: NDArray[np.float64]  # [M, R] after this state
     final: NDArray[np.bool_]
     progress: NDArray[np.int64]  # after this state
     satisfied: NDArray[np.bool_]  # [M, K]
@@ -291,6 +314,7 @@ class _Layers:
     automaton: Automaton
     table: _Table
     carried: tuple[str, ...]
+    running: tuple[Aggregate, ...]
     follow: bool
 
     def first_actions(self, act: Act | None) -> NDArray[np.int64]:
@@ -307,26 +331,58 @@ class _Layers:
         signals = {name: values[found.state] for name, values in self.table.signals.items()}
         signals["step"] = np.full(len(found.state), step)
         signals |= {name: found.carried[:, i] for i, name in enumerate(self.carried)}
-        letters = self.automaton.letters(signals, final)
+        before = dict(zip(self.running, found.totals.T, strict=True)) if step else {}
+        # Each state as a path of its own with a past, `[M, 1]`.
+        alone = {name: values[:, None] for name, values in signals.items()}
+        path = States(np, alone, final[:, None], (len(final), 1), Past(step, before))
+        letters = self.automaton.letters(path)[:, 0]
         progress, satisfied = self._read(found.progress, letters, final)
-        state = found.state
+        state, totals = found.state, self._totals(path)
         if self.follow:
             decided = np.array([self.automaton.decided(p) for p in range(int(progress.max(initial=0)) + 1)])
-            state = np.where(final | decided[progress], self.table.forgotten[state], state)
+            over = final | decided[progress]
+            state = np.where(over, self.table.forgotten[state], state)
+            totals = np.where(over[:, None], 0.0, totals)
             letters = letters & False
-        columns = [state[:, None], found.carried, final[:, None], progress[:, None], satisfied, letters]
+        columns = [
+            state[:, None],
+            found.carried,
+            totals,
+            final[:, None],
+            progress[:, None],
+            satisfied,
+            letters,
+        ]
         _, first, inverse = np.unique(
             np.concatenate(columns, axis=1, dtype=np.float64), axis=0, return_index=True, return_inverse=True
         )
         nodes = _Nodes(
             state[first],
             found.carried[first],
+            totals[first],
             final[first],
             progress[first],
             satisfied[first],
             letters[first],
         )
         return nodes, inverse.ravel()
+
+    def _totals(self, path: States) -> NDArray[np.float64]:
+        """What the aggregates come to in these states `[M, R]`, counts cut off where nobody can tell."""
+        totals = np.zeros((len(path.end), len(self.running)))
+        for i, (each, total) in enumerate(path.passed(self.running).totals.items()):
+            totals[:, i] = total
+            if each.function == "count":
+                limit = _needed(each, self.automaton.formulas, self.domain.horizon)
+                totals[:, i] = np.minimum(total, limit)
+            elif each.function in ("sum", "mean") and (total != np.rint(total)).any():
+                raise RequirementError(
+                    f"{each} comes to {total[total != np.rint(total)][0]:g}; exact answers keep every value of it, "
+                    "and nothing bounds the number of these where fractions are added up",
+                    each.place,
+                    "add up whole numbers, as in sum(2 * x) <= 50 for sum(x) <= 25",
+                )
+        return totals
 
     def _read(
         self, progress: NDArray[np.int64], letters: NDArray[np.bool_], final: NDArray[np.bool_]
@@ -365,6 +421,7 @@ class _Layers:
         candidates = _Candidates(
             table.successor[state].ravel(),
             carried.reshape(rewards.size, len(self.carried)),
+            nodes.totals[alive].repeat(shape[1] * shape[2], axis=0),
             table.done[state].ravel(),
             np.broadcast_to(nodes.progress[alive][:, None, None], shape).ravel(),
         )

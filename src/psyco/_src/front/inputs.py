@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import gymnasium
 
+from psyco._src.certify.ledger import Ledger
 from psyco._src.domain.base import Domain
 from psyco._src.domain.catalogue import Description, make, remake
+from psyco._src.domain.trust import names
 from psyco._src.errors import DomainError, RequirementError, RunError
 from psyco._src.policy import foreign
 from psyco._src.policy.file import Policy
 from psyco._src.policy.foreign import AnyPolicy, as_policy
-from psyco._src.run.folder import Run, read_run
+from psyco._src.reading import read_text
+from psyco._src.run.folder import Run, is_run, ledger_of, read_run
 from psyco._src.spec.formula import Requirement
 from psyco._src.spec.parse import parse
 
@@ -49,7 +53,11 @@ def as_requirement(requirement: AnyRequirement, parser: Callable[[str], Requirem
     if not isinstance(requirement, str | Path):
         raise RequirementError(f"{requirement!r} is no requirement; give its text, or the name of a file")
     if isinstance(requirement, Path) or _is_file(requirement):
-        return parser(read_text(Path(requirement), "the requirement"))
+        try:
+            text = read_text(requirement, "requirement")
+        except RunError as error:
+            raise RequirementError(str(error)) from None
+        return parser(text)
     return parser(requirement)
 
 
@@ -75,9 +83,9 @@ def as_subject(
         domain: where it acts, if not where it was learned.
         requirement: what must hold, if not what its run was made for.
         parameters: of the domain, over its own.
-        trust: the code that files may name.
+        trust: the code that files may name, and files that may run code themselves.
     """
-    found, own = find_policy(policy)
+    found, own = find_policy(policy, trust)
     where = _where(found, domain, parameters, trust)
     if requirement is None and own is None:
         raise RunError(
@@ -93,7 +101,7 @@ def as_actor(
     trust: Collection[str] = (),
 ) -> tuple[AnyPolicy, Domain]:
     """A policy and where it acts: in its own domain, unless another is given."""
-    found, _ = find_policy(policy)
+    found, _ = find_policy(policy, trust)
     return found, _where(found, domain, parameters, trust)
 
 
@@ -103,21 +111,20 @@ def _where(
     if domain is not None and not (isinstance(found, Policy) and domain == found.domain):
         where = as_domain(domain, parameters)
     elif isinstance(found, Policy):
-        names = [trust] if isinstance(trust, str) else [*trust]
-        names += [] if domain is None else [found.domain]  # who names the domain trusts it
-        where = remake(Description(found.domain, {**found.parameters, **(parameters or {})}), names)
+        named = names(trust) | (set() if domain is None else {found.domain})  # who names the domain trusts it
+        where = remake(Description(found.domain, {**found.parameters, **(parameters or {})}), named)
     else:
         raise RunError(f"{found.source} is a policy of others: say where it acts with domain (--domain)")
     found.check(where)
     return where
 
 
-def find_policy(policy: PolicyLike) -> tuple[AnyPolicy, str | None]:
+def find_policy(policy: PolicyLike, trust: Collection[str] = ()) -> tuple[AnyPolicy, str | None]:
     """A policy from whatever stands for one, and the requirement that its run was made for, if it has a run."""
     if isinstance(policy, str | Path):
         if not str(policy).strip():
             raise RunError("an empty name is no policy")
-        if Path(policy).is_dir():
+        if os.path.isdir(policy):  # false, not an error, for a name that no folder can have
             policy = read_run(Path(policy))
     elif isinstance(result := getattr(policy, "policy", None), Policy) and not isinstance(policy, Run):
         return result, None  # what `psyco.synthesize` returns
@@ -125,7 +132,22 @@ def find_policy(policy: PolicyLike) -> tuple[AnyPolicy, str | None]:
         if policy.config is None:
             raise RunError("\n".join(policy.problems))
         return policy.policy, policy.config.requirement
-    return as_policy(policy), None
+    return as_policy(policy, trust), None
+
+
+def known_looks(policy: PolicyLike) -> Ledger | None:
+    """The account of looks at a policy, where it has one: in its run's folder, or in what `synthesize` returned."""
+    if isinstance(policy, Run):
+        return ledger_of(policy.folder)
+    if not isinstance(policy, str | Path):
+        looks = getattr(policy, "looks", None)
+        return looks if isinstance(looks, Ledger) else None
+    try:
+        path = Path(policy).resolve()  # a link to a run's policy is that policy
+        folder = path if path.is_dir() else path.parent
+        return ledger_of(folder) if path.exists() and is_run(folder) else None
+    except (OSError, ValueError):  # no name of a file
+        return None
 
 
 def find_run(run: Run | str | Path) -> Run:
@@ -137,24 +159,12 @@ def find_run(run: Run | str | Path) -> Run:
     return read_run(Path(run))
 
 
-def read_text(path: Path, what: str) -> str:
-    """A text file, or a sentence that says what is wrong with it."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise RequirementError(f"there is no file {path} for {what}") from None
-    except UnicodeDecodeError:
-        raise RequirementError(f"{path} is not a text file in UTF-8") from None
-    except OSError as error:
-        raise RequirementError(f"cannot read {what} {path}: {error.strerror}") from None
-
-
 def _is_file(text: str) -> bool:
     """Does a text name a file? One that is there but can't be read does, too."""
     if text.strip().endswith(FILES):
         return True
     try:
-        return Path(text).is_file()
+        return not Path(text).is_dir() and Path(text).exists()  # a pipe, too: whoever reads it says so
     except PermissionError:
         return True
     except (OSError, ValueError):  # too long for a name, or with characters that no name has

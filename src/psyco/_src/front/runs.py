@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from psyco._src import durable
 from psyco._src.domain.gym_env import GymDomain
 from psyco._src.errors import DomainError, RunError
 from psyco._src.front.inputs import AnyDomain, PolicyLike, as_actor, find_policy, find_run
@@ -13,7 +14,6 @@ from psyco._src.front.verb import verb
 from psyco._src.policy.file import Policy
 from psyco._src.policy.onnx import export_onnx
 from psyco._src.rollout.record import Signals, record_many
-from psyco._src.run import durable
 from psyco._src.run.folder import Run
 
 
@@ -45,7 +45,7 @@ def record(
         parameters: of the domain, over its own.
         seed: the episodes are a function of it; no other purpose uses them.
         episode: which of them.
-        trust: code (`module:name`) that files name and that may be imported.
+        trust: code (`module:name`) that files name and that may be imported, and files that may run code themselves.
     """
     found, where = as_actor(policy, domain, parameters, trust)
     return record_many(where, found, seed=seed, first=episode, count=1)[0]
@@ -109,7 +109,7 @@ def render(
         episodes: how many to draw side by side.
         animation: also write an animation of the first episode.
         seed: the episodes are a function of it.
-        trust: code (`module:name`) that files name and that may be imported.
+        trust: code (`module:name`) that files name and that may be imported, and files that may run code themselves.
         on_remark: called with a sentence where an environment gives no pictures.
     """
     from psyco._src.pages.film import Film, animate_film, film

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from psyco._src.certify.certificate import Certificate
 from psyco._src.certify.html import certificate_html
+from psyco._src.certify.ledger import Ledger
 from psyco._src.domain.catalogue import describe
 from psyco._src.errors import check_known
 from psyco._src.front.inputs import AnyDomain, AnyRequirement, as_domain, as_requirement, find_run
 from psyco._src.front.verb import verb
 from psyco._src.learn.metrics import Metrics, concatenate
 from psyco._src.policy.file import Policy
+from psyco._src.rollout.episodes import Stream
 from psyco._src.rollout.execution import Execution
 from psyco._src.run.config import Config
 from psyco._src.run.folder import Run, read_run
@@ -37,6 +39,7 @@ class Result:
     certificate: Certificate
     metrics: Metrics
     candidate: Candidate  # how the policy did when candidates were compared
+    looks: Ledger = field(compare=False)  # who verifies this result goes on from there
 
     @property
     def remark(self) -> str:
@@ -97,7 +100,7 @@ def synthesize(
         selection_episodes: how many episodes of each candidate decide in which order they are certified.
         attempts: at most so many candidates are tried; they share the permitted error.
         verify_every: verify the current policy after so many training episodes; 0: never.
-        verify_episodes: at most so many episodes for each of these verifications.
+        verify_episodes: at most so many episodes for each of these checks: 100, or for snes as Alg. BV needs them.
         method: how the final policy is verified: "anytime", "calibrated", "bayes", "sprt" or "fixed".
         max_episodes: at most so many episodes for the certificate.
         devices: over how many JAX devices a population is split; the result does not depend on it.
@@ -119,8 +122,9 @@ def synthesize(
     problem = prepare(as_domain(domain, parameters), as_requirement(requirement), settings, execution)
     parts: list[Metrics] = []
     at = learn(problem, [Sink(rows=lambda _, metrics: parts.append(metrics)), *sinks])
-    policy, certificate, candidate = certified(problem, at, sinks)
-    return Result(policy, certificate, concatenate(parts), candidate)
+    looks = Ledger(stream=Stream.CERTIFY)
+    policy, certificate, candidate = certified(problem, at, sinks, ledger=looks)
+    return Result(policy, certificate, concatenate(parts), candidate, looks)
 
 
 @verb
@@ -175,7 +179,7 @@ def start(
         selection_episodes: how many episodes of each candidate decide in which order they are certified.
         attempts: at most so many candidates are tried; they share the permitted error.
         verify_every: verify the current policy after so many training episodes; 0: never.
-        verify_episodes: at most so many episodes for each of these verifications.
+        verify_episodes: at most so many episodes for each of these checks: 100, or for snes as Alg. BV needs them.
         method: how the final policy is verified, as in `synthesize`.
         max_episodes: at most so many episodes for the certificate.
         devices: over how many JAX devices a population is split; the result does not depend on it.
@@ -217,6 +221,7 @@ def resume(
     workers: int = 1,
     ray: str | None = None,
     step_timeout: float | None = None,
+    track: Sequence[str] = (),
     checkpoint_every: float = CHECKPOINT_EVERY,
     sinks: Sequence[Sink] = (),
 ) -> Run:
@@ -231,6 +236,7 @@ def resume(
         workers: how many processes step a Gymnasium environment.
         ray: the address of a Ray cluster for that, or "local".
         step_timeout: seconds after which a step of a Gymnasium environment counts as hanging, an error.
+        track: trackers beyond this machine to go on with, "mlflow" or "wandb", since a file may not ask for them.
         checkpoint_every: seconds between checkpoints; 0: after every segment.
         sinks: who follows the run: see `psyco.Sink`.
 
@@ -248,6 +254,7 @@ def resume(
         domain=None if domain is None else as_domain(domain),
         execution=Execution(devices, workers, ray, step_timeout),
         trust=trust,
+        track=track,
     ) as session:
         if session is not None:
             execute(session, sinks=sinks, checkpoint_every=checkpoint_every)

@@ -10,10 +10,14 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from psyco._src.certify import outcomes as recorded
+from psyco._src.certify import recordings
 from psyco._src.certify import replay as repetition
 from psyco._src.certify import verify as verification
 from psyco._src.certify.certificate import Certificate
-from psyco._src.certify.verify import Selection, look_share
+from psyco._src.certify.ledger import IGNORED, Ledger, entries_of, look_share, make_claim, single
+from psyco._src.certify.replay import Replay
+from psyco._src.certify.verify import Selection
+from psyco._src.domain.catalogue import describe
 from psyco._src.domain.gym_env import GymDomain
 from psyco._src.errors import RunError
 from psyco._src.exact import answers
@@ -22,14 +26,18 @@ from psyco._src.front.inputs import (
     AnyDomain,
     AnyRequirement,
     PolicyLike,
+    Subject,
     as_domain,
     as_requirement,
     as_subject,
     find_policy,
-    read_text,
+    known_looks,
 )
 from psyco._src.front.verb import verb
+from psyco._src.policy.foreign import with_version
+from psyco._src.reading import read_bytes, read_text
 from psyco._src.rollout.check import Check, check_environment
+from psyco._src.rollout.episodes import Stream
 from psyco._src.rollout.execution import Execution
 from psyco._src.smc.methods import DEFAULT_MAX_EPISODES, DEFAULT_METHOD
 from psyco._src.smc.plan import Plan, make_plan
@@ -46,13 +54,16 @@ def verify(
     requirement: AnyRequirement | None = None,
     *,
     parameters: Mapping[str, Any] | None = None,
+    version: str | None = None,
     method: str = DEFAULT_METHOD,
     method_options: Mapping[str, Any] | None = None,
     max_episodes: int = DEFAULT_MAX_EPISODES,
     seed: int = 0,
     share: float | None = None,
     after: Certificate | str | Path | None = None,
+    ignore_looks: bool = False,
     issued: str | None = None,
+    estimate: int | None = None,
     trust: Collection[str] = (),
     devices: int = 1,
     workers: int = 1,
@@ -62,11 +73,13 @@ def verify(
     """Verify a policy on fresh episodes and say exactly what was shown.
 
     Args:
-        policy: what is to be verified: a policy, a file, a run or its folder, a policy of others, or any function from
-            observation to action.
+        policy: what is to be verified: a policy, a file, a run or its folder, a policy of others, any function from
+            observation to action, or an object with `reset()` and `act(observation)`: each episode gets its own.
         domain: where it acts; by default where it was learned.
         requirement: what must hold, as text, as the name of a file, or parsed; by default what its run was made for.
         parameters: of the domain, over its own.
+        version: what you call this version of the policy. A function is known by its name only, so a certificate that
+            is to tell it from its successor needs one.
         method: how the constraints are tested: "anytime", "calibrated", "bayes", "sprt" or "fixed".
         method_options: parameters of the method.
         max_episodes: give up undecided after so many episodes.
@@ -74,18 +87,33 @@ def verify(
         share: the part of the permitted error that this look may use; all of it, unless it is one of several.
             `look_share(1)` leaves room for later looks.
         after: the certificate, or its file, of an earlier look at this or another policy that did not suffice. The new
-            certificate lists its looks, and the error of all of them together keeps to what is permitted.
+            certificate lists its looks, and the error of all of them together keeps to what is permitted. What
+            `synthesize` returned, and a run's folder, know their looks: verifying such a policy continues them.
+        ignore_looks: do not count the looks at this run so far; the certificate says so.
         issued: the time that the certificate shows; now, if it is not given.
-        trust: code (`module:name`) that files name and that may be imported.
+        estimate: so many further episodes for an estimate of shares and return that the stopping rule does not bias;
+            they come after the decision and are no part of it.
+        trust: code (`module:name`) that files name and that may be imported, and files that may run code themselves:
+            TorchScript (*.pt) and Stable-Baselines3 (`sb3:`) can.
         devices: over how many JAX devices a batch is split; the result does not depend on it.
         workers: how many processes step a Gymnasium environment; the result does not depend on it.
         ray: the address of a Ray cluster for that, or "local"; the result does not depend on it.
         step_timeout: seconds after which a step of a Gymnasium environment counts as hanging, an error.
     """
-    subject = as_subject(policy, domain, requirement, parameters, trust)
+    found, where, wanted = as_subject(policy, domain, requirement, parameters, trust)
+    subject = Subject(with_version(found, version), where, wanted)
+    known = known_looks(policy)
+    if known is not None and (share is not None or after is not None) and not ignore_looks:
+        raise RunError(
+            f"{policy} keeps its own account of looks, so leave out share and after (--retryable, --after), "
+            "or say ignore_looks=True (--ignore-looks)"
+        )
+    ledger = known if known is not None and not ignore_looks else _ledger(share, _earlier(after), subject)
+    notes = [IGNORED] if known is not None and ignore_looks else []
     return verification.verify(
         *subject, method=method, options=method_options or {}, max_episodes=max_episodes, seed=seed,
-        execution=Execution(devices, workers, ray, step_timeout), share=share, after=_earlier(after), issued=issued,
+        execution=Execution(devices, workers, ray, step_timeout), ledger=ledger, issued=issued, notes=notes,
+        estimate=estimate,
     )  # fmt: skip
 
 
@@ -100,6 +128,7 @@ def certify_candidates(
     max_episodes: int = DEFAULT_MAX_EPISODES,
     seed: int = 0,
     issued: str | None = None,
+    trust: Collection[str] = (),
     devices: int = 1,
     workers: int = 1,
     ray: str | None = None,
@@ -116,6 +145,7 @@ def certify_candidates(
         max_episodes: give each up undecided after so many episodes.
         seed: the episodes are a function of it.
         issued: the time that the certificate shows; now, if it is not given.
+        trust: files that may run code, as in `verify`.
         devices: over how many JAX devices a batch is split.
         workers: how many processes step a Gymnasium environment.
         ray: the address of a Ray cluster for that, or "local".
@@ -124,8 +154,14 @@ def certify_candidates(
     Returns:
         The index of the candidate that the certificate is about, and the certificate, which lists all looks.
     """
+    for candidate in candidates:
+        if known_looks(candidate) is not None:
+            raise RunError(
+                f"{candidate!s} keeps account of the looks at it; use psyco.verify, or give its policy alone "
+                "(run.policy), which has no account"
+            )
     return verification.certify_candidates(
-        [find_policy(candidate)[0] for candidate in candidates], as_domain(domain), as_requirement(requirement),
+        [find_policy(candidate, trust)[0] for candidate in candidates], as_domain(domain), as_requirement(requirement),
         method=method, options=method_options or {}, max_episodes=max_episodes, seed=seed,
         execution=Execution(devices, workers, ray, step_timeout), issued=issued,
     )  # fmt: skip
@@ -159,7 +195,7 @@ def verify_outcomes(
     judged: Any = outcomes
     if isinstance(outcomes, str | Path):
         data, origin = _read(outcomes)
-        judged = (recorded.read_traces if traces else recorded.read_outcomes)(data, wanted, origin=origin)
+        judged = (recordings.read_traces if traces else recordings.read_outcomes)(data, wanted, origin=origin)
     elif traces:
         raise RunError("traces are read from a file: give its name, or judge them with psyco.check_path")
     return recorded.verify_outcomes(
@@ -178,29 +214,35 @@ def replay(
     policy: PolicyLike,
     *,
     domain: AnyDomain | None = None,
+    version: str | None = None,
     trust: Collection[str] = (),
     devices: int = 1,
     workers: int = 1,
     ray: str | None = None,
     step_timeout: float | None = None,
-) -> list[str]:
-    """Repeat a certificate: everything in which it differs from its repetition; empty if all of it matches.
+) -> Replay:
+    """Repeat a certificate: every look at this policy again, and all in which the certificate differs from that.
 
     Args:
         certificate: the certificate, or its file.
         policy: what it is about, as in `verify`.
         domain: where the policy acts, for a domain that its name does not bring back.
-        trust: code (`module:name`) that the certificate names and that may be imported.
+        version: of the policy, as in `verify`.
+        trust: code (`module:name`) that the certificate names, and files that may run code, as in `verify`.
         devices: over how many JAX devices a batch is split.
         workers: how many processes step a Gymnasium environment.
         ray: the address of a Ray cluster for that, or "local".
         step_timeout: seconds after which a step of a Gymnasium environment counts as hanging, an error.
     """
     given = isinstance(certificate, Certificate)
-    text = certificate.to_json() if isinstance(certificate, Certificate) else _text(Path(certificate))
+    text = (
+        certificate.to_json()
+        if isinstance(certificate, Certificate)
+        else read_text(certificate, "certificate")
+    )
     return repetition.replay(
         text,
-        find_policy(policy)[0],
+        with_version(find_policy(policy, trust)[0], version),
         origin="the certificate" if given else str(certificate),
         domain=None if domain is None else as_domain(domain),
         execution=Execution(devices, workers, ray, step_timeout),
@@ -226,7 +268,8 @@ def exact(
         domain: where it acts; by default where it was learned.
         requirement: what must hold; by default what its run was made for.
         parameters: of the domain, over its own.
-        trust: code (`module:name`) that files name and that may be imported.
+        trust: code (`module:name`) that files name and that may be imported, and files that may run code themselves:
+            TorchScript (*.pt) and Stable-Baselines3 (`sb3:`) can.
     """
     return answers.exact(*as_subject(policy, domain, requirement, parameters, trust))
 
@@ -238,33 +281,33 @@ def plan(
     method: str | None = None,
     method_options: Mapping[str, Any] | None = None,
     max_episodes: int = DEFAULT_MAX_EPISODES,
-    attempts: int = DEFAULT.attempts,
+    share: float = look_share(1),
     p: Sequence[float] | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> Plan:
     """How a verification will behave, before any episode is sampled, by exact dynamic programming.
 
-    The defaults are those of `synthesize`: its first look at a candidate, one of up to three that share the error.
+    The defaults are those of `synthesize`: its first look at a candidate, which leaves half of the error for others.
 
     Args:
         requirement: what must hold; `P>=0.85 & C>=0.98` without a formula will do.
         method: one method only; by default all, side by side.
         method_options: parameters of that method.
         max_episodes: at most so many episodes.
-        attempts: of how many looks that share the permitted error this is the first; 1 for `verify`.
+        share: the part of the permitted error that this look may use; 1 for a policy that is looked at once.
         p: true probabilities to look at; by default interesting ones.
         on_progress: called with the name of each method before it is computed.
     """
     wanted = as_requirement(requirement, recorded.outcome_requirement)
     verification.check_decidable(wanted)
-    if attempts < 1:
-        raise RunError(f"attempts must be at least 1, got {attempts}")
+    if not 0.0 < share <= 1.0:
+        raise RunError(f"the share of the error is a number above 0 and at most 1, got {share}")
     return make_plan(
         wanted,
         method=method,
         options=method_options or {},
         max_episodes=max_episodes,
-        share=look_share(1, of=attempts),
+        share=share,
         p=p,
         on_progress=on_progress,
     )
@@ -295,21 +338,28 @@ def check(
     return check_environment(made, wanted, seed=seed, episodes=episodes)
 
 
+def _ledger(share: float | None, after: Certificate | None, subject: Subject) -> Ledger:
+    """The ledger of a look that stands for itself, or that comes after those of a certificate."""
+    if after is None:
+        return single(1.0 if share is None else share)
+    stream = Stream.CERTIFY if after.stream == "certify" else Stream.VERIFY
+    earlier, where = entries_of(after), describe(subject.domain)
+    if earlier[0].claim.statement != make_claim(subject.requirement, where, after.method, {}).statement:
+        raise RunError(
+            f"the earlier certificate is about another requirement or domain:\n{after.requirement}\non "
+            f"{after.domain} {after.parameters} instead of:\n{subject.requirement}\non {where.name} {where.parameters}"
+        )
+    return Ledger(earlier, look_share if share is None else lambda look: share, stream)
+
+
 def _earlier(after: Certificate | str | Path | None) -> Certificate | None:
     if after is None or isinstance(after, Certificate):
         return after
-    return Certificate.from_json(_text(Path(after)), origin=str(after))
-
-
-def _text(path: Path) -> str:
-    return read_text(path, "the certificate")
+    return Certificate.from_json(read_text(after, "certificate"), origin=str(after))
 
 
 def _read(file: str | Path) -> tuple[bytes, str]:
     """The content, and what to call it."""
     if str(file) == "-":
         return sys.stdin.buffer.read(), "the input"
-    try:
-        return Path(file).read_bytes(), str(file)
-    except OSError as error:
-        raise RunError(f"cannot read {file}: {error.strerror}") from None
+    return read_bytes(file, "recording"), str(file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Sequence
 from html import escape
 from typing import Any
@@ -15,7 +16,39 @@ from numpy.typing import NDArray
 from psyco._src.errors import RunError, check_has
 from psyco._src.learn.base import Generation
 
-VERIFICATION = ("verified_confidence", "verified_share", "verified_return", "verified_episodes", "verdict")
+VERIFICATION = (
+    "verified_confidence",
+    "verified_share",
+    "verified_lower",  # a credible interval for the probability, at the required confidence
+    "verified_upper",
+    "verified_return",
+    "verified_episodes",
+    "verdict",  # where a check is a test: of snes, and of a run that ends when it is satisfied
+)
+WIDEST = 9  # characters of a verdict
+LARGEST = 1e100  # of a number in the table: sums and means of such numbers are finite
+COUNT, SHARE, COST, VALUE = (0, 2**53), (0, 1), (0, LARGEST), (-LARGEST, LARGEST)
+COLUMNS = {  # those that every table has, and the range of each
+    "generation": COUNT,
+    "episodes": (1, 2**53),
+    "return": VALUE,
+    "length": COUNT,
+    "satisfied": SHARE,
+    "lambda": COST,
+    "return_satisfying": VALUE,
+    "return_violating": VALUE,
+    "cost_satisfying": COST,
+    "cost_violating": COST,
+    "cost": COST,
+    "c_sat": SHARE,
+    "verified_confidence": SHARE,
+    "verified_share": SHARE,
+    "verified_lower": SHARE,
+    "verified_upper": SHARE,
+    "verified_return": VALUE,
+    "verified_episodes": COUNT,
+    "verdict": VALUE,
+}
 SHOWN = ("return", "satisfied", "c_sat", "lambda")  # of the last row, in one line
 
 
@@ -24,7 +57,8 @@ class Metrics(dict[str, NDArray[Any]]):
 
     `c_sat` is the lowest confidence and `cost` the summed cost over all demands; with several demands each has
     `c_sat[i]`, `cost[i]` and `satisfied[i]` of its own. Where the current policy was verified after a generation
-    its row has the `verified_*` columns filled; elsewhere they are NaN, and `verdict` is empty.
+    its row has the `verified_*` columns filled; elsewhere they are NaN. `verdict` is filled where that was a test:
+    for the paper's learner, and in runs that end as soon as they are satisfied.
     """
 
     def __repr__(self) -> str:
@@ -111,6 +145,39 @@ def tabulate(generations: Generation, *, first: int, episodes_per_generation: in
     for name in VERIFICATION:
         columns[name] = np.full(count, "", dtype="<U9") if name == "verdict" else np.full(count, np.nan)
     return Metrics(columns)
+
+
+def from_csv(text: str) -> Metrics:
+    """The table that `to_csv` has written; ValueError or csv.Error says why it can't be that."""
+    rows = list(csv.reader(io.StringIO(text)))
+    if not rows:
+        return Metrics({})
+    names, body = rows[0], rows[1:]
+    if missing := COLUMNS.keys() - set(names):
+        raise ValueError(f"it has no column {min(missing)!r}")
+    if len(set(names)) < len(names):
+        raise ValueError("a column stands in it twice")
+    cells = dict(zip(names, zip(*body, strict=True), strict=True)) if body else dict.fromkeys(names, ())
+    return Metrics({name: _column(name, column) for name, column in cells.items()})
+
+
+def _column(name: str, cells: Sequence[str]) -> NDArray[Any]:
+    """Numbers in the range that a column has; an empty cell is NaN."""
+    if name == "verdict":
+        if any(len(cell) > WIDEST for cell in cells):  # an array gives all of them the room of the longest
+            raise ValueError("a verdict is one word")
+        return np.array(cells, dtype=str)
+    whole = name in ("generation", "episodes")
+    values = [int(cell) if whole else _number(cell) for cell in cells]
+    least, most = COLUMNS.get(name.partition("[")[0], (-LARGEST, LARGEST))
+    if any(not least <= value <= most for value in values if value == value):
+        raise ValueError(f"{name} has a value that is not between {least:g} and {most:g}")
+    return np.array(values, np.int64 if whole else float)
+
+
+def _number(cell: str) -> float:
+    value = float(cell) if cell else math.nan
+    return value if math.isfinite(value) else math.nan
 
 
 def concatenate(parts: list[Metrics]) -> Metrics:

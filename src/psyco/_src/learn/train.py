@@ -12,6 +12,7 @@ from jax import Array
 
 from psyco._src.learn.base import Generation, Learner, LearnerState, Proposal, Weighing
 from psyco._src.learn.belief import double_precision, single_precision
+from psyco._src.rollout.device import refuse_broken
 from psyco._src.rollout.episodes import COMPILER, Episodes, Sampler, episode_keys
 
 
@@ -34,9 +35,19 @@ def bursts(
     """
     if sampler.compiled:
         most = generations if most is None else most
-        with double_precision():
-            state, seen = _loop(learner, sampler, most, key, state, np.int32(first), np.int32(generations))
-        yield state, jax.tree.map(lambda rows: rows[:generations], jax.device_get(seen))
+
+        def run(count: int) -> tuple[LearnerState, Generation]:
+            with double_precision():
+                return _loop(learner, sampler, most, key, state, np.int32(first), np.int32(count))
+
+        after, rows = run(generations)
+        seen: Generation = jax.tree.map(lambda rows: rows[:generations], jax.device_get(rows))
+        if (broken := seen.episodes.broken) is not None and broken.any():
+            good = int(broken.any(axis=1).argmax())  # generations before the first that met NaN
+            with double_precision():
+                proposal, keys = _propose(learner, key, run(good)[0], np.int32(first + good))
+            refuse_broken(sampler, broken[good], proposal.theta, keys, proposal.std)
+        yield after, seen
         return
     for generation in range(first, first + generations):
         with double_precision():

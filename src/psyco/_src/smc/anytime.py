@@ -59,6 +59,11 @@ def lower_bound(counts: Counts, delta: float) -> float:
     return float(np.exp(brentq(excess, low, high, xtol=1e-15)))
 
 
+def confidence_sequence(counts: Counts, delta: float) -> tuple[float, float]:
+    """Lower and upper bound; the chance that the one ever lies too high is at most δ, and so for the other."""
+    return lower_bound(counts, delta), 1.0 - lower_bound(swapped(counts), delta)
+
+
 @dataclass(frozen=True)
 class Anytime:
     """Accept or reject when the evidence for it reaches 1/δ.
@@ -69,6 +74,8 @@ class Anytime:
 
     task: Task
     error_rate: ClassVar[bool] = True
+    sequential: ClassVar[bool] = True
+    open_ended: ClassVar[bool] = True
 
     def decide(self, counts: Counts) -> NDArray[np.int8]:
         """Compare both evidences with 1/δ; the slow part is computed only where it could matter."""
@@ -90,10 +97,9 @@ class Anytime:
             total = np.logaddexp(total, evidence(swapped(own), 1.0 - side.p_req))
         return accept, np.asarray(total - np.log(max(len(sides), 1)) >= -np.log(self.task.false_reject))
 
-    def bounds(self, counts: Counts) -> tuple[float, float]:
-        """The confidence sequence now; each of its bounds holds at all times at the task's confidence."""
-        delta = self.task.false_accept
-        return lower_bound(counts, delta), 1.0 - lower_bound(swapped(counts), delta)
+    def bounds(self, counts: Counts, delta: float) -> tuple[float, float]:
+        """The confidence sequence now: it holds at all times."""
+        return confidence_sequence(counts, delta)
 
     @property
     def guarantee(self) -> Guarantee:
@@ -103,8 +109,7 @@ class Anytime:
             "anytime",
             f"If the constraint does not hold, the chance that this test ever calls it satisfied is at most "
             f"{percent(accept)}; if it holds, the chance that it ever calls it violated is at most {percent(reject)}. "
-            "That is true however many episodes are looked at and whenever one stops. Each bound on the probability "
-            f"is wrong at any time with a chance of at most {percent(accept)}.",
+            "That is true however many episodes are looked at and whenever one stops.",
             accept,
             reject,
         )

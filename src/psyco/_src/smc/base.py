@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -23,7 +24,7 @@ class Verdict(Enum):
 
     SATISFIED = "the requirement holds at the stated confidence"
     VIOLATED = "the requirement fails at the stated confidence"
-    UNDECIDED = "the episodes were spent before the evidence sufficed; raise the maximum number of episodes"
+    UNDECIDED = "the episodes were spent before the evidence sufficed"
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Guarantee:
         None  # at most so often SATISFIED although it is not; None: no error rate
     )
     wrongly_violated: float | None = None
+    condition: str | None = None  # under which the error rates hold, for people; None: under any
 
 
 class Counts(NamedTuple):
@@ -100,6 +102,8 @@ class Test(Protocol):
     """One method, set up for one task."""
 
     error_rate: ClassVar[bool]  # does the method bound how often it is wrong?
+    sequential: ClassVar[bool]  # does it stop by what it has seen?
+    open_ended: ClassVar[bool]  # may it go on after the maximum of episodes, and keep what it promised?
 
     @property
     def task(self) -> Task:
@@ -108,8 +112,8 @@ class Test(Protocol):
     def decide(self, counts: Counts) -> NDArray[np.int8]:
         """ACCEPT, REJECT or CONTINUE for each of the counts."""
 
-    def bounds(self, counts: Counts) -> tuple[float, float]:
-        """Lower and upper bound for the true probability, in the sense of the method's guarantee."""
+    def bounds(self, counts: Counts, delta: float) -> tuple[float, float]:
+        """Lower and upper bound for the true probability, each wrong with a chance (or belief) of at most `delta`."""
 
     @property
     def guarantee(self) -> Guarantee:
@@ -121,9 +125,32 @@ def decisions(accept: ArrayLike, reject: ArrayLike) -> NDArray[np.int8]:
     return np.where(accept, ACCEPT, np.where(reject, REJECT, CONTINUE)).astype(np.int8)
 
 
+# Numbers are rounded outward: what is printed must never claim more than what was shown.
+
+
 def percent(rate: float) -> str:
-    """An error rate as a reader would say it: 2%, 0.1%."""
-    return f"{100 * rate:.3g}%"
+    """An error rate as a reader would say it, at most a little too large: 2%, 0.1%."""
+    return f"{_percentage(rate).normalize():f}%"
+
+
+def confidence_percent(level: float) -> str:
+    """The confidence 1 - δ in the same way, at most a little too small: 98.66%."""
+    return f"{(100 - _percentage(1.0 - level)).normalize():f}%"
+
+
+def rounded_down(p: float, digits: int = 4) -> str:
+    """A lower bound in print."""
+    return str(Decimal(str(p)).quantize(Decimal(10) ** -digits, ROUND_FLOOR))
+
+
+def rounded_up(p: float, digits: int = 4) -> str:
+    """An upper bound in print."""
+    return str(Decimal(str(p)).quantize(Decimal(10) ** -digits, ROUND_CEILING))
+
+
+def _percentage(rate: float) -> Decimal:
+    # Seven digits first: 1 - 0.98 is a little more than 0.02.
+    return Context(prec=3, rounding=ROUND_CEILING).create_decimal(f"{100 * rate:.7g}")
 
 
 class Tally(NamedTuple):

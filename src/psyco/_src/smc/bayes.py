@@ -39,6 +39,8 @@ class Bayes:
     task: Task
     prior: tuple[float, float] = (1.0, 1.0)
     error_rate: ClassVar[bool] = False
+    sequential: ClassVar[bool] = True
+    open_ended: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         try:
@@ -55,11 +57,10 @@ class Bayes:
         c_sat = posterior_mass(counts, constraint.lower, constraint.upper, self.prior)
         return decisions(c_sat >= 1.0 - self.task.false_accept, 1.0 - c_sat >= 1.0 - self.task.false_reject)
 
-    def bounds(self, counts: Counts) -> tuple[float, float]:
-        """The central credible interval at the required confidence."""
+    def bounds(self, counts: Counts, delta: float) -> tuple[float, float]:
+        """The central credible interval: it is believed with `delta` that p lies below it, and so above."""
         a, b = counts.satisfied + self.prior[0], counts.violated + self.prior[1]
-        tail = self.task.false_accept / 2.0
-        return float(special.betaincinv(a, b, tail)), float(special.betainccinv(a, b, tail))
+        return float(special.betaincinv(a, b, delta)), float(special.betainccinv(a, b, delta))
 
     @property
     def guarantee(self) -> Guarantee:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from psyco._src.errors import RunError
-from psyco._src.smc.anytime import lower_bound, swapped
+from psyco._src.smc.anytime import confidence_sequence
 from psyco._src.smc.base import Counts, Guarantee, Task, decisions, percent
 from psyco._src.smc.methods import LARGEST_CAP
 
@@ -88,6 +88,8 @@ class Calibrated:
 
     task: Task
     error_rate: ClassVar[bool] = True
+    sequential: ClassVar[bool] = True
+    open_ended: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         cap = self.task.max_episodes
@@ -126,20 +128,21 @@ class Calibrated:
         within = s + v <= self.task.max_episodes  # nothing is promised beyond the cap
         return decisions(accept & within, reject & within)
 
-    def bounds(self, counts: Counts) -> tuple[float, float]:
+    def bounds(self, counts: Counts, delta: float) -> tuple[float, float]:
         """The confidence sequence of `Anytime`: these thresholds are made for one probability only."""
-        delta = self.task.false_accept
-        return lower_bound(counts, delta), 1.0 - lower_bound(swapped(counts), delta)
+        return confidence_sequence(counts, delta)
 
     @property
     def guarantee(self) -> Guarantee:
         """An error rate for this cap."""
         accept, reject = self.task.false_accept, self.task.false_reject
+        condition = f"with at most {self.task.max_episodes:,} episodes"
         return Guarantee(
             "capped",
-            f"With at most {self.task.max_episodes:,} episodes: if the constraint does not hold, the chance that this "
-            f"test calls it satisfied at any time is at most {percent(accept)}; if it holds, the chance that it calls "
-            f"it violated is at most {percent(reject)}. Going on beyond that number would void this.",
+            f"If the constraint does not hold, the chance that this test calls it satisfied at any time is at most "
+            f"{percent(accept)}; if it holds, the chance that it calls it violated is at most {percent(reject)}. "
+            f"This is so {condition}; going on beyond that number would void it.",
             accept,
             reject,
+            condition,
         )

@@ -13,6 +13,14 @@ from psyco._src.errors import RunError
 from psyco._src.smc.base import Counts, Guarantee, Task, decisions, percent
 
 
+def clopper_pearson(counts: Counts, delta: float) -> tuple[float, float]:
+    """Exact bounds for a number of episodes that was fixed in advance, each wrong with a chance of at most δ."""
+    s, v = counts.satisfied, counts.violated
+    low = float(special.betaincinv(s, v + 1.0, delta)) if s else 0.0
+    high = float(special.betainccinv(s + 1.0, v, delta)) if v else 1.0
+    return low, high
+
+
 @dataclass(frozen=True)
 class Fixed:
     """Wait for all episodes; then accept if the lower bound meets the requirement, reject if the upper one fails.
@@ -23,6 +31,8 @@ class Fixed:
 
     task: Task
     error_rate: ClassVar[bool] = True
+    sequential: ClassVar[bool] = False
+    open_ended: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.task.max_episodes is None:
@@ -42,24 +52,23 @@ class Fixed:
             ) <= self.task.false_reject / len(sides)
         return decisions(accept & last, reject & last)
 
-    def bounds(self, counts: Counts) -> tuple[float, float]:
-        """Clopper and Pearson's bounds, each at the task's confidence."""
-        s, v, delta = counts.satisfied, counts.violated, self.task.false_accept
-        low = float(special.betaincinv(s, v + 1.0, delta)) if s else 0.0
-        high = float(special.betainccinv(s + 1.0, v, delta)) if v else 1.0
-        return low, high
+    def bounds(self, counts: Counts, delta: float) -> tuple[float, float]:
+        """Clopper and Pearson's."""
+        return clopper_pearson(counts, delta)
 
     @property
     def guarantee(self) -> Guarantee:
         """An error rate for exactly this number of episodes."""
         accept, reject = self.task.false_accept, self.task.false_reject
+        condition = f"with exactly {self.task.max_episodes:,} episodes, a number fixed in advance"
         return Guarantee(
             "fixed",
-            f"With exactly {self.task.max_episodes:,} episodes, a number fixed in advance: if the constraint does not "
-            f"hold, the chance that it is called satisfied is at most {percent(accept)}; if it holds, the chance that "
-            f"it is called violated is at most {percent(reject)}. It is void if the number was chosen by looking.",
+            f"If the constraint does not hold, the chance that this test calls it satisfied is at most "
+            f"{percent(accept)}; if it holds, the chance that it calls it violated is at most {percent(reject)}. "
+            f"This is so {condition}; it is void if the number was chosen by looking.",
             accept,
             reject,
+            condition,
         )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psyco._src.errors import RunError
-from psyco._src.smc.anytime import lower_bound, swapped
+from psyco._src.smc.anytime import confidence_sequence
 from psyco._src.smc.base import Counts, Guarantee, Side, Task, decisions, percent
 
 
@@ -28,6 +28,8 @@ class SPRT:
     task: Task
     indifference: float = 0.02
     error_rate: ClassVar[bool] = True
+    sequential: ClassVar[bool] = True
+    open_ended: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.indifference, int | float) or not 0.0 < self.indifference < 0.5:
@@ -54,22 +56,25 @@ class SPRT:
         low, high = self.region(side)
         return counts.satisfied * np.log(high / low) + counts.violated * np.log((1.0 - high) / (1.0 - low))
 
-    def bounds(self, counts: Counts) -> tuple[float, float]:
+    def bounds(self, counts: Counts, delta: float) -> tuple[float, float]:
         """The confidence sequence of `Anytime`: the ratio of two points bounds nothing by itself."""
-        delta = self.task.false_accept
-        return lower_bound(counts, delta), 1.0 - lower_bound(swapped(counts), delta)
+        return confidence_sequence(counts, delta)
 
     @property
     def guarantee(self) -> Guarantee:
         """An error rate outside of the indifference region."""
         accept, reject = self.task.false_accept, self.task.false_reject
         regions = [sorted(map(side.bound, self.region(side))) for side in self.task.sides]
-        where = " and ".join(f"between {low:g} and {high:g}" for low, high in regions) or "nowhere"
+        where = " or ".join(f"between {low:.12g} and {high:.12g}" for low, high in regions)
+        condition = (
+            f"unless a true probability lies {where}, where either verdict may come" if where else None
+        )
         return Guarantee(
             "indifference",
-            f"If the constraint fails by more than the indifference region, the chance that it is called satisfied is "
-            f"at most {percent(accept)}; if it holds by more than that, the chance that it is called violated is at "
-            f"most {percent(reject)}. For a true probability in the region ({where}), either verdict may come.",
+            f"If the constraint does not hold, the chance that this test ever calls it satisfied is at most "
+            f"{percent(accept)}; if it holds, the chance that it ever calls it violated is at most {percent(reject)}."
+            + (f" This is so {condition}." if condition else ""),
             accept,
             reject,
+            condition,
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from psyco._src.certify.verify import Verification, look_share, verify_parameters
+from psyco._src.certify.ledger import look_share
+from psyco._src.certify.verify import Verification, verify_parameters
 from psyco._src.errors import EpisodeError
 from psyco._src.learn.base import LearnerState
 from psyco._src.learn.keep import Keeping
@@ -25,8 +27,10 @@ from psyco._src.policy.file import Policy, policy_for
 from psyco._src.policy.network import Network
 from psyco._src.rollout.episodes import Stream, stream_key
 from psyco._src.smc.base import Verdict
-from psyco._src.spec.formula import Requirement
+from psyco._src.smc.methods import make_test
 from psyco._src.synthesis.problem import Problem
+
+CHECK_EPISODES = 100  # of a check while learning, which decides nothing
 
 
 class Position(NamedTuple):
@@ -112,7 +116,7 @@ def _segment(problem: Problem, sinks: Sequence[Sink], key: Array, at: Position) 
         at = Position(at.generation, jax.device_get(at.state))
         if problem.verified:
             done, enough = _check(problem, at)
-            _enter(unverified, problem.requirement, done)
+            _enter(unverified, problem, done)
         tell(unverified)
     except EpisodeError:
         tell(unverified)
@@ -128,31 +132,39 @@ def _first_state(keeper: Keeping, network: Network, key: Array) -> LearnerState:
 
 
 def _check(problem: Problem, at: Position) -> tuple[Verification, bool]:
-    """Verify the current policy outside the learning loop; also says whether learning may end.
+    """Look at the current policy outside the learning loop; also says whether learning may end.
 
-    The paper does it by Alg. BV. Where the outcome may end learning, every verification is one look of many, by a
-    test with an error rate: the i-th may use 1/(i(i+1)) of the error, so that all together keep to what is permitted.
+    The paper verifies by Alg. BV, and so does its learner. Elsewhere a check plays a fixed number of episodes and shows
+    what they let one believe: early on a verdict by Alg. BV would be its prior's. Where the outcome may end learning,
+    every check is one look of many, by a test with an error rate: the i-th may use 1/(i(i+1)) of the error, so that all
+    together keep to what is permitted.
     """
     settings = problem.settings
     theta = jnp.asarray(problem.keeper.deployed(at.state))
     key = stream_key(settings.seed, Stream.CHECK, at.generation)
-    if not settings.until_satisfied:
-        done = verify_parameters(
-            problem.sampler, theta, problem.requirement, key,
-            method="bayes", max_episodes=settings.verify_episodes,
-        )  # fmt: skip
-        return done, False
-    done = verify_parameters(
-        problem.sampler, theta, problem.requirement, key,
-        method="anytime", max_episodes=settings.max_episodes, share=look_share(-(-at.generation // problem.segment)),
-    )  # fmt: skip
-    return done, done.verdict is Verdict.SATISFIED
+    look = partial(verify_parameters, problem.sampler, theta, problem.requirement, key)
+    if settings.until_satisfied:
+        share = look_share(-(-at.generation // problem.segment))
+        done = look(method="anytime", max_episodes=settings.max_episodes, share=share)
+        return done, done.verdict is Verdict.SATISFIED
+    if settings.learner == "snes":
+        return look(method="bayes", max_episodes=settings.verify_episodes), False
+    return look(method="fixed", max_episodes=min(settings.verify_episodes, CHECK_EPISODES)), False
 
 
-def _enter(metrics: Metrics, requirement: Requirement, done: Verification) -> None:
-    """The outcome of a verification goes into the last row."""
-    metrics["verified_confidence"][-1] = done.confidence(requirement)
-    metrics["verified_share"][-1] = min(p.share for p in done.progress)
-    metrics["verified_return"][-1] = np.mean(done.returns, dtype=np.float64)
-    metrics["verified_episodes"][-1] = done.episodes
-    metrics["verdict"][-1] = done.verdict.name
+def _enter(metrics: Metrics, problem: Problem, done: Verification) -> None:
+    """The outcome of a verification goes into the last row; of several constraints, that which held least often."""
+    least = min(range(len(done.progress)), key=lambda k: done.progress[k].share)
+    constraint = problem.requirement.constraints[least]
+    belief, beside = make_test("bayes", constraint), (1.0 - constraint.confidence) / 2.0
+    row: dict[str, Any] = {
+        "verified_confidence": done.confidence(problem.requirement),
+        "verified_share": done.progress[least].share,
+        "verified_return": np.mean(done.returns, dtype=np.float64),
+        "verified_episodes": done.episodes,
+    }
+    row["verified_lower"], row["verified_upper"] = belief.bounds(done.progress[least].counts, beside)
+    if problem.settings.until_satisfied or problem.settings.learner == "snes":
+        row["verdict"] = done.verdict.name
+    for name, value in row.items():
+        metrics[name][-1] = value

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from psyco._src.certify.certificate import Certificate
+from psyco._src.certify.ledger import Ledger
 from psyco._src.certify.verify import certify_candidates, constraint_outcomes, sample
 from psyco._src.errors import EpisodeError
 from psyco._src.policy.file import Policy, policy_for
@@ -40,7 +41,12 @@ class Certified(NamedTuple):
 
 
 def certified(
-    problem: Problem, at: Position, sinks: Sequence[Sink] = (), *, issued: str | None = None
+    problem: Problem,
+    at: Position,
+    sinks: Sequence[Sink] = (),
+    *,
+    issued: str | None = None,
+    ledger: Ledger | None = None,
 ) -> Certified:
     """Certify the best candidate on fresh episodes, and if it fails the next; the error is shared.
 
@@ -51,22 +57,23 @@ def certified(
         at: where learning ended.
         sinks: who is told if an episode fails.
         issued: the certificate's time, if not now.
+        ledger: of the looks at this run; by default there were none. Each look leaves something for a later one.
     """
     try:
-        return _certified(problem, at, issued)
+        return _certified(problem, at, issued, ledger or Ledger(stream=Stream.CERTIFY))
     except EpisodeError:
         for sink in sinks:
             sink.stopped(problem, at)
         raise
 
 
-def _certified(problem: Problem, at: Position, issued: str | None) -> Certified:
+def _certified(problem: Problem, at: Position, issued: str | None, ledger: Ledger) -> Certified:
     settings = problem.settings
     candidates = ranked(problem, at)[: settings.attempts]
     chosen, certificate = certify_candidates(
         [candidate.policy for candidate in candidates], problem.domain, problem.requirement,
         method=settings.method, max_episodes=settings.max_episodes, seed=settings.seed, issued=issued,
-        execution=problem.execution,
+        execution=problem.execution, ledger=ledger,
     )  # fmt: skip
     return Certified(candidates[chosen].policy, certificate, candidates[chosen])
 
@@ -125,14 +132,10 @@ def remark(certificate: Certificate, candidate: Candidate | None = None) -> str:
         if candidate is not None and candidate.episodes:
             share = candidate.satisfied[k] / candidate.episodes
             held += f", and in {candidate.satisfied[k]:,} of {candidate.episodes:,} of the selection ({share:.4f})"
-        lines.append(
-            f"{finding.constraint}: {held}; "
-            f"the test bounds the probability by {finding.lower:.4f} and {finding.upper:.4f}."
-        )
+        lines.append(f"{finding.constraint}: {held}; the probability lies {finding.interval}.")
         close = close and finding.verdict is Verdict.UNDECIDED
     lines.append(
-        "It may be good enough: more episodes for the certificate (max_episodes) would tell, and more training "
-        "episodes would make it better."
+        f"It may be good enough; {certificate.advice}. More training episodes would make it better."
         if close
         else "More training episodes may help. If they don't, the requirement may be out of reach in this domain: "
         "ask for a lower probability, or weaken the formula."

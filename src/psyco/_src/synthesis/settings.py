@@ -33,8 +33,8 @@ class Settings:
         candidates: how many policies from late in learning compete for the certificate; 1: only the last.
         selection_episodes: how many episodes of each candidate decide in which order they are certified.
         attempts: at most so many candidates are tried; they share the permitted error.
-        verify_every: verify the current policy after so many training episodes; 0: never.
-        verify_episodes: at most so many episodes for each of these verifications.
+        verify_every: check the current policy after so many training episodes; 0: never.
+        verify_episodes: at most so many episodes for each of these checks: 100, or for snes as Alg. BV needs them.
         method: how the final policy is verified; a name in `METHODS`.
         max_episodes: at most so many episodes for the certificate.
     """

@@ -1,0 +1,363 @@
+"""Files of outcomes and signals that were recorded elsewhere.
+
+A row that is misread may be a violation that is lost. So nothing is skipped, repaired or guessed: what could be read in
+two ways is an error that names the line and what to do.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psyco._src.errors import RunError
+from psyco._src.spec.check import check_signals
+from psyco._src.spec.formula import Requirement, SignalInfo
+from psyco._src.spec.monitor import compile_monitor
+
+Outcomes = NDArray[np.bool_]  # [B, K]
+TRUE, FALSE = ("1", "true", "1.0"), ("0", "false", "0.0")
+EPISODE = "episode"  # the column that tells episodes apart
+ENDS = {"terminated", "truncated"}  # columns that say where an episode ended
+OUTCOME = (
+    "satisfied",
+    "outcome",
+    "success",
+)  # what the column of a single constraint may be called, beside its name
+
+
+class Row(NamedTuple):
+    """One row of a file."""
+
+    line: int  # from 1
+    cells: list[Any]  # one per column: text in CSV, anything in JSON
+
+
+# ---- outcomes ---------------------------------------------------------------------------------------------------
+
+
+def read_outcomes(data: bytes, requirement: Requirement, *, origin: str) -> Outcomes:
+    """Outcomes `[B, K]` from one 0 or 1 per line, or from CSV with one column per constraint.
+
+    Without a header the columns stand in the order of the constraints. A header has all their names; for a single
+    constraint, `satisfied`, `outcome` or `success` will do. Further columns are ignored, but an `episode` has one row.
+    """
+    if not data.strip():
+        raise RunError(f"{origin} is empty; it should hold one outcome, 0 or 1, per line")
+    wanted = len(requirement.constraints)
+    if wanted == 1 and (quick := _digits(data)) is not None:
+        return quick
+    rows = _csv_rows(_text(data, origin), origin)
+    first = rows[0]
+    columns = list(range(wanted))
+    if not all(_outcome(cell) is not None for cell in first.cells):
+        columns, rows = _outcome_columns(first, requirement, origin), rows[1:]
+        _check_header(first, rows, origin)
+        if EPISODE in first.cells:
+            _check_single(_episodes(first.cells, rows, origin), rows, origin)
+    elif len(first.cells) != wanted:
+        raise RunError(
+            f"{origin} has {len(first.cells)} columns, the requirement {wanted} constraints; give one column for each, "
+            "or a header with the constraints' names"
+        )
+    judged = np.empty((len(rows), wanted), bool)
+    for i, row in enumerate(rows):
+        for k, column in enumerate(columns):
+            outcome = _outcome(row.cells[column])
+            if outcome is None:
+                raise RunError(
+                    f"line {row.line} of {origin}: an outcome is 0 or 1, true or false; got {row.cells[column]!r}"
+                )
+            judged[i, k] = outcome
+    return judged
+
+
+def _digits(data: bytes) -> Outcomes | None:
+    """The common case, nothing but 0 and 1 on lines of their own, without a loop; None for anything else."""
+    flat = np.frombuffer(data.replace(b"\r\n", b"\n").rstrip(b"\n") + b"\n", np.uint8)
+    if len(flat) % 2 or (flat[1::2] != ord("\n")).any():
+        return None
+    values = flat[::2] - ord("0")
+    return None if (values > 1).any() else values.astype(bool)[:, None]
+
+
+def _outcome(cell: str) -> bool | None:
+    word = cell.lower()
+    return True if word in TRUE else False if word in FALSE else None
+
+
+def _outcome_columns(header: Row, requirement: Requirement, origin: str) -> list[int]:
+    """Which column has the outcomes of each constraint."""
+    names, wanted = header.cells, [constraint.name for constraint in requirement.constraints]
+    if all(name in names for name in wanted):
+        return [names.index(name) for name in wanted]
+    generic = [name for name in OUTCOME if name in names]
+    if len(wanted) == len(generic) == 1:
+        return [names.index(generic[0])]
+    if len(wanted) == 1:
+        remedy = f"call one column {', '.join(OUTCOME[:-1])} or {OUTCOME[-1]}, or as the constraint is called"
+    else:
+        remedy = "name every constraint and its column alike, or leave the header out if they stand in the same order"
+    called = ", ".join(name or "(no name)" for name in wanted)
+    raise RunError(
+        f"line {header.line} of {origin} is neither outcomes (0 or 1, true or false) nor a header that tells which "
+        f"columns are the outcomes: {', '.join(names)}; {remedy}. Constraints: {called}"
+    )
+
+
+def _check_single(episodes: list[list[int]], rows: Sequence[Row], origin: str) -> None:
+    for first, *more in episodes:
+        if more:
+            raise RunError(
+                f"line {rows[more[0]].line} of {origin}: the episode of line {rows[first].line} has a second outcome; "
+                "give each episode one row and a name of its own"
+            )
+
+
+# ---- traces -----------------------------------------------------------------------------------------------------
+
+
+def read_traces(data: bytes, requirement: Requirement, *, origin: str) -> Outcomes:
+    """Outcomes `[B, K]` of recorded signals: CSV or JSON lines, one row per state, with an `episode` column.
+
+    The rows of an episode stand together, in the order of its states. `obs[0]`, `obs[1]`, ... are the entries of a
+    vector. A `step` column counts 0, 1, 2, ... in every episode; `step` is counted and `return` summed up from `reward`
+    where they are missing.
+    """
+    if not data.strip():
+        raise RunError(f"{origin} is empty; it should hold one row per state, with an {EPISODE!r} column")
+    text = _text(data, origin)
+    names, rows = (_json_rows if text.lstrip().startswith("{") else _csv_table)(text, origin)
+    if EPISODE not in names:
+        raise RunError(f"{origin} has no {EPISODE!r} column; it has: {', '.join(names)}")
+    episodes = _episodes(names, rows, origin)
+    monitor = compile_monitor([constraint.formula for constraint in requirement.constraints])
+    columns = _columns(names, origin)
+    summed = "return" in monitor.signals and "return" not in columns
+    needed = monitor.signals | {"step", *ENDS} & set(names) | ({"reward"} if summed else set())
+    signals = {name: _values(name, rows, columns[name], origin) for name in needed & columns.keys()}
+    derived = {"step": SignalInfo()} | ({"return": SignalInfo()} if "reward" in columns else {})
+    offered = derived | dict.fromkeys(columns, SignalInfo())
+    check_signals(requirement, offered | {name: _info(array) for name, array in signals.items()}, origin)
+    longest = max(map(len, episodes))
+    lengths = np.array([len(rows_of) for rows_of in episodes])
+    # The last state repeats, so that all paths have one length: [B, T].
+    index = np.array([rows_of + [rows_of[-1]] * (longest - len(rows_of)) for rows_of in episodes])
+    step = np.minimum(np.arange(longest), lengths[:, None] - 1)
+    paths: dict[str, NDArray[Any]] = {name: array[index] for name, array in signals.items()}
+    paths.setdefault("step", step)
+    if "step" in names and (wrong := (paths["step"] != step) | (paths["step"].dtype == bool)).any():
+        raise RunError(
+            f"line {rows[index[wrong][0]].line} of {origin}: step is {paths['step'][wrong][0]:g} where "
+            f"{step[wrong][0]} should stand; it counts 0, 1, 2, ... in every episode: complete and sort the rows, or "
+            "rename the column if it counts otherwise"
+        )
+    for name in ENDS & paths.keys():
+        if (early := (paths[name] != 0) & (step < lengths[:, None] - 1)).any():
+            raise RunError(
+                f"line {rows[index[early][0]].line} of {origin}: the episode is {name}, and yet it has further rows; "
+                "if they are of another episode, give that another name"
+            )
+    if summed and "reward" in paths:
+        fresh = np.arange(longest) < lengths[:, None]
+        paths["return"] = np.cumsum(np.where(fresh, paths["reward"], 0.0), axis=1)
+    satisfied, _ = monitor({name: paths[name] for name in monitor.signals}, end=step == lengths[:, None] - 1)
+    return np.asarray(satisfied)
+
+
+def _episodes(names: Sequence[str], rows: Sequence[Row], origin: str) -> list[list[int]]:
+    """The rows of each episode. A name that comes back may well be another episode, of another recording."""
+    column = names.index(EPISODE)
+    episodes: list[list[int]] = []
+    begun: dict[Any, int] = {}  # name -> line; 1, 01 and 1.0 may be meant as the same one, so they are
+    before = None
+    for i, (line, cells) in enumerate(rows):
+        name, first = cells[column], rows[0].cells[column]
+        named = name != "" if isinstance(name, str) else _kind(name) == NUMBER
+        if not named or type(name) is not type(first):
+            raise RunError(
+                f"line {line} of {origin}: {name!r} is no name of an episode; give each a text, or each a number"
+            )
+        key = _cell(name) if isinstance(name, str) else name
+        if name == before:
+            episodes[-1].append(i)
+        elif key in begun:
+            raise RunError(
+                f"line {line} of {origin}: episode {name!r}, begun on line {begun[key]}, comes back after another one "
+                "or in another spelling; keep the rows of an episode together, and where several recordings were "
+                "joined, tell their episodes apart, for example by a prefix"
+            )
+        else:
+            begun[key] = line
+            episodes.append([i])
+        before = name
+    return episodes
+
+
+def _columns(names: Sequence[str], origin: str) -> dict[str, int | list[int]]:
+    """Where each signal stands: its column, or the columns of its entries."""
+    single: dict[str, int | list[int]] = {}
+    vectors: dict[str, list[tuple[int, int]]] = {}
+    for column, name in enumerate(names):
+        if entry := re.fullmatch(r"(.+)\[(\d{1,9})\]", name):
+            vectors.setdefault(entry[1], []).append((int(entry[2]), column))
+        elif name != EPISODE:
+            single[name] = column
+    for name, entries in vectors.items():
+        if name in single or sorted(index for index, _ in entries) != list(range(len(entries))):
+            raise RunError(
+                f"{origin}: the entries of {name!r} should be {name}[0] to {name}[{len(entries) - 1}], each once"
+            )
+    return single | {name: [column for _, column in sorted(entries)] for name, entries in vectors.items()}
+
+
+NUMBER, BOOLEAN = "a number", "true or false"
+
+
+def _values(name: str, rows: Sequence[Row], column: int | list[int], origin: str) -> NDArray[Any]:
+    """A signal in all rows, `[rows]` or `[rows, size]`."""
+    values = [
+        [cells[at] for at in column] if isinstance(column, list) else cells[column] for _, cells in rows
+    ]
+    first = _kind(values[0])
+    for row, value in zip(rows, values, strict=True):
+        if first is None or _kind(value) != first:
+            expected = (
+                f"{first}, as on line {rows[0].line}" if first else f"{NUMBER}, {BOOLEAN}, or a list of these"
+            )
+            raise RunError(f"line {row.line} of {origin}: {name} is {value!r}; it should be {expected}")
+    return np.array(values, bool if first and BOOLEAN in first else np.float64)
+
+
+def _kind(value: Any) -> str | None:
+    """What a signal is in words, the same for all that may stand in one column; None for what no signal can be."""
+    match value:
+        case bool():
+            return BOOLEAN
+        case int() | float():
+            return NUMBER if abs(value) <= sys.float_info.max else None  # neither NaN nor infinite
+        case list():
+            kinds = {_kind(each) for each in value}
+            kind = kinds.pop() if len(kinds) == 1 else None
+            return f"a list of {len(value)}, each {kind}" if kind in (NUMBER, BOOLEAN) else None
+    return None
+
+
+def _info(array: NDArray[Any]) -> SignalInfo:
+    # Recorded Booleans are often numbers, so 0 and 1 may be read as either.
+    zero_one = array.dtype.kind in "iuf" and bool(np.isin(array, (0, 1)).all())
+    return SignalInfo(array.shape[1] if array.ndim > 1 else None, None if zero_one else array.dtype == bool)
+
+
+# ---- rows -------------------------------------------------------------------------------------------------------
+
+
+def _text(data: bytes, origin: str) -> str:
+    """The file without blank lines at its end, which say nothing."""
+    try:
+        return data.decode("utf-8-sig").rstrip()
+    except UnicodeDecodeError:
+        raise RunError(f"{origin} is not a text file in UTF-8") from None
+
+
+def _csv_rows(text: str, origin: str) -> list[Row]:
+    """All rows, each with as many cells as the first."""
+    reader = csv.reader(io.StringIO(text), strict=True)
+    try:
+        rows = [Row(reader.line_num, [cell.strip() for cell in cells]) for cells in reader]
+    except csv.Error as error:
+        raise RunError(f"line {reader.line_num} of {origin} is not CSV: {error}") from None
+    for line, cells in rows:
+        if not any(cells):
+            raise _blank(line, origin)
+        if len(cells) != len(rows[0].cells):
+            raise RunError(
+                f"line {line} of {origin} has {len(cells)} cells, the first has {len(rows[0].cells)}"
+            )
+    return rows
+
+
+def _csv_table(text: str, origin: str) -> tuple[list[str], list[Row]]:
+    header, *rows = _csv_rows(text, origin)
+    _check_header(header, rows, origin)
+    names: list[str] = header.cells
+
+    def read(cells: list[str]) -> list[Any]:
+        return [cell if name == EPISODE else _cell(cell) for name, cell in zip(names, cells, strict=True)]
+
+    return names, [Row(line, read(cells)) for line, cells in rows]
+
+
+def _check_header(header: Row, rows: Sequence[Row], origin: str) -> None:
+    names = header.cells
+    for name in names:
+        if names.count(name) > 1:
+            raise RunError(
+                f"line {header.line} of {origin}: two columns are called {name!r}; rename one of them"
+            )
+    if not rows:
+        raise RunError(f"{origin} has a header and no rows below it")
+    for line, cells in rows:
+        # Another recording may have had its columns in another order.
+        if cells == names or EPISODE in cells:
+            raise RunError(
+                f"line {line} of {origin} is a header again; verify recordings one by one, or join their rows alone "
+                "with a different name for every episode"
+            )
+
+
+def _json_rows(text: str, origin: str) -> tuple[list[str], list[Row]]:
+    names: list[str] = []
+    rows: list[Row] = []
+    for line, each in enumerate(text.split("\n"), 1):
+        if not each.strip():
+            raise _blank(line, origin)
+        try:
+            found = json.loads(each, object_pairs_hook=_once, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:
+            raise RunError(f"line {line} of {origin} is not JSON: {error}") from None
+        names = names or (list(found) if isinstance(found, dict) else [])
+        if not isinstance(found, dict) or found.keys() != set(names):
+            raise RunError(
+                f"line {line} of {origin} should be an object with the same keys as the first line"
+            )
+        rows.append(Row(line, [found[name] for name in names]))
+    return names, rows
+
+
+def _once(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key stands twice in the same object")
+    return found
+
+
+def _refuse_constant(word: str) -> None:
+    raise ValueError(f"{word} is no number")
+
+
+def _blank(line: int, origin: str) -> RunError:
+    return RunError(
+        f"line {line} of {origin} is blank; if something was not recorded there, nothing can be said about it, "
+        "else delete the line"
+    )
+
+
+def _cell(text: str) -> bool | float | str:
+    """What a cell of CSV holds: true or false, a number, or text."""
+    word = text.lower()
+    if word in ("true", "false"):
+        return word == "true"
+    try:
+        number = float(word)
+    except ValueError:
+        return text
+    # Python also reads 1_000, and nan and inf are numbers to nobody who wants a formula judged.
+    return number if _kind(number) and "_" not in word else text
