@@ -16,7 +16,7 @@ PIP  := $(BIN)/python -m pip --disable-pip-version-check install $(shell [ -t 2 
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo quick test test-full coverage lint format bench bench-learners browser clean
+.PHONY: help demo quick test test-full soak coverage lint format bench bench-learners fuzz browser clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -35,6 +35,9 @@ test: lint browser  ## all checks and tests, with every extra: below ten minutes
 test-full: $(VENV)/installed-dev  ## full size: the paper's numbers, every example, many kills, lost nodes
 	$(BIN)/python -m pytest $(PYTEST) -m full
 
+soak: $(VENV)/installed-dev  ## kill runs at random moments: none is lost, no byte differs; KILLS=1000, a few seconds each
+	$(BIN)/python -m tests.soak $(or $(KILLS),1000)
+
 coverage: $(VENV)/installed-dev  ## which lines the tests of COVERED leave out; fails below the floor
 	$(BIN)/python -m pytest $(PYTEST) -m "not full" $(COVERED:%=tests/%) tests/front tests/certify $(COVERED:%=--cov=src/psyco/_src/%) --cov-report=term-missing
 
@@ -52,6 +55,9 @@ bench: $(VENV)/installed-dev  ## the benchmark tables
 
 bench-learners: $(VENV)/installed-dev  ## which learner ends with a certified policy, and how good it is; SEEDS=20
 	$(BIN)/python -m benchmarks.learners --seeds $(or $(SEEDS),20)
+
+fuzz: $(VENV)/installed-dev  ## files, requests and command lines that are almost right; MINUTES=10 SEED=0
+	$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),10) --seed $(or $(SEED),0)
 
 # Browser tests drive Debian's Chromium. Elsewhere any chromium, google-chrome or $$CHROMIUM will do.
 browser:
