@@ -192,6 +192,8 @@ class Certificate:
             _check(content, int, "episodes")
             _check(content, int | float | None, "mean_return", "return_error", "share")
             _check(content, dict, "parameters", "options", "versions")
+            if not all(isinstance(note, str) for note in given["notes"]):
+                raise TypeError(f"its notes are {given['notes']!r:.100}")
             certificate = cls(
                 **{
                     **given,

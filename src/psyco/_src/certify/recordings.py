@@ -262,9 +262,12 @@ def _info(array: NDArray[Any]) -> SignalInfo:
 def _text(data: bytes, origin: str) -> str:
     """The file without blank lines at its end, which say nothing."""
     try:
-        return data.decode("utf-8-sig").rstrip()
+        text = data.decode("utf-8-sig").rstrip()
     except UnicodeDecodeError:
         raise RunError(f"{origin} is not a text file in UTF-8") from None
+    if not text:  # nothing but spaces of other alphabets, or the mark that says which alphabet it is
+        raise RunError(f"{origin} is empty")
+    return text
 
 
 def _csv_rows(text: str, origin: str) -> list[Row]:
