@@ -19,7 +19,8 @@ def write(path: Path, data: bytes) -> None:
         raise RunError(f"cannot write {str(path)!r}: it is a folder; give the name of a file")
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        temporary.unlink(missing_ok=True)  # left by a kill, or by a stranger as a link to a file of ours
+        if os.path.lexists(temporary):  # left by a kill, or by a stranger as a link to a file of ours
+            temporary.unlink()
         with temporary.open("xb") as file:
             file.write(data)
             sync(file.fileno())
@@ -27,7 +28,8 @@ def write(path: Path, data: bytes) -> None:
         sync_folder(path.parent)
     except OSError as error:
         with suppress(OSError):  # where nothing can be written, nothing can be removed
-            temporary.unlink(missing_ok=True)
+            if os.path.lexists(temporary):
+                temporary.unlink()
         raise failed(path, error) from None
     except ValueError as error:
         raise RunError(f"cannot write {str(path)!r}: {error}") from None

@@ -167,13 +167,13 @@ def load_onnx(network: bytes, path: Path) -> Decide:
     options.intra_op_num_threads = 1
     try:
         session = onnxruntime.InferenceSession(network, options, providers=["CPUExecutionProvider"])
+        first, *others = session.get_inputs()
+        fixed = first.shape[0] if first.shape and isinstance(first.shape[0], int) else ROWS
     except Exception as error:  # onnxruntime has a class for each of its troubles
         raise RunError(f"{path} is not an ONNX file that can be run: {error}") from None
-    first, *others = session.get_inputs()
     if others or len(first.shape) == 1:
         takes = f"{len(others) + 1} inputs" if others else f"an input of shape {first.shape}"
         raise RunError(f"{path} takes {takes}; a policy takes one, the observations [n, size]")
-    fixed = first.shape[0] if first.shape and isinstance(first.shape[0], int) else ROWS
     return _by_network(lambda rows: session.run(None, {first.name: rows})[0], fixed)
 
 
