@@ -270,13 +270,8 @@ class Slide:
     horizon: int = 8
     name: ClassVar[str] = "slide"
 
-    @property
-    def actions(self) -> Discrete:
-        return Discrete(2)
-
-    @property
-    def observation_size(self) -> int:
-        return 1
+    actions: ClassVar[Discrete] = Discrete(2)
+    observation_size: ClassVar[int] = 1
 
     def reset(self, key: Any) -> Any:
         return jax.random.uniform(key, (), minval=-self.length, maxval=self.length)
@@ -327,13 +322,8 @@ class CompiledSteps:
     fault: str = ""
     name: ClassVar[str] = "compiled-steps"
 
-    @property
-    def actions(self) -> Discrete:
-        return Discrete(2)
-
-    @property
-    def observation_size(self) -> int:
-        return 1
+    actions: ClassVar[Discrete] = Discrete(2)
+    observation_size: ClassVar[int] = 1
 
     def reset(self, key: Any) -> Any:
         lucky = jax.random.uniform(key) < 0.05

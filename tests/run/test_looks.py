@@ -17,6 +17,7 @@ from tests.run.small import CONFIG
 from tests.run.test_crash import Died, dying
 
 REQUIREMENT = CONFIG.requirement
+OTHER = "P>=0.1 [ G distance >= 0.01 ] & C>=0.9"
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +110,7 @@ def test_a_question_that_cannot_be_asked_costs_nothing(folder):
     before = (folder / "looks.json").read_bytes()
     for wrong in (
         {"method_options": {"nonsense": 1}},
+        {"requirement": OTHER, "method": "sprt", "method_options": {"indifference": -1}},
         {"max_episodes": 0},
         {"requirement": "P>=0.5 [ G nonsense > 0 ]"},
     ):
@@ -119,7 +121,7 @@ def test_a_question_that_cannot_be_asked_costs_nothing(folder):
 
 def test_another_requirement_has_an_error_of_its_own_and_fresh_episodes(folder, streams):
     taken = len(psyco.open_run(folder).certificate.looks)
-    certificate = psyco.verify(folder, requirement="P>=0.1 [ G distance >= 0.01 ] & C>=0.9", max_episodes=40)
+    certificate = psyco.verify(folder, requirement=OTHER, max_episodes=40)
     assert (certificate.share, len(certificate.looks), certificate.block) == (0.5, 1, taken)
 
 

@@ -105,10 +105,8 @@ def _repeat(
     claimed: Certificate, policy: AnyPolicy, domain: Domain, execution: Execution
 ) -> tuple[Certificate, dict[int, str]]:
     """The certificate again, with all looks at this policy made anew; and why the others could not be."""
-    if (
-        max(claimed.estimate.episodes if claimed.estimate else 0, *(look.episodes for look in claimed.looks))
-        > MOST
-    ):
+    estimate = claimed.estimate.episodes if claimed.estimate else None
+    if max(estimate or 0, *(look.episodes for look in claimed.looks)) > MOST:
         raise RunError(f"it claims more than {MOST:,} episodes")
     blocks = [look.block for look in claimed.looks]
     if claimed.block not in blocks or len(set(blocks)) < len(blocks):
@@ -126,7 +124,7 @@ def _repeat(
             policy, domain, parse(claimed.requirement), method=claimed.method, options=claimed.options,
             max_episodes=_cap(look, claimed), seed=look.seed or 0, execution=execution, ledger=ledger,
             issued=claimed.issued, notes=[note for note in claimed.notes if note == IGNORED],
-            estimate=claimed.estimate.episodes if claimed.estimate else None,
+            estimate=estimate if look.block == claimed.block else None,
         )  # fmt: skip
         looks[i] = dataclasses.replace(again.looks[-1], cap=look.cap)
         if look.block == claimed.block:

@@ -28,7 +28,7 @@ from psyco._src.domain.base import Domain
 from psyco._src.domain.catalogue import describe
 from psyco._src.domain.checks import check_count, check_seed
 from psyco._src.domain.source import code_digest
-from psyco._src.errors import RequirementError, RunError, check_has
+from psyco._src.errors import RequirementError, RunError
 from psyco._src.policy.doubt import Doubting
 from psyco._src.policy.foreign import AnyPolicy, ForeignPolicy
 from psyco._src.rollout.check import seed_doubts
@@ -48,7 +48,7 @@ from psyco._src.rollout.sampler import make_sampler
 from psyco._src.smc.base import Counts, Tally, Test, Verdict, overall, run_tests
 from psyco._src.smc.bayes import posterior_mass
 from psyco._src.smc.fixed import clopper_pearson
-from psyco._src.smc.methods import DEFAULT_MAX_EPISODES, DEFAULT_METHOD, make_tests, method_options
+from psyco._src.smc.methods import DEFAULT_MAX_EPISODES, DEFAULT_METHOD, make_tests
 from psyco._src.spec.formula import Requirement
 
 NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})  # of a method
@@ -118,7 +118,7 @@ def verify(
     # What is wrong with the question is found before anything is spent on the answer.
     max_episodes = check_count("max_episodes", max_episodes)
     estimate = None if estimate is None else check_count("estimate", estimate)
-    check_has(method, "option", options, method_options(method))
+    make_tests(method, requirement, max_episodes=max_episodes, **options)
     sampler = make_sampler(domain, policy.network, requirement, execution=execution)
     if isinstance(policy, ForeignPolicy):
         _ask_twice(policy, domain, stream_key(seed, Stream.SHOW), execution)
