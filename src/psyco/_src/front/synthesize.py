@@ -225,7 +225,7 @@ def resume(
     checkpoint_every: float = CHECKPOINT_EVERY,
     sinks: Sequence[Sink] = (),
 ) -> Run:
-    """Go on with a run that was interrupted, or make a finished one longer; it ends with the bytes of one that was not.
+    """Go on with a run that was interrupted, to the same bytes; or make a finished one longer, and look at it again.
 
     Args:
         folder: of the run, or the run itself.
