@@ -41,9 +41,9 @@ def resume(
 ) -> None:
     """Go on with a run: after Ctrl-C, a kill, a power cut, a full disk; or with more episodes.
 
-    An interrupted run ends with exactly the bytes that it would have ended with, had nothing happened; the certificate of
-    a run that was made longer is a further look, and is counted as such. Exit status as for
-    `psyco verify`: 0 satisfied, 1 violated, 3 undecided.
+    An interrupted run ends with exactly the bytes that it would have ended with, had nothing happened. The
+    certificate of one that was made longer is a further look, and is counted. Exit status as for `psyco verify`: 0
+    satisfied, 1 violated, 3 undecided.
 
     Example: `psyco resume runs/dance --episodes +40000`
     """

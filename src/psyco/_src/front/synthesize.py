@@ -243,6 +243,8 @@ def resume(
     Returns:
         The finished run, as `open_run` gives it.
     """
+    for name in track:
+        check_known("tracker", name, TRACKERS)
     path = (
         find_run(folder).folder
         if isinstance(folder, Run) or not isinstance(folder, str | Path)
