@@ -34,9 +34,7 @@ def value(term, path, i):
         case f.Arith("/", left, right):
             x, y = value(left, path, i), value(right, path, i)
             if y == 0:
-                return (
-                    math.nan if x == 0 or math.isnan(x) else math.copysign(math.inf, x) * math.copysign(1, y)
-                )
+                return math.nan if x == 0 or math.isnan(x) else math.copysign(math.inf, x)
             return x / y
         case f.Arith(op, left, right):
             x, y = value(left, path, i), value(right, path, i)

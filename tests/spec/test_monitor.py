@@ -65,6 +65,7 @@ def test_every_operator_on_every_short_path(shape, length):
 
 @settings(max_examples=300)
 @given(formulas(), paths())
+@example(parse_formula("x < 1 / sum(-x)"), {"x": np.array([0.0])})
 @example(parse_formula("a W[2,3] b"), {name: np.array([1, 1, 1, 0]) for name in ("a", "b", "x")})
 def test_the_monitor_is_the_definition_and_cost_is_zero_exactly_where_the_formula_holds(formula, path):
     check = check_path(formula, path)

@@ -116,6 +116,10 @@ class States:
                 return array if xp.issubdtype(array.dtype, xp.floating) else array.astype(self.dtype)
             case Minus(body):
                 return -self.value(body)
+            case Arith("/", left, right):
+                divisor = self.value(right)  # a zero has no sign: 1 / -0 is 1 / 0
+                divisor = divisor or 0.0 if isinstance(divisor, float) else xp.where(divisor == 0, 0.0, divisor)
+                return xp.divide(self.value(left), divisor)
             case Arith(operator, left, right):
                 return getattr(xp, _ARITH[operator])(self.value(left), self.value(right))
             case Call("abs", (argument,)):
@@ -189,7 +193,7 @@ _COMPARE = {
     "=": "equal",
     "!=": "not_equal",
 }
-_ARITH = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide"}
+_ARITH = {"+": "add", "-": "subtract", "*": "multiply"}
 _FOLD = {
     "count": ("add", 0),
     "sum": ("add", 0.0),
