@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture.providers import HypothesisProvider
+from hypothesis.internal.constants_ast import Constants
 
 # Tools of others: no display, no phoning home, no login. Set before anything imports them.
 os.environ.setdefault("MPLBACKEND", "Agg")
@@ -28,8 +30,10 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1]
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 
 # The same examples in every run, on every machine. A first call may compile, so time is no failure.
+# Hypothesis would also draw constants of the modules that are loaded, and which these are depends on the tests before.
 settings.register_profile("psyco", derandomize=True, deadline=None)
 settings.load_profile("psyco")
+HypothesisProvider._local_constants = Constants()
 
 
 @pytest.fixture(scope="session")
