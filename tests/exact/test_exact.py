@@ -93,7 +93,7 @@ def test_storm_agrees_to_1e_9_on_all_operators(seed):
         assert own.expected_return == pytest.approx(other.expected_return, abs=1e-9), text
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_monte_carlo_backward_induction_and_storm_agree_on_the_paper_s_obstacle_run():
     """10^6 episodes; fails by chance with probability 1e-6."""
     pytest.importorskip("stormpy")
@@ -197,6 +197,7 @@ def test_the_optimum_binds_where_safety_costs_return():
     )  # stay away from the target all the time; the start is not the end
 
 
+@pytest.mark.full
 def test_the_optimum_of_the_paper_s_obstacle_run_is_the_shortest_path():
     """Its distance to the target is 4 on average, and 1/25 of the starts stand on it and need one step more."""
     domain = psyco.make("obstacle-run")

@@ -3,7 +3,6 @@
 import os
 import signal
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -70,20 +69,22 @@ def test_a_function_from_a_script_reaches_the_workers() -> None:
 def test_killing_a_worker_in_the_middle_of_a_run_changes_no_byte() -> None:
     undisturbed = synthesized(slow_walk, workers=2)
     pool = in_processes(2, None)
-    killed = []
+    killed: set[int] = set()
+    over = threading.Event()
 
     def kill() -> None:
-        for _ in range(3):
-            time.sleep(0.4)
-            if pids := pool.pids:
-                os.kill(pids[0], signal.SIGKILL)
-                killed.append(pids[0])
+        while len(killed) < 2 and not over.wait(0.3):
+            alive = [pid for pid in pool.pids if pid not in killed]
+            if len(alive) == 2:  # whoever died has been replaced
+                os.kill(alive[0], signal.SIGKILL)
+                killed.add(alive[0])
 
     killer = threading.Thread(target=kill)
     killer.start()
     disturbed = synthesized(slow_walk, workers=2)
+    over.set()
     killer.join()
-    assert len(set(killed)) >= 2  # the first and one of those that replaced it
+    assert len(killed) == 2
     assert disturbed == undisturbed
 
 
