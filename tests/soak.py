@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -77,6 +78,8 @@ def soak(it: Soak, folder: Path, kills: int) -> Counter[str]:
         check_looks(json.loads(finish(again, it.env)), own)
         kept = outcome(run) | {"looks.json": it.undisturbed["looks.json"]}
         assert kept == it.undisturbed, f"{run} was changed by a verification, after {dict(counts)}"
+        shutil.rmtree(run)
+        print(f"{counts.total()} of {kills} kills, {number + 1} runs whole", file=sys.stderr, flush=True)
     return counts
 
 
