@@ -9,11 +9,13 @@ episodes.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -98,7 +100,8 @@ def kill(it: Soak, run: Path, command: Command, *, moments: int, seconds: float)
         process = psyco(*command, env=it.env)
         while process.poll() is None and not is_at_work(process.pid, run):
             time.sleep(0.001)
-        time.sleep(it.chance.uniform(0.0, seconds))
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(it.chance.uniform(0.0, seconds))
         process.kill()
     _, errors = process.communicate()
     assert process.returncode in (*VERDICTS, -signal.SIGKILL), errors
