@@ -9,9 +9,9 @@ episodes.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
+import os
 import random
 import shutil
 import signal
@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,7 +42,7 @@ class Soak(NamedTuple):
     env: dict[str, str]
     config: Path
     undisturbed: dict[str, bytes]
-    seconds: float  # from the beginning of the work to the end of an undisturbed run
+    seconds: float  # of processor time, from the beginning of the work to the end of an undisturbed run
     chance: random.Random
 
 
@@ -53,12 +54,10 @@ def prepare(folder: Path, seed: int = 0) -> Soak:
     what = ("synthesize", "--config", config, "--out", whole)
     finish(what, env)  # the first one compiles
     process = psyco(*what, "--overwrite", env=env)
-    while process.poll() is None and not is_at_work(process.pid, whole):
-        time.sleep(0.001)
-    began = time.monotonic()
+    seconds = work(process, whole, inf)
     _, errors = process.communicate()
     assert process.returncode in VERDICTS, errors
-    return Soak(env, config, outcome(whole), time.monotonic() - began, random.Random(seed))
+    return Soak(env, config, outcome(whole), seconds, random.Random(seed))
 
 
 def soak(it: Soak, folder: Path, kills: int) -> Counter[str]:
@@ -70,7 +69,9 @@ def soak(it: Soak, folder: Path, kills: int) -> Counter[str]:
             break
         run = folder / f"run-{number}"
         for _ in range(KILLS_PER_RUN):
-            if kill(it, run, (*go_on(it, run), "--checkpoint-every", "0"), moments=25, seconds=it.seconds):
+            if kill(
+                it, run, (*go_on(it, run), "--checkpoint-every", "0"), moments=25, seconds=it.seconds / 2
+            ):
                 counts[phase(run)] += 1
         finish(go_on(it, run), it.env)
         assert outcome(run) == it.undisturbed, f"{run} has other bytes, after {dict(counts)}"
@@ -98,14 +99,31 @@ def kill(it: Soak, run: Path, command: Command, *, moments: int, seconds: float)
         process = psyco(str(moment), how, *command, env=it.env, program=(DYING,))
     else:
         process = psyco(*command, env=it.env)
-        while process.poll() is None and not is_at_work(process.pid, run):
-            time.sleep(0.001)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(it.chance.uniform(0.0, seconds))
+        work(process, run, it.chance.uniform(0.0, seconds))
         process.kill()
     _, errors = process.communicate()
     assert process.returncode in (*VERDICTS, -signal.SIGKILL), errors
     return process.returncode < 0
+
+
+def work(process: subprocess.Popen[str], run: Path, seconds: float) -> float:
+    """Let it work for so much processor time, which does not depend on what else goes on; returns what it took."""
+    began, now = None, 0.0
+    while process.poll() is None and (began is None or now - began < seconds):
+        time.sleep(0.002)
+        now = processor_time(process.pid, now)
+        if began is None and is_at_work(process.pid, run):
+            began = now
+    return now - (now if began is None else began)
+
+
+def processor_time(pid: int, before: float) -> float:
+    """Seconds of a process so far; what it was before if it has ended."""
+    try:
+        numbers = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return before
+    return max(before, (int(numbers[11]) + int(numbers[12])) / os.sysconf("SC_CLK_TCK"))
 
 
 def is_at_work(pid: int, run: Path) -> bool:
