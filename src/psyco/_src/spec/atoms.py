@@ -118,7 +118,9 @@ class States:
                 return -self.value(body)
             case Arith("/", left, right):
                 divisor = self.value(right)  # a zero has no sign: 1 / -0 is 1 / 0
-                divisor = divisor or 0.0 if isinstance(divisor, float) else xp.where(divisor == 0, 0.0, divisor)
+                divisor = (
+                    divisor or 0.0 if isinstance(divisor, float) else xp.where(divisor == 0, 0.0, divisor)
+                )
                 return xp.divide(self.value(left), divisor)
             case Arith(operator, left, right):
                 return getattr(xp, _ARITH[operator])(self.value(left), self.value(right))
