@@ -59,6 +59,8 @@ class Walk(gymnasium.Env[Any, Any]):
 
     def _go_wrong(self, outcome: list[Any]) -> None:
         match self.fault:
+            case "silent":
+                raise Unspeakable
             case "raise":
                 raise ZeroDivisionError("the simulator fell over")
             case "nan":
@@ -112,6 +114,13 @@ class Walk(gymnasium.Env[Any, Any]):
                     os._exit(7)
 
 
+class Unspeakable(Exception):
+    """An error that cannot be printed."""
+
+    def __str__(self) -> str:
+        raise ValueError("nor can this")
+
+
 class Moody(Walk):
     """What goes wrong stands in a file, so that it can be mended without changing what is run."""
 
@@ -139,6 +148,7 @@ class Rude(Walk):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         print("{ hello from the simulator")
+        os.write(1, b"{ hello from its C code\n")
         if seed and not Path(self.book).exists():  # 0 is the trial when a domain is made
             with open(self.book, "x") as file:
                 print(

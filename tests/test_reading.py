@@ -131,6 +131,20 @@ def test_json_that_could_do_harm_is_refused(text: str, words: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    ["a = " + "[" * 100_000, "a" + ".a" * 300_000 + " = 1", "['a'" + ' . "b"' * 100_000 + "]"],
+    ids=["list", "dotted key", "header"],
+)
+def test_toml_that_is_nested_too_deeply_is_refused_at_once(text: str) -> None:
+    """Python's parser alone would take an hour for these keys."""
+    with pytest.raises(RunError, match=r"config.toml is not a TOML file: it is nested too deeply"):
+        from_toml(text, "config.toml")
+    assert from_toml('a.b."c.d" = "x.' + "y." * 19 + '"', "config.toml") == {
+        "a": {"b": {"c.d": "x." + "y." * 19}}
+    }
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("a = " + "[" * 10_000, "nested too deeply"),

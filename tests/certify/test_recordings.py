@@ -1,6 +1,7 @@
 """Recorded outcomes and signals: every format is read, and what could be read in two ways is named with its line."""
 
 import json
+import tracemalloc
 from itertools import groupby
 
 import numpy as np
@@ -272,6 +273,18 @@ def test_a_log_is_judged_by_the_definition_or_its_line_is_named(lines):
     assert "" not in lines[: len(rows) + 1]
     expected = [psyco.check_path(formula, {"x": [x for _, x in path]}).satisfied for _, path in paths]
     assert found == expected
+
+
+def test_one_long_episode_among_many_short_ones_fills_no_memory():
+    """Side by side at one length they would be 16 million states."""
+    count = 4000
+    data = b"episode,x\n" + b"long,0\n" * count + b"".join(b"%d,1\n" % i for i in range(count))
+    tracemalloc.start()
+    judged = read_traces(data, parse("P>=0.5 [ F x > 0 ]"), origin="x")
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert judged[:, 0].tolist() == [False] + [True] * count
+    assert most < 50 * 2**20
 
 
 def test_two_logs_that_tell_their_episodes_apart_may_be_joined():

@@ -83,3 +83,19 @@ def test_a_name_that_cannot_be_is_one_sentence_and_status_2(
     assert said.status == 2
     assert said.err.startswith("error: ")
     assert [path.name for path in tmp_path.iterdir()] == ["RUN"], "nothing is written elsewhere"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError("Unable to allocate 7 TiB"), RuntimeError("RESOURCE_EXHAUSTED: Out of memory\nat x")],
+)
+def test_what_memory_cannot_hold_is_one_sentence(
+    cli: Any, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr("psyco._src.cli.app.app", fail)
+    said = cli("runs")
+    assert said.status == 2
+    assert said.err.count("\n") == 1 and "needs more memory than there is" in said.err

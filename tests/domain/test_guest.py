@@ -34,6 +34,11 @@ def test_a_guest_does_not_end_the_process() -> None:
         guest.as_guest(),
     ):
         sys.exit(0)
+    with (
+        pytest.raises(RuntimeError, match=r"it tried to end the process \(SystemExit: 0\)"),
+        guest.as_guest(),
+    ):
+        os._exit(0)
     with pytest.raises(KeyboardInterrupt), guest.as_guest():
         raise KeyboardInterrupt  # Ctrl-C does
 

@@ -16,7 +16,7 @@ import pytest
 
 import psyco
 from psyco._src.certify.verify import look_share
-from psyco._src.front.inputs import as_requirement
+from psyco._src.front.inputs import as_requirement, as_subject
 from psyco._src.synthesis.settings import Settings
 
 pytestmark = pytest.mark.slow  # whole runs
@@ -57,6 +57,14 @@ def test_a_whole_way_by_names_texts_and_folders(run: psyco.Run) -> None:
     assert psyco.exact(run).value == psyco.exact(opened.policy, requirement=EASY).value
     assert psyco.record(run, episode=2)["step"][0] == 0
     assert psyco.report(run).read_text().endswith("</html>\n")
+
+
+def test_a_runs_own_requirement_is_text_whatever_it_ends_with(run: psyco.Run) -> None:
+    """Else a stranger's run could have another file read as its requirement."""
+    assert run.config is not None
+    text = f"{run.config.requirement.strip()} // as in notes.txt"
+    other = dataclasses.replace(run, config=dataclasses.replace(run.config, requirement=text))
+    assert as_subject(other, None, None).requirement == as_subject(run, None, None).requirement
 
 
 def test_a_domain_is_an_object_or_a_name_everywhere(run: psyco.Run) -> None:

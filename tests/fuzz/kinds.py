@@ -30,13 +30,16 @@ from psyco._src.certify.recordings import read_outcomes, read_traces
 from psyco._src.cli import main
 from psyco._src.cli.compare import CURVES, _curve, sparkline
 from psyco._src.cli.runs import summarize
+from psyco._src.domain import gym_env
 from psyco._src.domain.actions import Discrete
+from psyco._src.domain.catalogue import Description, remake
 from psyco._src.errors import PsycoError
 from psyco._src.pages.page import compare_page, run_page
 from psyco._src.pages.serve import RunServer, _Handler
 from psyco._src.policy.file import Policy, load_policy
 from psyco._src.policy.foreign import open_policy
 from psyco._src.policy.network import Network
+from psyco._src.reading import from_json
 from psyco._src.run.checkpoint import FORMAT, load_checkpoint, save_checkpoint
 from psyco._src.run.checkpoint import About as CheckpointAbout
 from psyco._src.run.config import read_config
@@ -147,6 +150,24 @@ def _read_configuration(data: bytes, place: Place) -> None:
     config = read_config(_text(data), "config.toml")
     assert read_config(config.to_toml(), "config.toml") == config
     run_page(dataclasses.replace(read_run(place.run), config=config))
+
+
+def _make_domain(rng: Random, place: Place) -> bytes:
+    code = "os:system"  # what only a file names
+    shapes = [code, [code], [[code]], {code: 1}, {"x": code}, {"x": [code]}, [{code: code}], [], {}]
+    parameters = {"horizon": 5, rng.choice(["wrappers", "signals", "name", "source"]): rng.choice(shapes)}
+    name = rng.choice(["CartPole-v1", "particle-dance", "obstacle-run", code])
+    return as_json(mutate_json(rng, {"name": name, "parameters": parameters})).encode(errors="replace")
+
+
+def _make_again(data: bytes, place: Place) -> None:
+    about = from_json(data, "the description")
+    if isinstance(about, dict) and isinstance(parameters := about.get("parameters"), dict):
+        with patch.object(gym_env, "_import") as imported:
+            try:
+                remake(Description(str(about.get("name")), parameters))
+            finally:
+                assert not imported.called, "it imports what nobody trusts"
 
 
 # ---- the files of a run --------------------------------------------------------------------------------------------
@@ -498,6 +519,7 @@ def _text(data: bytes) -> str:
 KINDS = {
     "requirement": Kind(_make_requirement, _read_requirement),
     "configuration": Kind(_make_configuration, _read_configuration),
+    "domain": Kind(_make_domain, _make_again),
     "certificate": Kind(_make_certificate, _read_certificate),
     "description": Kind(_make_description, _read_description),
     "metrics": Kind(_make_metrics, _read_metrics),

@@ -1,6 +1,7 @@
 """The policy network is the paper's equation; its file is exact and refuses what does not fit."""
 
 import json
+import zipfile
 
 import jax
 import numpy as np
@@ -97,6 +98,20 @@ def test_a_damaged_file_is_refused(tmp_path, how):
     policy, _ = a_policy()
     (tmp_path / "p").write_bytes(damage(policy.to_bytes(), how))
     with pytest.raises(psyco.RunError, match=r"damaged|format|whole number"):
+        psyco.load_policy(tmp_path / "p")
+
+
+@pytest.mark.parametrize(("at", "damage"), [(6, b"\x63"), (8, b"\x00\x08")], ids=["version", "name"])
+def test_an_archive_that_is_damaged_is_refused(tmp_path, at, damage):
+    """In its directory: a version that there is not yet, a name that is not the UTF-8 it is said to be."""
+    with zipfile.ZipFile(tmp_path / "p", "w") as archive:
+        archive.writestr("\u00fc", "x")
+    data = bytearray((tmp_path / "p").read_bytes())
+    entry = data.rindex(b"PK\x01\x02")
+    data[entry + at : entry + at + len(damage)] = damage
+    data[entry + 46] = 0xFF
+    (tmp_path / "p").write_bytes(data)
+    with pytest.raises(psyco.RunError, match="not a PSyCo policy file"):
         psyco.load_policy(tmp_path / "p")
 
 

@@ -91,7 +91,7 @@ def suffer(
 
 
 def test_in_this_process(suffer: Callable[..., psyco.EpisodeError]) -> None:
-    for fault in ("raise", "nan", "other space", "object", "exit", "memory"):
+    for fault in ("raise", "silent", "nan", "other space", "object", "exit", "crash", "memory"):
         assert suffer(fault).step == 3
 
 
@@ -204,7 +204,11 @@ def test_a_rude_environment_changes_nothing(
     assert process.returncode in VERDICTS, errors
     assert json.loads(out)["verdict"], "nothing but the certificate is on standard output"
     assert (tmp_path / "run" / "policy.safetensors").exists()
-    assert "hello from the simulator" in errors and "the window is gone" in errors
+    assert (
+        "hello from the simulator" in errors
+        and "hello from its C code" in errors
+        and "the window is gone" in errors
+    )
     started = set(map(int, book.read_text().split()))
     if workers == 1:  # then only the environment itself could end them
         for pid in started:

@@ -77,6 +77,20 @@ class EpisodeError(RunError):
         return EpisodeError, (self.environment, self.seed, self.step, self.problem)
 
 
+# ---- errors of others -------------------------------------------------------------------------------------------
+
+_LONGEST = 1000  # characters of what others say
+
+
+def told(error: BaseException) -> str:
+    """`ZeroDivisionError: division by zero`: what a stranger's code raised, even if that cannot be printed."""
+    try:
+        text = str(error)
+    except Exception:  # its `__str__` is a stranger's, too
+        text = "(what it says cannot be printed)"
+    return f"{type(error).__name__}: {text if len(text) <= _LONGEST else f'{text[:_LONGEST]}...'}"
+
+
 # ---- misspelt words ---------------------------------------------------------------------------------------------
 
 

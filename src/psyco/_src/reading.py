@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import stat
 import tomllib
 from collections.abc import Iterator
@@ -33,6 +34,8 @@ LIMITS = {  # bytes of a file of each kind; docs/security.md says so, too
 }
 JSON_DEPTH = 300  # objects and lists inside each other; the tree of the deepest requirement has about 200
 TOML_DEPTH = 20
+# Dotted keys far beyond TOML_DEPTH, for which Python's parser takes quadratic time; no text has so many dots.
+_DEEP_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){50,}+""")
 LARGEST_WHOLE = 2**63  # what a file says is counted in 64 bits
 
 _KINDS = {
@@ -101,6 +104,8 @@ def from_json(text: str | bytes, origin: str) -> Any:
 def from_toml(text: str, origin: str) -> dict[str, Any]:
     """What a TOML text holds; as `from_json`."""
     try:
+        if _DEEP_KEY.search(text):
+            raise RecursionError
         return _checked(tomllib.loads(text), TOML_DEPTH)
     except (ValueError, RecursionError) as error:
         raise RunError(f"{origin} is not a TOML file: {_reason(error)}") from None

@@ -11,7 +11,8 @@ import io
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -146,30 +147,51 @@ def read_traces(data: bytes, requirement: Requirement, *, origin: str) -> Outcom
     derived = {"step": SignalInfo()} | ({"return": SignalInfo()} if "reward" in columns else {})
     offered = derived | dict.fromkeys(columns, SignalInfo())
     check_signals(requirement, offered | {name: _info(array) for name, array in signals.items()}, origin)
-    longest = max(map(len, episodes))
-    lengths = np.array([len(rows_of) for rows_of in episodes])
-    # The last state repeats, so that all paths have one length: [B, T].
-    index = np.array([rows_of + [rows_of[-1]] * (longest - len(rows_of)) for rows_of in episodes])
-    step = np.minimum(np.arange(longest), lengths[:, None] - 1)
-    paths: dict[str, NDArray[Any]] = {name: array[index] for name, array in signals.items()}
-    paths.setdefault("step", step)
-    if "step" in names and (wrong := (paths["step"] != step) | (paths["step"].dtype == bool)).any():
+    first, lengths = np.array([(states[0], len(states)) for states in episodes]).T
+    step = np.concatenate([np.arange(length) for length in lengths])
+    last = step == np.repeat(lengths - 1, lengths)
+    _check_states(signals, step, last, rows, origin)
+    signals["step"] = step
+    judged = np.empty((len(episodes), len(requirement.constraints)), bool)
+    for which in _alike(lengths):
+        # The last state repeats, so that these paths have one length: [B, T].
+        time, own = np.arange(lengths[which].max()), lengths[which, None]
+        index = first[which, None] + np.minimum(time, own - 1)
+        paths = {name: array[index] for name, array in signals.items()}
+        if summed:
+            paths["return"] = np.cumsum(np.where(time < own, paths["reward"], 0.0), axis=1)
+        judged[which], _ = monitor({name: paths[name] for name in monitor.signals}, end=last[index])
+    return judged
+
+
+def _check_states(
+    signals: Mapping[str, NDArray[Any]],
+    step: NDArray[np.intp],
+    last: NDArray[np.bool_],
+    rows: Sequence[Row],
+    origin: str,
+) -> None:
+    """What rows say of their place in an episode must be where they stand: state `step`, the `last` one or not."""
+    said = signals.get("step", step)
+    if (wrong := np.flatnonzero((said != step) | (said.dtype == bool))).size:
+        at = wrong[0]
         raise RunError(
-            f"line {rows[index[wrong][0]].line} of {origin}: step is {paths['step'][wrong][0]:g} where "
-            f"{step[wrong][0]} should stand; it counts 0, 1, 2, ... in every episode: complete and sort the rows, or "
-            "rename the column if it counts otherwise"
+            f"line {rows[at].line} of {origin}: step is {said[at]:g} where {step[at]} should stand; it counts 0, 1, 2, "
+            "... in every episode: complete and sort the rows, or rename the column if it counts otherwise"
         )
-    for name in ENDS & paths.keys():
-        if (early := (paths[name] != 0) & (step < lengths[:, None] - 1)).any():
+    for name in sorted(ENDS & signals.keys()):
+        if (early := np.flatnonzero((signals[name] != 0) & ~last)).size:
             raise RunError(
-                f"line {rows[index[early][0]].line} of {origin}: the episode is {name}, and yet it has further rows; "
+                f"line {rows[early[0]].line} of {origin}: the episode is {name}, and yet it has further rows; "
                 "if they are of another episode, give that another name"
             )
-    if summed and "reward" in paths:
-        fresh = np.arange(longest) < lengths[:, None]
-        paths["return"] = np.cumsum(np.where(fresh, paths["reward"], 0.0), axis=1)
-    satisfied, _ = monitor({name: paths[name] for name in monitor.signals}, end=step == lengths[:, None] - 1)
-    return np.asarray(satisfied)
+
+
+def _alike(lengths: NDArray[np.intp]) -> Iterator[NDArray[np.intp]]:
+    """Which episodes go side by side: no more than twice as long as each other, else one long one fills all memory."""
+    _, magnitude = np.frexp(lengths)
+    for each in np.unique(magnitude):
+        yield np.flatnonzero(magnitude == each)
 
 
 def _episodes(names: Sequence[str], rows: Sequence[Row], origin: str) -> list[list[int]]:
@@ -300,11 +322,10 @@ def _csv_table(text: str, origin: str) -> tuple[list[str], list[Row]]:
 
 def _check_header(header: Row, rows: Sequence[Row], origin: str) -> None:
     names = header.cells
-    for name in names:
-        if names.count(name) > 1:
-            raise RunError(
-                f"line {header.line} of {origin}: two columns are called {name!r}; rename one of them"
-            )
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise RunError(
+            f"line {header.line} of {origin}: two columns are called {twice[0]!r}; rename one of them"
+        )
     if not rows:
         raise RunError(f"{origin} has a header and no rows below it")
     for line, cells in rows:

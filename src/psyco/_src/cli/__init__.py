@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+from contextlib import suppress
 from typing import NoReturn
 
 
@@ -11,6 +13,7 @@ def main() -> None:
     """Run the program; expected errors are one message and exit status 2, an interruption is 130 or 143."""
     try:
         signal.signal(signal.SIGTERM, _terminate)
+        _keep_results_apart()
         from psyco._src.cli.app import app
         from psyco._src.cli.common import visible
         from psyco._src.errors import PsycoError
@@ -27,9 +30,29 @@ def main() -> None:
             )
             print(f"error: {visible(problem)}", file=sys.stderr)
             sys.exit(2)
+        except (MemoryError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(
+                error
+            ):  # JAX's word for it
+                raise
+            why = str(error).partition("\n")[0] or "no more can be had"
+            remedy = "shorter episodes, a smaller population or network, or fewer workers need less"
+            print(f"error: this needs more memory than there is ({visible(why)}); {remedy}", file=sys.stderr)
+            sys.exit(2)
     except KeyboardInterrupt as interruption:
         print("interrupted", file=sys.stderr)
         sys.exit(status_of(interruption))
+
+
+def _keep_results_apart() -> None:
+    """Standard output is for results: what C code and child processes of environments print goes to standard error."""
+    before = sys.__stdout__
+    if before is None or sys.stdout is not before:  # there is none, or somebody catches what we say
+        return
+    with suppress(OSError):  # no standard error
+        results = os.dup(1)
+        os.dup2(2, 1)
+        sys.stdout = os.fdopen(results, "w", buffering=1, encoding=before.encoding, errors=before.errors)
 
 
 def status_of(interruption: KeyboardInterrupt) -> int:

@@ -76,7 +76,7 @@ class BraxDomain:
         return _make(self.env, self.changed)
 
 
-def brax_domain(env: str, *, horizon: int = 1000, **arguments: Any) -> BraxDomain:
+def brax_domain(env: str, /, *, horizon: int = 1000, **arguments: Any) -> BraxDomain:
     """The environment of brax with that name; 1000 steps is brax's own usual episode."""
     check_whole(f"brax:{env}", horizon=horizon)
     changed = tuple(sorted(arguments.items()))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from psyco._src.domain.checks import check_kinds
 from psyco._src.domain.trust import NOBODY, check_trust
-from psyco._src.errors import DomainError, check_has, suggest
+from psyco._src.errors import DomainError, PsycoError, suggest, told
 from psyco._src.registry import Registry
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ BUILT_IN = Registry(
 PREFIXES = Registry(
     "prefix", {"gymnax": "domain.gymnax_env:gymnax_domain", "brax": "domain.brax_env:brax_domain"}
 )
-KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
 class Description(NamedTuple):
@@ -45,7 +45,7 @@ def catalogue() -> dict[str, Callable[..., Domain]]:
     return {name: point.load() for name, point in _plugins().items()} | dict(BUILT_IN)
 
 
-def make(name: str | Callable[..., Any], **parameters: Any) -> Domain:
+def make(name: str | Callable[..., Any], /, **parameters: Any) -> Domain:
     """The domain of that name; `parameters` replace its defaults.
 
     A name may also be a Gymnasium id (`CartPole-v1`, `module:Id`), a `gymnax:` or `brax:` environment, or what makes a
@@ -61,6 +61,17 @@ def make(name: str | Callable[..., Any], **parameters: Any) -> Domain:
     >>> make("CartPole-v1").observation_size
     4
     """
+    try:
+        domain = _made(name, parameters)
+        hash(domain)  # what is compiled has to be
+    except PsycoError:
+        raise
+    except Exception as error:  # of others, about parameters that may come from a file and be anything
+        raise DomainError(f"cannot make {name} with {parameters!r:.200}: {told(error)}") from error
+    return domain
+
+
+def _made(name: str | Callable[..., Any], parameters: dict[str, Any]) -> Domain:
     from psyco._src.domain.gym_env import gym_domain, gym_names, import_source, is_gym_name, name_of
 
     if not isinstance(name, str):
@@ -117,14 +128,25 @@ def remake(description: Description, trust: Collection[str] = NOBODY) -> Domain:
 
 def needed_code(description: Description) -> list[str]:
     """The `module:name` that making a domain would import."""
-    wrappers, signals = description.parameters.get("wrappers", ()), description.parameters.get("signals", {})
     prefixed = description.name.partition(":")[0] in PREFIXES  # an environment of ours to make, and no module
     named = [
         *([] if prefixed else [description.name]),
-        *(wrappers if isinstance(wrappers, list | tuple) else ()),
-        *(signals.values() if isinstance(signals, Mapping) else ()),
+        *_texts(description.parameters.get("wrappers")),
+        *_texts(description.parameters.get("signals")),
     ]
-    return [code for code in map(str, named) if ":" in code]
+    return [code for code in named if ":" in code]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text inside a value of any shape: what a file holds need not look as it should."""
+    match value:
+        case str():
+            yield value
+        case Mapping():
+            yield from _texts([*value, *value.values()])
+        case list() | tuple():
+            for each in value:
+                yield from _texts(each)
 
 
 @cache  # all packages that are installed are looked through
@@ -143,9 +165,5 @@ def _compiled(name: str, factory: Callable[..., Domain], parameters: dict[str, A
     """Make a domain, after a look at its parameters: they must be there, and of the kind that the default is of."""
     if dataclasses.is_dataclass(factory):
         fields = {field.name: field.default for field in dataclasses.fields(factory) if field.init}
-        check_has(name, "parameter", parameters, fields, error=DomainError)
-        for key, value in parameters.items():
-            kind = type(fields[key])
-            if kind in KINDS and type(value) not in ((int, float) if kind is float else (kind,)):
-                raise DomainError(f"{name}: {key} must be {KINDS[kind]}, got {value!r}")
+        check_kinds(name, parameters, fields)
     return factory(**parameters)

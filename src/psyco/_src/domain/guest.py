@@ -8,9 +8,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
-from typing import Any
+from functools import partial
+from multiprocessing import parent_process
+from typing import Any, NoReturn
+
+from psyco._src.errors import told
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +28,8 @@ def as_guest() -> Iterator[None]:
     """Run a stranger's code: the working folder, Ctrl-C and standard output stay ours, and so does the process.
 
     What it prints goes to standard error, since results go to standard output. What it raises to end the process
-    (`sys.exit`, a panic of Rust code) becomes an ordinary error: else its exit status would be taken for a verdict.
+    (`sys.exit`, a panic of Rust code) becomes an ordinary error, and so does `os._exit`: else its exit status would be
+    taken for a verdict.
     """
     try:
         with _things_of_all():
@@ -32,7 +37,7 @@ def as_guest() -> Iterator[None]:
     except (Exception, KeyboardInterrupt):
         raise
     except BaseException as error:
-        raise RuntimeError(f"it tried to end the process ({type(error).__name__}: {error})") from error
+        raise RuntimeError(f"it tried to end the process ({told(error)})") from error
 
 
 def close(*envs: Any) -> None:
@@ -44,7 +49,7 @@ def close(*envs: Any) -> None:
             with as_guest(), _at_most(max(0.1, over - time.monotonic())):
                 env.close()
         except Exception as error:
-            problems.append(f"{type(env.unwrapped).__name__}: {type(error).__name__}: {error}")
+            problems.append(f"{type(env.unwrapped).__name__}: {told(error)}")
     if problems:
         logger.warning("%d of %d environments do not close: %s", len(problems), len(envs), problems[0])
 
@@ -56,17 +61,28 @@ def _things_of_all() -> Iterator[None]:
         yield  # other threads share them as well, and cannot set signal handlers
         return
     home = _here()
+    leave = os._exit
+    os._exit = partial(_stay, os.getpid(), leave)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     _enter(_place or home)
     try:
         with redirect_stdout(sys.stderr):
             yield
     finally:
+        os._exit = leave
         _place = _here()
         _enter(home)
         for number, handler in handlers.items():
             if handler is not None and signal.getsignal(number) is not handler:
                 signal.signal(number, handler)
+
+
+def _stay(ours: int, leave: Callable[[int], NoReturn], status: int) -> NoReturn:
+    """`os._exit` for guests: they may end what they have forked, and a worker, which is watched; never the program."""
+    in_program = os.getpid() == ours and parent_process() is None
+    if in_program and threading.current_thread() is threading.main_thread():
+        raise SystemExit(status)
+    leave(status)
 
 
 def _here() -> str | None:

@@ -25,7 +25,7 @@ from psyco._src.domain.actions import Actions, Continuous, Discrete, MultiBinary
 from psyco._src.domain.base import BUILT_IN_SIGNALS
 from psyco._src.domain.checks import check_whole
 from psyco._src.domain.guest import as_guest, close
-from psyco._src.errors import DomainError, suggest
+from psyco._src.errors import DomainError, suggest, told
 from psyco._src.spec.formula import SignalInfo
 
 Env: TypeAlias = "gymnasium.Env[Any, Any]"
@@ -116,7 +116,7 @@ class GymDomain:
             packed: bytes = cloudpickle.dumps(self)
         except Exception as error:  # pickling runs whatever a stranger's objects have for it
             raise DomainError(
-                f"{self.name} cannot go to other processes: {type(error).__name__}: {error}; name a class or function "
+                f"{self.name} cannot go to other processes: {told(error)}; name a class or function "
                 "that makes it there, with arguments that are plain data, or do without workers, Ray and step timeout"
             ) from error
         return packed
@@ -161,6 +161,7 @@ class GymDomain:
 
 def gym_domain(
     source: str | Callable[..., Env],
+    /,
     *,
     horizon: int | None = None,
     signals: Mapping[str, SignalFunction | str] | None = None,
@@ -184,6 +185,8 @@ def gym_domain(
         source = import_source(source)
     if horizon is not None:
         check_whole(name, horizon=horizon)
+    if not isinstance(signals or {}, Mapping) or not isinstance(wrappers, list | tuple):
+        raise DomainError(f"{name}: wrappers are a list of names or functions, signals a dictionary of them")
     functions = {key: _resolve(each) for key, each in (signals or {}).items()}
     for key in functions:
         if key in _RESERVED or key.startswith(INFO):
@@ -295,7 +298,7 @@ def _import(module: str, text: str) -> Any:
     except ImportError as error:
         raise DomainError(f"cannot import {module!r} of {text!r}: {error}") from None
     except Exception as error:  # what no module can be called, or whatever a module does when it is imported
-        raise DomainError(f"cannot import {module!r} of {text!r}: {type(error).__name__}: {error}") from error
+        raise DomainError(f"cannot import {module!r} of {text!r}: {told(error)}") from error
     return found
 
 
@@ -320,7 +323,7 @@ def _make_env(
     except DomainError:
         raise
     except Exception as error:  # whatever a stranger's constructor does, the user wants to know which and why
-        raise DomainError(f"cannot make {name}: {type(error).__name__}: {error}") from error
+        raise DomainError(f"cannot make {name}: {told(error)}") from error
     if not isinstance(env, gymnasium.Env):
         raise DomainError(
             f"{name} made a {type(env).__name__}, which is no gymnasium.Env; of a compiled domain name the class"
@@ -381,9 +384,7 @@ def _probe(domain: GymDomain, env: Env) -> dict[str, SignalInfo]:
     except DomainError:
         raise
     except Exception as error:  # see _make_env
-        raise DomainError(
-            f"{domain.name} fails when it is tried out with seed 0: {type(error).__name__}: {error}"
-        ) from error
+        raise DomainError(f"{domain.name} fails when it is tried out with seed 0: {told(error)}") from error
     return table | {INFO + key: SignalInfo(None, None) for key in sorted(map(str, keys))}
 
 

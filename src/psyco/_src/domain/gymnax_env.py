@@ -14,7 +14,7 @@ from jax import Array
 
 from psyco._src.domain.actions import Actions, Continuous, Discrete
 from psyco._src.domain.base import BUILT_IN_SIGNALS
-from psyco._src.domain.checks import check_whole
+from psyco._src.domain.checks import check_kinds, check_whole
 from psyco._src.errors import DomainError, check_has
 
 
@@ -100,13 +100,14 @@ class GymnaxDomain:
         return env, params.replace(max_steps_in_episode=self.horizon, **dict(self.changed))
 
 
-def gymnax_domain(env: str, *, horizon: int | None = None, **parameters: Any) -> GymnaxDomain:
+def gymnax_domain(env: str, /, *, horizon: int | None = None, **parameters: Any) -> GymnaxDomain:
     """The environment of gymnax with that name; its time limit is the horizon unless another is given."""
     _, params = _make(env)
-    known = [f.name for f in dataclasses.fields(params) if f.name != "max_steps_in_episode"]
+    known = {f.name: getattr(params, f.name) for f in dataclasses.fields(params)}
+    del known["max_steps_in_episode"]
     if "max_steps_in_episode" in parameters:
         raise DomainError(f"gymnax:{env}: max_steps_in_episode is the horizon here; give horizon instead")
-    check_has(f"gymnax:{env}", "parameter", parameters, known, error=DomainError)
+    check_kinds(f"gymnax:{env}", parameters, known)
     if horizon is not None:
         check_whole(f"gymnax:{env}", horizon=horizon)
     return GymnaxDomain(env, horizon or int(params.max_steps_in_episode), tuple(sorted(parameters.items())))

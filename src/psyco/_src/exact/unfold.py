@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from psyco._src.domain.actions import Discrete
 from psyco._src.domain.base import Domain, signal_table
 from psyco._src.domain.finite import FiniteDomain, finite
-from psyco._src.errors import DomainError, PsycoError, RequirementError, RunError
+from psyco._src.errors import DomainError, PsycoError, RequirementError, RunError, told
 from psyco._src.exact.law import check_law
 from psyco._src.policy.doubt import Doubting
 from psyco._src.policy.foreign import ForeignPolicy, PolicyLike, as_policy
@@ -139,7 +139,7 @@ def _asked(policy: ForeignPolicy, domain: Domain) -> Act:
         except PsycoError:
             raise
         except Exception as error:  # whatever a stranger's policy does
-            raise RunError(f"the policy failed: {type(error).__name__}: {error}") from error
+            raise RunError(f"the policy failed: {told(error)}") from error
 
     return actions
 

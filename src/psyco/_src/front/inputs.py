@@ -91,7 +91,8 @@ def as_subject(
         raise RunError(
             f"{policy} is a policy without a requirement; say what to verify with requirement (--require)"
         )
-    return Subject(found, where, as_requirement(requirement if requirement is not None else str(own)))
+    # A run's own is text: it must not name another file.
+    return Subject(found, where, as_requirement(requirement) if requirement is not None else parse(str(own)))
 
 
 def as_actor(

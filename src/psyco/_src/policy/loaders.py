@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from psyco._src.domain.actions import Actions, Continuous
 from psyco._src.domain.gym_env import name_of
-from psyco._src.errors import RunError
+from psyco._src.errors import RunError, told
 from psyco._src.policy.memory import ROWS, Remembering, explicit_state, stack
 
 # (flat observations [N, size], raw observations [N], the actions to choose from) -> actions [N].
@@ -64,7 +64,7 @@ def load_sb3(data: bytes, path: Path, algorithm: str | None) -> Decide | Remembe
         model = made_by.load(io.BytesIO(data), device="cpu")
     except Exception as error:  # whatever its pickled parts raise
         raise RunError(
-            f"Stable-Baselines3 cannot load {path} as {made_by.__name__}: {type(error).__name__}: {error}"
+            f"Stable-Baselines3 cannot load {path} as {made_by.__name__}: {told(error)}"
         ) from error
     return by_model(model)
 
@@ -165,6 +165,8 @@ def load_onnx(network: bytes, path: Path) -> Decide:
         raise RunError(f'{path} needs ONNX Runtime installed: pip install "psyco[onnx]"') from None
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
+    # Bytes that also look like ORT's own format would be read as that, and were not looked through.
+    options.add_session_config_entry("session.load_model_format", "ONNX")
     try:
         session = onnxruntime.InferenceSession(network, options, providers=["CPUExecutionProvider"])
         first, *others = session.get_inputs()
@@ -250,7 +252,7 @@ def pack(thing: Any) -> bytes:
         return cloudpickle.dumps(thing)
     except Exception as error:  # whatever a stranger's object raises
         raise RunError(
-            f"cannot copy the policy ({type(error).__name__}: {error}); give its name, saved to a file, "
+            f"cannot copy the policy ({told(error)}); give its name, saved to a file, "
             "or, if it has reset and act, its class"
         ) from error
 

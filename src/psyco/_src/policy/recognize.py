@@ -16,7 +16,7 @@ def recognized(path: Path) -> str | None:
     try:
         with zipfile.ZipFile(path) as file:
             names = file.namelist()
-    except (OSError, zipfile.BadZipFile):
+    except Exception:  # a damaged archive may go wrong anywhere
         return None
     if "data" in names:
         return f"a model of Stable-Baselines3; write sb3:{path}"

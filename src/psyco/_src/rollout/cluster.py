@@ -12,7 +12,7 @@ import socket
 from functools import cache
 from typing import Any
 
-from psyco._src.errors import PsycoError, RunError
+from psyco._src.errors import PsycoError, RunError, told
 from psyco._src.rollout.episodes import Episodes
 from psyco._src.rollout.host import Backend, Chunk, Job
 from psyco._src.rollout.pool import Packed, Unpacker, in_processes, pack
@@ -47,7 +47,7 @@ class _Cluster:
         try:
             answers = self.ray.get(tasks)
         except Exception as error:  # an environment's errors are answers: this is the cluster's own
-            raise RunError(f"the Ray cluster failed: {type(error).__name__}: {error}") from error
+            raise RunError(f"the Ray cluster failed: {told(error)}") from error
         except BaseException:
             for task in tasks:
                 self.ray.cancel(task, force=True)
@@ -102,7 +102,7 @@ def _episodes(packed: Packed, chunk: Chunk, step_timeout: float | None) -> Episo
     except PsycoError as error:
         return error
     except Exception as error:  # as in a worker process
-        return RunError(f"a Ray worker failed: {type(error).__name__}: {error}")
+        return RunError(f"a Ray worker failed: {told(error)}")
 
 
 @cache

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from psyco._src.domain.guest import as_guest, close
 from psyco._src.domain.gym_env import INFO, NUMBERS, Env, GymDomain, signal_values
-from psyco._src.errors import EpisodeError, PsycoError
+from psyco._src.errors import EpisodeError, PsycoError, told
 from psyco._src.policy.actor import Actor
 from psyco._src.rollout.episodes import Episodes, episode_seeds
 from psyco._src.rollout.trace import NEEDED, trace
@@ -289,7 +289,7 @@ def _observer(domain: GymDomain) -> Callable[[Sequence[Any]], NDArray[np.float32
                 try:
                     parts.append(flatten(observation))
                 except Exception as error:  # whatever a stranger's observation is
-                    problem = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
+                    problem = str(error) if type(error) is ValueError else told(error)
                     raise _Wrong(at, f"{problem} (it is {_brief(observation)})") from error
             x = np.concatenate(parts)
         # One product tells whether all is finite; it may overflow, so look again.
@@ -323,7 +323,7 @@ def _diagnosis(
             _check_outcomes(outcomes, call)
         except _Wrong as wrong:
             return wrong.at, str(wrong)
-    return max(0, count - length_hint(turn) - 1), f"{type(error).__name__}: {error}"
+    return max(0, count - length_hint(turn) - 1), told(error)
 
 
 def _check_outcomes(outcomes: list[Any], call: str) -> None:
@@ -409,9 +409,7 @@ class _Recorder:
                 try:
                     found = list(signal_values(self.domain, others, observation, info))
                 except Exception as error:  # of a signal function, or because `info` is none
-                    raise _Wrong(
-                        at, f"the signals {', '.join(others)}: {type(error).__name__}: {error}"
-                    ) from error
+                    raise _Wrong(at, f"the signals {', '.join(others)}: {told(error)}") from error
                 for name, value in zip(others, found, strict=True):
                     if value is None and not name.startswith(INFO):
                         raise _Wrong(at, f"the signal {name} is None; give a value in every state")

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import cloudpickle
 
 from psyco._src.domain.guest import CLOSE_SECONDS
-from psyco._src.errors import EpisodeError, PsycoError, RunError
+from psyco._src.errors import EpisodeError, PsycoError, RunError, told
 from psyco._src.rollout.episodes import Episodes
 from psyco._src.rollout.host import IDLE, Chunk, Job, Runner
 
@@ -203,7 +203,7 @@ def _work(pipe: Any, whereabouts: Any) -> None:
             Exception,
             SystemExit,
         ) as error:  # an environment that this process cannot import, for example
-            answer = RunError(f"a worker process failed: {type(error).__name__}: {error}")
+            answer = RunError(f"a worker process failed: {told(error)}")
         whereabouts[0] = IDLE
         try:
             pipe.send(answer)

@@ -14,7 +14,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from psyco._src.domain.base import CompiledDomain, State
-from psyco._src.errors import EpisodeError, PsycoError, RunError
+from psyco._src.errors import EpisodeError, PsycoError, RunError, told
 from psyco._src.policy.actor import Actor, Crew
 from psyco._src.policy.memory import ROWS
 from psyco._src.rollout.device import Moment, advance, first_moment, moment_signals, start
@@ -106,7 +106,7 @@ def _ask(domain: CompiledDomain, act: Crew, t: int, seen: NDArray[np.float32]) -
     except PsycoError:
         raise
     except Exception as error:  # whatever a stranger's policy does
-        problem = f"the policy failed: {type(error).__name__}: {error}"
+        problem = f"the policy failed: {told(error)}"
         raise RunError(f"{domain.name}, at step {t}: {problem}") from error
 
 

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 import tomli_w
 
 from psyco._src import durable
-from psyco._src.domain.catalogue import KINDS, Description, describe
+from psyco._src.domain.catalogue import Description, describe
+from psyco._src.domain.checks import KINDS
 from psyco._src.errors import PsycoError, RunError, suggest
 from psyco._src.learn.learners import LEARNERS, learner_options
 from psyco._src.reading import from_toml, read_text
