@@ -15,7 +15,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,7 +24,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from psyco._src.certify.ledger import look_share
-from tests.run.small import CONFIG, OUTCOME, environment, outcome, psyco
+from tests.forked import Forked
+from tests.run.small import CONFIG, OUTCOME, environment, outcome
 
 VERDICTS = (0, 1, 3)  # exit statuses of a command that has come to its end
 KILLS_PER_RUN, KILLS_PER_CHECK = 4, 1
@@ -53,7 +53,7 @@ def prepare(folder: Path, seed: int = 0) -> Soak:
     whole = folder / "undisturbed"
     what = ("synthesize", "--config", config, "--out", whole)
     finish(what, env)  # the first one compiles
-    process = psyco(*what, "--overwrite", env=env)
+    process = Forked(*what, "--overwrite", env=env)
     seconds = work(process, whole, inf)
     _, errors = process.communicate()
     assert process.returncode in VERDICTS, errors
@@ -96,9 +96,9 @@ def kill(it: Soak, run: Path, command: Command, *, moments: int, seconds: float)
     """At one of the first moments of writing, or at a random time of its work; False if it was faster."""
     if it.chance.random() < 0.5:
         moment, how = it.chance.randint(1, moments), it.chance.choice(HOWS)
-        process = psyco(str(moment), how, *command, env=it.env, program=(DYING,))
+        process = Forked(str(moment), how, *command, env=it.env, program=DYING)
     else:
-        process = psyco(*command, env=it.env)
+        process = Forked(*command, env=it.env)
         work(process, run, it.chance.uniform(0.0, seconds))
         process.kill()
     _, errors = process.communicate()
@@ -106,7 +106,7 @@ def kill(it: Soak, run: Path, command: Command, *, moments: int, seconds: float)
     return process.returncode < 0
 
 
-def work(process: subprocess.Popen[str], run: Path, seconds: float) -> float:
+def work(process: Forked, run: Path, seconds: float) -> float:
     """Let it work for so much processor time, which does not depend on what else goes on; returns what it took."""
     began, now = None, 0.0
     while process.poll() is None and (began is None or now - began < seconds):
@@ -136,7 +136,7 @@ def is_at_work(pid: int, run: Path) -> bool:
 
 def finish(command: Command, env: dict[str, str]) -> str:
     """Run a command to its end; returns what it printed."""
-    process = psyco(*command, env=env)
+    process = Forked(*command, env=env)
     out, errors = process.communicate()
     assert process.returncode in VERDICTS, errors
     return out
