@@ -343,9 +343,9 @@ def _network(about: About) -> Network | None:
 
 
 def _total(episodes: str, config: Config) -> int:
-    if not re.fullmatch(r"\+?\d+", episodes):
+    if not re.fullmatch(r"\+?[0-9]{1,15}", episodes):
         raise RunError(
-            f"--episodes takes a total such as 100000 or an addition such as +40000, got {episodes!r}"
+            f"--episodes takes a total such as 100000 or an addition such as +40000, got {episodes[:80]!r}"
         )
     return int(episodes) + (config.settings.episodes if episodes.startswith("+") else 0)
 
