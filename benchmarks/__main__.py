@@ -15,6 +15,7 @@ BENCHMARKS = {
     "ablation": "what each part of safe-es is worth, 10 seeds (an hour; not part of the default)",
     "startup": "from the command line to the first generation, cold and cached",
     "host": "host rollouts of Gymnasium environments against a bare loop, and two workers against one",
+    "means": "episodes until a mean is shown, wrong verdicts at the limit, and the time for a million values",
     "checkpoint": "what a device run pays for its checkpoints",
 }
 LONG = ("learners", "ablation")

@@ -20,7 +20,7 @@ import numpy as np
 from scipy import stats
 
 import psyco
-from psyco._src.certify.verify import constraint_outcomes, sample
+from psyco._src.certify.source import constraint_outcomes, sample
 from psyco._src.domain.base import CompiledDomain, Domain
 from psyco._src.domain.finite import FiniteDomain
 from psyco._src.exact.answers import evaluate

@@ -9,6 +9,7 @@ from scipy import stats
 import psyco
 from psyco._src.errors import RequirementError, RunError
 from psyco._src.learn.steering import Steering
+from psyco._src.rollout.episodes import Episodes
 from psyco._src.spec.monitor import Monitor
 from psyco.sb3 import PROGRESS, Bridge, Weighing
 from tests.environments import Walk
@@ -48,6 +49,8 @@ SHAPES = [
     "P>=0.5 [ (G<=12 abs(obs[0]) <= 0.1) & G (abs(obs[2]) > 0.1 => F<=2 abs(obs[2]) < 0.1) ] & C>=0.9",
     'P>=0.5 [ G !("end" & step < 15) ] & C>=0.9',
     "P>=0.5 [ G (count(obs[0] < -0.01) <= 3 & mean(obs[2]) < 0.02) ] & C>=0.9",
+    "R{obs[0] < -0.01}<=3 [ C ] & C>=0.9",
+    "S>=0.5 [ obs[0] < -0.01 ] & C>=0.9",
 ]
 
 
@@ -61,7 +64,20 @@ def test_what_an_episode_pays_is_its_return_and_its_cost_weighed_by_lambda(cartp
         bridge.state.set([lam] * len(bridge.state.weights))
         paid, verdict = play(env)
         assert sum(paid) == pytest.approx(lam * verdict["return"] - (1 - lam) * 3.0 * verdict["cost"][0])
-        assert (verdict["cost"][0] == 0) == verdict["satisfied"][0]
+        if require.startswith("P"):
+            assert (verdict["cost"][0] == 0) == verdict["satisfied"][0]
+
+
+def test_an_excess_costs_in_the_unit_of_its_value_and_moves_lambda(cartpole) -> None:
+    bridge = Bridge(
+        cartpole, "R{obs[0] < -0.01}<=3 [ C ] & C>=0.9; S>=0.5 [ obs[0] < -0.01 ]", curriculum=0.0
+    )
+    _, verdict = play(bridge.env())
+    total, length = verdict["cost"][0] + 3.0, verdict["return"]  # CartPole pays 1 for each step
+    assert total == round(total) > 3
+    assert verdict["cost"][1] == pytest.approx(0.5 * length - total, abs=1e-5)
+    assert bridge.check(Left())["lambda"] < 1.0
+    assert bridge.state.c_sat.shape == (2,)
 
 
 def test_a_step_is_judged_by_its_own_state_and_an_episode_once(cartpole, monkeypatch) -> None:
@@ -174,14 +190,21 @@ def test_a_seed_may_come_from_numpy(cartpole) -> None:
     assert type(Bridge(cartpole, REQUIRE, seed=np.int64(3)).seed) is int
 
 
+def shown(*satisfied: bool) -> Episodes:
+    outcomes = np.array(satisfied)[:, None]
+    return Episodes(
+        np.zeros(len(outcomes)), np.where(outcomes, 0.0, 1.0), outcomes, np.ones(len(outcomes), int)
+    )
+
+
 def test_lambda_and_belief_follow_the_checks() -> None:
     rule = Steering((0.8,), (0.9,), PROGRESS, margin=0.5, gain=0.1, memory=4.0, curriculum=0.5)
     steering = Weighing(rule)
-    steering.observe(np.array([[True], [False]]), progress=0.0)
+    steering.observe(shown(True, False), progress=0.0)
     assert steering.lam == 1.0  # nothing is demanded yet
-    steering.observe(np.array([[False], [False]]), progress=0.25)
+    steering.observe(shown(False, False), progress=0.25)
     assert steering.lam == pytest.approx(1.0 - 0.1 * 0.45)
-    steering.observe(np.array([[True], [False]]), progress=1.0)
+    steering.observe(shown(True, False), progress=1.0)
     assert steering.lam == pytest.approx(1.0 - 0.1 * 0.45 - 0.1 * 0.4)
     s, v = 0.75 * (0.75 * 1 + 0) + 1, 0.75 * (0.75 * 1 + 2) + 1
     assert steering.c_sat[0] == pytest.approx(stats.beta.sf(0.8, s + 1, v + 1))

@@ -1,7 +1,9 @@
 """The public names: the verbs first, then what they take and give."""
 
 from ._src.certify.certificate import Certificate as Certificate
-from ._src.certify.certificate import Finding as Finding
+from ._src.certify.findings import Answer as Answer
+from ._src.certify.findings import Finding as Finding
+from ._src.certify.findings import MeanFinding as MeanFinding
 from ._src.certify.html import certificate_html as certificate_html
 from ._src.certify.ledger import look_share as look_share
 from ._src.certify.replay import Replay as Replay
@@ -56,11 +58,14 @@ from ._src.smc.base import Guarantee as Guarantee
 from ._src.smc.base import Verdict as Verdict
 from ._src.smc.plan import Plan as Plan
 from ._src.spec.formula import Constraint as Constraint
+from ._src.spec.formula import Expectation as Expectation
+from ._src.spec.formula import Question as Question
 from ._src.spec.formula import Requirement as Requirement
 from ._src.spec.parse import parse as parse
 from ._src.spec.parse import parse_formula as parse_formula
 from ._src.spec.path import PathCheck as PathCheck
 from ._src.spec.path import check_path as check_path
+from ._src.spec.path import path_value as path_value
 from ._src.synthesis.loop import Position as Position
 from ._src.synthesis.loop import Sink as Sink
 from ._src.synthesis.problem import Problem as Problem

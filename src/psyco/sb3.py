@@ -7,11 +7,11 @@
 
 The environment pays `λ reward - (1 - λ) cost`, where cost is what each step adds to the cost of the requirement's
 formulas. A top-level `G` of a state formula costs in the step that breaks it; what any other formula costs is known,
-and paid, when the episode ends. Under `Rmin=? [ C ]` the reward changes its sign. Now and then the callback plays
-deterministic episodes, what would be deployed, and moves λ by them: down while the requirement is missed, up while it
-is more than met. Nothing of Stable-Baselines3 is changed, so PPO, A2C, SAC, TD3 and DQN all work. Algorithms with a
-replay buffer keep some rewards of an earlier λ in it; let λ move slowly. λ lives in one process: use DummyVecEnv, not
-SubprocVecEnv.
+and paid, when the episode ends, and so is what a value has in excess of its bound. Under `Rmin=? [ C ]` the reward
+changes its sign. Now and then the callback plays deterministic episodes, what would be deployed, and moves λ by them:
+down while the requirement is missed, up while it is more than met. Nothing of Stable-Baselines3 is changed, so PPO,
+A2C, SAC, TD3 and DQN all work. Algorithms with a replay buffer keep some rewards of an earlier λ in it; let λ move
+slowly. λ lives in one process: use DummyVecEnv, not SubprocVecEnv.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
@@ -34,9 +35,10 @@ from psyco._src.domain.gym_env import INFO, GymDomain, signal_values
 from psyco._src.errors import RunError
 from psyco._src.front.verify import verify
 from psyco._src.learn.belief import double_precision
+from psyco._src.learn.means import costs, means_of
 from psyco._src.learn.steering import Steering, shares
 from psyco._src.policy.foreign import as_policy, open_policy
-from psyco._src.rollout.episodes import Stream, episode_keys, episode_seeds, stream_key
+from psyco._src.rollout.episodes import Episodes, Stream, episode_keys, episode_seeds, stream_key
 from psyco._src.smc.methods import DEFAULT_MAX_EPISODES, DEFAULT_METHOD
 from psyco._src.spec.atoms import BEGINNING
 from psyco._src.spec.check import check_bounds, check_signals
@@ -54,7 +56,7 @@ class Weighing:
     def __init__(self, rule: Steering) -> None:
         self.rule = rule
         self.belief, each = rule.init()
-        self.c_sat = np.zeros(len(rule.p_req), np.float32)  # [K] that each demand is met
+        self.c_sat = np.zeros(len(rule.c_req), np.float32)  # [K] that each demand is met
         self.set(each)
 
     def __getstate__(self) -> None:
@@ -66,11 +68,11 @@ class Weighing:
         lam, weights = shares(self.each)
         self.lam, self.weights = float(lam), np.asarray(weights)
 
-    def observe(self, satisfied: NDArray[np.bool_], progress: float) -> None:
-        """Learn from episodes `[B, K]` of the deployed policy, at this part of learning."""
+    def observe(self, checks: Episodes, progress: float) -> None:
+        """Learn from episodes of the deployed policy, at this part of learning."""
         now = jnp.int32(progress * self.rule.generations)
         with double_precision():
-            self.belief, c_sat, each = self.rule.steer(self.belief, self.each, now, jnp.asarray(satisfied))
+            self.belief, c_sat, each = self.rule.steer(self.belief, self.each, now, checks)
         self.c_sat = np.asarray(c_sat)
         self.set(each)
 
@@ -98,7 +100,7 @@ class ConstrainedEnv(gymnasium.Wrapper):  # type: ignore[type-arg]
         self._signals: dict[str, NDArray[Any]] = {}  # [n+1, ...] each, filled up to `_length`
         self._length, self._past = 0, BEGINNING  # states; what is judged of them
         self._raw, self._info = observation, info
-        self._return, self._cost = 0.0, np.zeros(len(self.weighing.rule.p_req))
+        self._return, self._cost = 0.0, np.zeros(len(self.weighing.rule.c_req))
         return observation, info
 
     def step(self, action: Any) -> Any:
@@ -110,7 +112,8 @@ class ConstrainedEnv(gymnasium.Wrapper):  # type: ignore[type-arg]
         self._note(observation, info, action, float(reward), terminated, truncated)
         ended = terminated or truncated
         if ended:
-            satisfied, cost = self._judge()
+            self.episode = self._judge()
+            cost = self._costs(self.episode)
             added = cost - self._cost
         else:
             added = self._known()
@@ -120,6 +123,7 @@ class ConstrainedEnv(gymnasium.Wrapper):  # type: ignore[type-arg]
             self.weighing.weights @ added
         )
         if ended:
+            satisfied = self.episode.satisfied[0]
             info = {**info, "psyco": {"satisfied": satisfied, "cost": cost, "return": self._return}}
         return observation, paid, terminated, truncated, info
 
@@ -154,14 +158,24 @@ class ConstrainedEnv(gymnasium.Wrapper):  # type: ignore[type-arg]
         new = slice(self._past.states, self._length)
         signals = {name: array[new] for name, array in self._signals.items()}
         unended = np.zeros(new.stop - new.start, bool)
-        costs, self._past = self.monitor.arising(signals, unended, self._past)
-        return np.asarray(costs.sum(axis=0), np.float64)
+        known, self._past = self.monitor.arising(signals, unended, self._past)
+        return np.append(known.sum(axis=0), np.zeros(len(self.weighing.rule.means)))
 
-    def _judge(self) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-        """Satisfied and cost `[K]` of an episode that has ended."""
-        signals = {name: array[: self._length] for name, array in self._signals.items()}
-        satisfied, cost = self.monitor(signals, end=np.arange(self._length) == self._length - 1)
-        return np.asarray(satisfied), np.asarray(cost, np.float64)
+    def _judge(self) -> Episodes:
+        """An episode that has ended, as a batch of one."""
+        signals = {name: array[None, : self._length] for name, array in self._signals.items()}
+        end = np.arange(self._length) == self._length - 1
+        satisfied, cost = self.monitor(signals, end=end)
+        columns: dict[str, Any] = {"ret": np.array([self._return]), "length": np.array([self._length - 1])}
+        return Episodes(
+            cost=cost, satisfied=satisfied, **columns, **self.monitor.measure(signals, end=end)._asdict()
+        )
+
+    def _costs(self, episode: Episodes) -> NDArray[np.float64]:
+        """What it cost `[K]`, an excess in the unit of its value."""
+        widths = [mean.width for mean in self.weighing.rule.means]
+        units = np.append(np.ones(episode.cost.shape[1]), widths)
+        return np.asarray(costs(self.weighing.rule.means, episode)[0] * units, np.float64)
 
 
 @dataclass
@@ -205,10 +219,16 @@ class Bridge:
         check_decidable(self.requirement)
         check_signals(self.requirement, signal_table(self.domain), self.domain.name)
         check_bounds(self.requirement, self.domain.horizon, self.domain.name)
-        demands = self.requirement.demands
-        self._monitor = compile_monitor([demand.formula for demand in demands])
-        p_req, c_req = (tuple(getattr(d, name) for d in demands) for name in ("p_req", "confidence"))
-        rule = Steering(p_req, c_req, PROGRESS, self.margin, self.curriculum, self.gain, self.memory)
+        demands, means = self.requirement.demands, means_of(self.requirement, self.domain)
+        self._monitor = compile_monitor(
+            [demand.formula for demand in demands],
+            measured=[each.subject for each in self.requirement.measured],
+        )
+        rule = Steering(
+            tuple(d.p_req for d in demands),
+            (*(d.confidence for d in demands), *(mean.confidence for mean in means)), PROGRESS, self.margin,
+            self.curriculum, self.gain, self.memory, means=means,
+        )  # fmt: skip
         self.state = Weighing(rule)
         self._played = 0
 
@@ -250,25 +270,24 @@ class Bridge:
         env = self.env()
         keys = episode_keys(stream_key(self.seed, Stream.CHECK, self._played), 0, self.checks)
         self._played += 1
-        satisfied, returns = [], []
+        episodes: list[Episodes] = []
         for seed in episode_seeds(keys):
             observation, _ = env.reset(seed=seed)
-            ended, info, memory = False, {}, None
+            ended, memory = False, None
             while not ended:
                 begins = np.array([memory is None])
                 action, memory = model.predict(_seen(model, observation), memory, begins, deterministic=True)
-                observation, _, terminated, truncated, info = env.step(action)
+                observation, _, terminated, truncated, _ = env.step(action)
                 ended = terminated or truncated
-            satisfied.append(info["psyco"]["satisfied"])
-            returns.append(info["psyco"]["return"])
+            episodes.append(env.episode)
         env.close()
         for key in sorted(env.unseen):
             raise unknown_key(self.domain, key, f"in none of the {self.checks} episodes of a check")
-        outcomes = np.array(satisfied).reshape(self.checks, -1)
-        self.state.observe(outcomes, progress)
+        checks: Episodes = jax.tree.map(lambda *columns: np.concatenate(columns), *episodes)
+        self.state.observe(checks, progress)
         return {
-            "return": float(np.mean(returns)),
-            "satisfied": float(outcomes.all(axis=1).mean()),
+            "return": float(np.mean(checks.ret)),
+            "satisfied": float(np.mean(np.all(checks.satisfied, axis=1))),
             "lambda": self.state.lam,
             "c_sat": float(self.state.c_sat.min(initial=1.0)),
         }

@@ -13,7 +13,8 @@ import jsonschema
 import pytest
 
 import psyco
-from psyco._src.certify.certificate import Certificate, Estimate, ShareEstimate, certificate_schema
+from psyco._src.certify.certificate import Certificate, certificate_schema
+from psyco._src.certify.findings import Estimate, ShareEstimate
 from psyco._src.certify.html import certificate_html
 from psyco._src.certify.replay import replay
 from psyco._src.certify.verify import look_share
@@ -25,6 +26,7 @@ from psyco._src.smc.methods import METHODS
 
 SAFE = "G (!caught | collisions <= 1)"  # one formula and one batch size nearly everywhere: compiled once
 REQUIRE = f"P>=0.3 [ {SAFE} ] & C>=0.98"
+SECOND_VERSION = Path(__file__).with_name("version-2.json")  # written before there were expected values
 FIRST_VERSION = Path(__file__).with_name("version-1.json")  # written by 0.1.0 before its release
 DOMAIN = psyco.make("obstacle-run", grid=4, horizon=10)
 
@@ -148,6 +150,30 @@ def test_the_first_version_is_repeated_but_for_words_and_bounds_that_it_put_othe
     assert [each.split(":")[0] for each in replay(signed(content), policy()).differences] == [
         "findings.0.satisfied"
     ]
+
+
+def test_the_second_version_is_read_written_back_and_repeated():
+    text = SECOND_VERSION.read_text(encoding="utf-8")
+    second = Certificate.from_json(text)  # strict: the checksum fits
+    assert second.to_json() == text
+    jsonschema.validate(json.loads(text), certificate_schema())
+
+    def differences(certificate):
+        return [each.split(":")[0] for each in replay(certificate, policy()).differences]
+
+    assert differences(text) == ["code"]  # the domain declares ranges since then
+    content = json.loads(text)
+    content["estimate"]["mean_return"] += 1
+    assert differences(signed(content)) == ["code", "estimate.mean_return"]
+
+
+def test_without_expected_values_and_questions_only_the_number_of_the_format_is_new(certificate):
+    old = json.loads(SECOND_VERSION.read_text(encoding="utf-8"))
+    again = psyco.verify(policy(), DOMAIN, REQUIRE, seed=5, estimate=50, issued=old["issued"])
+    new = json.loads(again.to_json())
+    differing = {key for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
+    assert differing <= {"format", "versions", "checksum", "code"}
+    assert (old["format"], new["format"]) == ("psyco-certificate-2", "psyco-certificate-3")
 
 
 def test_the_time_of_issue_can_be_fixed(monkeypatch):

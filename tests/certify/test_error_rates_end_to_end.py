@@ -1,7 +1,7 @@
 """Complete verifications on policies whose true probability is known exactly: are they wrong as seldom as promised?
 
 Each case makes 2,000 calls on different seeds. The number of wrong ones is compared with the binomial distribution at
-the promised rate, at a level of 1e-6 per comparison: 24 comparisons, so a right program fails once in 40,000 changes of
+the promised rate, at a level of 1e-6 per comparison: 28 comparisons, so a right program fails once in 35,000 changes of
 the random numbers.
 """
 
@@ -121,3 +121,18 @@ def test_above_the_requirement_as_many_are_called_satisfied_as_was_planned(name,
     assert 0.05 < expected < 0.999
     low, high = stats.binom.ppf([ALARM / 2, 1 - ALARM / 2], CALLS, expected)
     assert low <= right <= high
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("method", ["anytime", "fixed"])
+@pytest.mark.parametrize("form", ["R{{won}}>={:.6f} [ C ] & C>=0.9", "S>={:.6f} [ won ] & C>=0.9"])
+def test_just_below_its_bound_an_expected_value_or_a_rate_is_seldom_called_satisfied(form, method):
+    domain, policy, p = pair("coin")
+    wanted = psyco.parse(form.format(p + 1e-3))
+    wrong = 0
+    for seed in range(CALLS):
+        found = psyco.verify(policy, domain, wanted, method=method, max_episodes=CAP, seed=seed)
+        wrong += found.verdict is psyco.Verdict.SATISFIED
+    print(f"\n{form}, {method}: {wrong} of {CALLS} wrongly satisfied, permitted {1 - CONFIDENCE:.0%}")
+    assert wrong > 0
+    assert stats.binom.sf(wrong - 1, CALLS, 1 - CONFIDENCE) > ALARM

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import psyco
-from psyco._src.certify import verify as verification
+from psyco._src.certify import source
 from psyco._src.policy.file import policy_for
 from psyco._src.policy.network import network_for
 from psyco._src.rollout.episodes import Stream, episode_keys, stream_key
@@ -119,13 +119,13 @@ def test_a_certificate_about_short_episodes_says_nothing_about_long_ones():
 def test_episodes_that_ended_learning_are_not_those_of_the_certificate(monkeypatch):
     """A run that learns until it is satisfied has looked many times: the certificate is made of none of that."""
     used: dict[str, set[Any]] = {}
-    sample = verification.sample
+    sample = source.sample
 
     def watched(sampler, theta, key, count, **where):
         used.setdefault("keys", set()).add(tuple(jax.random.key_data(key).tolist()))
         return sample(sampler, theta, key, count, **where)
 
-    monkeypatch.setattr(verification, "sample", watched)
+    monkeypatch.setattr(source, "sample", watched)
     requirement = "P>=0.05 [ G (distance >= 0.1 | collisions <= 1) ] & C>=0.9"
     result = psyco.synthesize(
         "particle-dance", requirement, parameters={"horizon": 5}, episodes=400, hidden=4, verify_every=100,

@@ -5,7 +5,9 @@ import pytest
 
 import psyco
 from psyco._src.certify.keys import check_keys
+from psyco._src.certify.replay import replay
 from psyco._src.errors import RequirementError
+from psyco._src.policy.foreign import as_policy
 from psyco._src.spec.parse import parse
 from tests.environments import Walk, to_the_left
 
@@ -53,3 +55,11 @@ def test_episodes_and_states_without_a_key_are_counted_apart():
     absent[:, 1] = 1
     with pytest.raises(RequirementError, match=r"reported info\.b in none of the 4 episodes"):
         check_keys(REQUIRE, WALK, absent)
+
+
+def test_answers_say_which_keys_all_their_episodes_missed():
+    asked = "P>=0.5 [ G step < 9 ] & C>=0.9; R{info.cost}=? [ C ] within [-99,99]"
+    certificate = psyco.verify(to_the_left, WALK, asked, max_episodes=70)
+    assert certificate.episodes < certificate.answers[0].episodes == 70
+    assert any("missing in some of 70 of the 70 episodes" in note for note in certificate.notes)
+    assert replay(certificate.to_json(), as_policy(to_the_left), domain=WALK).matches

@@ -10,14 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import psyco
+from psyco._src.certify import recordings
 from psyco._src.certify.outcomes import outcome_requirement
-from psyco._src.certify.recordings import read_outcomes, read_traces
 from psyco._src.errors import PsycoError, RunError
 from psyco._src.spec.parse import parse
 
 ONE = outcome_requirement("P>=0.5 & C>=0.9")
 TWO = parse('"left": P>=0.5 [ F a ]; "right": P>=0.5 [ F b ]')
 UNNAMED = outcome_requirement("P>=0.5; P>=0.9")
+
+
+def read_outcomes(data, requirement, origin):
+    return np.stack(recordings.read_outcomes(data, requirement, origin=origin).columns, 1)
+
+
+def read_traces(data, requirement, origin):
+    return np.stack(recordings.read_traces(data, requirement, origin=origin).columns, 1)
 
 
 # ---- outcomes --------------------------------------------------------------------------------------------------------

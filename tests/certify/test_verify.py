@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import psyco
-from psyco._src.certify.verify import constraint_outcomes
+from psyco._src.certify.source import constraint_outcomes
 from psyco._src.policy.file import policy_for
 from psyco._src.policy.network import network_for
 

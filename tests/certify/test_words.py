@@ -13,7 +13,7 @@ from scipy import stats
 import psyco
 from psyco._src.certify.html import certificate_html
 from psyco._src.certify.replay import replay
-from psyco._src.certify.verify import BATCH
+from psyco._src.certify.source import BATCH
 from psyco._src.errors import RunError
 from psyco._src.policy.file import policy_for
 from psyco._src.policy.network import network_for

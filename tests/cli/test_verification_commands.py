@@ -152,6 +152,20 @@ def test_exact_prints_probability_return_and_optimum(cli, files):
     assert (code, content["verdict"], content["optimum"]) == (1, "VIOLATED", None)
 
 
+def test_exact_prints_expected_values_and_answers(cli, files):
+    require = f"R{{caught}}<=9 [ C ]; {SAFE}; R{{caught}}=? [ S ]; Pmin=? [ F caught ]"
+    code, out, err = cli("exact", files / "policy0.safetensors", "--require", require)
+    assert code == 0, err
+    stated = [line for line in out.splitlines() if line.startswith("    ")]
+    assert [line.split()[0] for line in stated[:2]] == ["expected", "probability"]
+    code, out, err = cli("exact", files / "policy0.safetensors", "--require", require, "--json")
+    content = json.loads(out)
+    rate, least = content["answers"]
+    assert (len(content["expected"]), len(content["probabilities"])) == (1, 1)
+    assert stated[2:] == [f"    {rate:.9f}", f"    {least:.9f}"]
+    assert 0 < rate < content["expected"][0]
+
+
 def test_exact_asks_storm_and_exports(cli, files, tmp_path):
     pytest.importorskip("stormpy")
     arguments = (
@@ -172,3 +186,57 @@ def test_exact_asks_storm_and_exports(cli, files, tmp_path):
     assert written == {
         f"{model}.{s}" for model in ("chain", "mdp") for s in ["prism", "drn", "tra", "sta", "lab", "rew"]
     }
+
+
+# ---- expected values and questions ---------------------------------------------------------------------------------
+
+MIXED = f"{SAFE}; R{{caught}}<=3 [ C ] & C>=0.9; P=? [ F target ]"
+
+
+def test_expected_values_are_verified_and_questions_answered(cli, files, tmp_path):
+    out, policy = tmp_path / "mixed.json", files / "policy0.safetensors"
+    code, said, err = cli(
+        "verify", policy, "--require", MIXED, "--width", 0.3, "--max-episodes", 500, "--out", out
+    )
+    assert (code, err) == (0, "")
+    assert "expected value between" in said and "P=? [ F target ] & C>=0.95\n    0." in said
+    content = json.loads(out.read_text())
+    assert [("mean" in f) for f in content["findings"]] == [False, True]
+    assert content["answers"][0]["width"] == 0.3 and content["answers"][0]["episodes"] < 500
+    assert cli("verify", "--replay", out, policy)[0] == 0
+    code, _, err = cli("verify", "--replay", out, policy, "--width", 0.1)
+    assert code == 2 and "width" in err
+
+
+def test_questions_alone_have_no_verdict_and_no_bad_status(cli):
+    code, said, _ = cli("verify", "--outcomes", "-", "--require", "P=?", stdin="1\n0\n1\n")
+    assert code == 0 and said.startswith("ANSWERED: nothing was to be shown; the questions are answered")
+
+
+def test_recorded_numbers_and_traces_on_the_command_line(cli):
+    cost = ("--require", "R{cost}<=25 [ C ] within [0,100] & C>=0.9")
+    assert cli("verify", "--outcomes", "-", *cost, stdin="3\n" * 200)[0] == 0
+    assert cli("verify", "--outcomes", "-", *cost, stdin="90\n" * 200)[0] == 1
+    code, _, err = cli("verify", "--outcomes", "-", *cost, stdin="3\n300\n")
+    assert code == 2 and "line 2 of the input" in err
+    traces = "episode,up\n" + "".join(f"{i},0\n{i},1\n" for i in range(60))
+    share = ("--traces", "-", "--require", "S>=0.5 [ up ] & C>=0.9")
+    assert cli("verify", *share, "--horizon", 3, stdin=traces)[0] == 0
+    code, _, err = cli("verify", *share, stdin=traces)
+    assert code == 2 and "--horizon N" in err
+
+
+def test_an_expected_value_is_planned_by_simulation_and_said_to_be(cli):
+    plan = ("plan", "R{cost}<=25 [ C ] within [0,1000]", "--max-episodes", 600, "--method", "anytime")
+    code, said, _ = cli(*plan, "--mean", 10, "--mean", 40, "--spread", 5)
+    assert code == 0
+    assert "10 ✓" in said and "40 ✗" in said
+    assert "Simulated with 400 streams of Beta-distributed values" in said
+    code, said, _ = cli(*plan, "--mean", 10, "--spread", 5, "--json")
+    (entry,) = json.loads(said)
+    assert entry["mean"] == [10] and entry["note"].startswith("simulated")
+    assert entry["methods"]["anytime"][0]["satisfied"] > 0.9
+    code, _, err = cli(*plan)
+    assert code == 2 and "--mean 10 --spread 3" in err
+    code, _, err = cli(*plan, "--mean", 10, "--spread", 5, "--out", "plan.png")
+    assert code == 2 and "leave out --out" in err

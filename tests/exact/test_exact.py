@@ -6,7 +6,7 @@ import pytest
 from scipy import optimize, stats
 
 import psyco
-from psyco._src.certify.verify import sample
+from psyco._src.certify.source import sample
 from psyco._src.errors import DomainError, RequirementError, RunError
 from psyco._src.exact.answers import constrained_optimum, evaluate
 from psyco._src.exact.files import write_graph

@@ -273,7 +273,7 @@ def _read_outcomes(data: bytes, place: Place) -> None:
     wanted = outcome_requirement('"a": P>=0.5 & C>=0.9')
     outcomes = read_outcomes(data, wanted, origin="the file")
     found = verify_outcomes(outcomes, wanted)
-    assert found.episodes <= len(outcomes)
+    assert found.episodes <= len(outcomes.columns[0])
 
 
 def _make_traces(rng: Random, place: Place) -> bytes:
@@ -286,7 +286,7 @@ def _make_traces(rng: Random, place: Place) -> bytes:
 
 def _read_traces(data: bytes, place: Place) -> None:
     wanted = parse("P>=0.5 [ G (x >= 0 & obs[1] < 5 & return < 100) ] & C>=0.9")
-    assert read_traces(data, wanted, origin="the file").shape[1] == 1
+    assert len(read_traces(data, wanted, origin="the file").columns) == 1
 
 
 def _make_policy(rng: Random, place: Place) -> bytes:
@@ -398,7 +398,9 @@ LINES = [
     ["verify", "--outcomes", "DATA", "--require", "TEXT", "--out", "OUT"],
     ["verify", "--traces", "DATA", "--require", "TEXT"],
     ["verify", "--replay", "NAME", "NAME"],
+    ["verify", "NAME", "--require", "TEXT", "--width", "NAME"],
     ["plan", "TEXT", "--max-episodes", "3"],
+    ["plan", "TEXT", "--max-episodes", "3", "--mean", "NAME", "--spread", "NAME"],
     ["plan", "P>=0.9", "--max-episodes", "3", "--method", "NAME"],
     ["plan", "P>=0.9", "--max-episodes", "3", "--option", "NAME"],
     ["check", "NAME"],
@@ -482,6 +484,7 @@ def _make_line(rng: Random, place: Place) -> bytes:
             word = word.replace(name, value)
         if rng.random() < 0.05:
             word = mutate_bytes(rng, word.encode(errors="surrogateescape")).decode(errors="surrogateescape")
+            word = word.lstrip("/")  # who asks for an output elsewhere gets it there
         return word
 
     return json.dumps([filled(word) for word in rng.choice(LINES)]).encode()

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from psyco._src.learn.base import Generation, Weighing
-from psyco._src.learn.metrics import concatenate, tabulate
+from psyco._src.learn.metrics import concatenate, from_csv, tabulate
 from psyco._src.rollout.episodes import Episodes
 
 
@@ -48,6 +48,22 @@ def test_a_row_is_what_its_generation_shows():
             assert table[name][g] == pytest.approx(value, rel=1e-6, nan_ok=True), name
     assert np.isnan(table["return_violating"][0])
     assert table["verdict"].tolist() == ["", "", ""]
+
+
+def test_demands_for_means_come_last_and_have_a_value_in_place_of_cost_and_share():
+    seen = generations(demands=3)
+    episodes = seen.episodes._replace(
+        cost=seen.episodes.cost[..., :1],
+        satisfied=seen.episodes.satisfied[..., :1],
+        value=np.arange(3 * 4 * 2, dtype=np.float32).reshape(3, 4, 2),
+    )
+    table = tabulate(Generation(episodes, seen.weighing), first=0, episodes_per_generation=4)
+    own = {"satisfied[0]", "cost[0]", "c_sat[0]", "c_sat[1]", "c_sat[2]", "value[0]", "value[1]"}
+    assert {name for name in table if "[" in name} == own
+    assert table["value[1]"].tolist() == [4.0, 12.0, 20.0]
+    assert table["c_sat[2]"].tolist() == seen.weighing.c_sat[:, 2].tolist()
+    assert table["c_sat"].tolist() == seen.weighing.c_sat.min(axis=1).tolist()
+    assert from_csv(table.to_csv())["value[0]"].tolist() == table["value[0]"].tolist()
 
 
 def test_without_demands_everything_is_satisfied_and_nothing_costs():

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import psyco
+from psyco._src.certify import source
 from psyco._src.certify import verify as verification
 from psyco._src.certify.ledger import look_share
 from psyco._src.run.folder import load_about
@@ -46,13 +47,13 @@ def streams(monkeypatch):
     import jax
 
     seen = []
-    sample = verification.sample
+    sample = source.sample
 
-    def watched(sampler, theta, key, count):
+    def watched(sampler, theta, key, count, **where):
         seen.append(tuple(jax.random.key_data(key).tolist()))
-        return sample(sampler, theta, key, count)
+        return sample(sampler, theta, key, count, **where)
 
-    monkeypatch.setattr(verification, "sample", watched)
+    monkeypatch.setattr(source, "sample", watched)
     return seen
 
 

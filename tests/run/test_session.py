@@ -347,10 +347,10 @@ def test_a_segment_whose_verification_failed_is_done_again(
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     real = loop.verify_parameters
 
-    def fail(sampler: Any, theta: Any, *arguments: Any, **settings: Any) -> Any:
+    def fail(*arguments: Any, **settings: Any) -> Any:
         if (tmp_path / "run" / "metrics.csv").read_text().count("\n") >= 30:
             raise EpisodeError("dance", 7, 3, "it fell apart")
-        return real(sampler, theta, *arguments, **settings)
+        return real(*arguments, **settings)
 
     with start_run(tmp_path / "run", CONFIG, build(CONFIG)) as session, monkeypatch.context() as patch:
         patch.setattr(loop, "verify_parameters", fail)

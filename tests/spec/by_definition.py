@@ -102,6 +102,30 @@ def satisfied(formula, path, i=0):
             return not until(left, right, bound, sign=False)
 
 
+def measured(quantity, path):
+    """The number that a path has by docs/language.md, and whether the state was reached up to which it runs."""
+    n = len(path["x"]) - 1
+
+    def worth(i):
+        body = quantity.body
+        if isinstance(body, f.Label) and body.name != "end":
+            body = f.Signal(body.name)  # a name in quotes may be a number here
+        return value(body, path, i) if f.is_term(body) else float(satisfied(body, path, i))
+
+    match quantity.over:
+        case f.Instant(k):
+            return worth(min(k, n)), True
+        case f.Total(None) | f.LongRun():
+            last = n
+        case f.Total(k):
+            last = min(k, n)
+        case f.Reaching(body):
+            last = next((i for i in range(n + 1) if satisfied(body, path, i)), None)
+            if last is None:
+                return sum(worth(i) for i in range(1, n + 1)), False
+    return sum(worth(i) for i in range(1, last + 1)), True
+
+
 def cost(formula, path, i=0, negated=False):
     """Appendix B, extended by: a state formula costs 0 or 1, ∧ adds, ∨ multiplies, temporal operators unroll."""
     n = len(path["x"]) - 1

@@ -12,20 +12,27 @@ from psyco._src.spec.formula import (
     Call,
     Compare,
     Constraint,
+    Expectation,
     Finally,
     Globally,
     Goal,
     Iff,
     Implies,
+    Instant,
     Label,
+    LongRun,
     Minus,
     Next,
     Not,
     Number,
     Or,
+    Quantity,
+    Question,
+    Reaching,
     Release,
     Requirement,
     Signal,
+    Total,
     Until,
     WeakUntil,
 )
@@ -125,12 +132,55 @@ def constraints(draw, name=None):
     return Constraint(draw(formulas()), comparison, low, high, draw(probabilities), name)
 
 
+def quantities():
+    """Numbers about episodes, and shares of time."""
+    over = st.one_of(
+        st.none().map(Total),
+        st.integers(0, 8).map(Total),
+        st.integers(0, 8).map(Instant),
+        state_formulas().map(Reaching),
+        st.just(LongRun()),
+    )
+    bodies = terms().filter(lambda term: not isinstance(term, Number)) | state_formulas()
+    return st.builds(Quantity, bodies, over) | state_formulas().map(
+        lambda f: Quantity(f, LongRun(share=True))
+    )
+
+
+intervals = st.lists(st.floats(-1e9, 1e9), min_size=2, max_size=2, unique=True).map(
+    lambda x: tuple(sorted(x))
+)
+
+
+@st.composite
+def expectations(draw, name=None):
+    quantity, comparison = draw(quantities()), draw(st.sampled_from([">=", ">", "<=", "<", "in"]))
+    within, low, high = draw(st.none() | intervals), *draw(intervals)
+    if quantity.over == LongRun(share=True):
+        within, low, high = None, 0.25, 0.75
+    lower = low if ">" in comparison or comparison == "in" else None
+    upper = high if "<" in comparison or comparison == "in" else None
+    if quantity.over == LongRun(share=True):
+        lower, upper = 0.0 if lower is None else lower, 1.0 if upper is None else upper
+    lower, upper = -np.inf if lower is None else lower, np.inf if upper is None else upper
+    return Expectation(quantity, comparison, lower, upper, draw(probabilities), within, name)
+
+
+@st.composite
+def questions(draw, name=None):
+    subject = draw(formulas() | quantities())
+    unbounded = isinstance(subject, Quantity) and subject.over != LongRun(share=True)
+    within = draw(st.none() | intervals) if unbounded else None
+    return Question(subject, draw(st.sampled_from([None, "max", "min"])), draw(probabilities), within, name)
+
+
 @st.composite
 def requirements(draw):
     pool = st.none() | st.text(st.characters(exclude_characters='"\n', exclude_categories=["Cs"]), max_size=5)
     names = draw(st.lists(pool, max_size=4, unique_by=lambda name: name if name is not None else object()))
     goal = Goal(draw(st.booleans()), names.pop() if names else None)
-    return Requirement(goal, tuple(draw(constraints(name)) for name in names))
+    stated = tuple(draw(constraints(name) | expectations(name)) for name in names[:2])
+    return Requirement(goal, stated, tuple(draw(questions(name)) for name in names[2:]))
 
 
 @st.composite

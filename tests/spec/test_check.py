@@ -55,6 +55,39 @@ def test_signals_that_do_not_fit_are_named_with_their_place(text, column, says):
     assert says in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("R{distanc}<=1 [ C ]", "unknown signal 'distanc'"),
+        ("R{distance}<=1 [ F distanc > 1 ]", "unknown signal 'distanc'"),
+        ("R{obs}=? [ C ]", "signal 'obs' has 3 entries"),
+        ("R{crashed + 1}=? [ C ]", "signal 'crashed' is true or false, not a number"),
+        ("R{distance & true}=? [ C ]", "signal 'distance' is a number, not true or false"),
+        ("S>=0.5 [ distance ]", "signal 'distance' is a number, not true or false"),
+        ("P=? [ G distance ]", "signal 'distance' is a number, not true or false"),
+    ],
+)
+def test_what_is_measured_is_checked_too(text, says):
+    check_signals(
+        parse(
+            'R{distance}<=1 [ C ]; R{crashed}<=1 [ F landed ]; R{"distance"}=? [ S ]; S=? [ crashed ]; P=? [ landed ]'
+        ),
+        AVAILABLE,
+        "test",
+    )
+    with pytest.raises(RequirementError, match=says):
+        check_signals(parse(text), AVAILABLE, "test")
+
+
+@pytest.mark.parametrize(
+    "text", ["R<=1 [ C<=50 ]", "R=? [ I=50 ]", "P=? [ F<=50 a ]", "R<=1 [ C<=3 ]; R<=1 [ I=50 ]"]
+)
+def test_what_is_measured_ends_at_the_horizon_too(text):
+    check_bounds(parse(text), 50, "test")
+    with pytest.raises(RequirementError, match="50 reaches beyond the horizon at line 1"):
+        check_bounds(parse(text), 49, "test")
+
+
 def test_an_unknown_signal_lists_what_there_is():
     with pytest.raises(RequirementError) as caught:
         check_signals(parse("P>=0.85 [ G (distanc >= 0.1) ]"), AVAILABLE, "particle-dance")

@@ -104,6 +104,36 @@ def test_only_in_front_of_a_parenthesis_are_the_names_of_aggregates_taken():
     assert formula.operands[1].right == Signal("mean", 1)
 
 
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("R<=2 [ C ]", "R{reward}<=2 [ C ]"),
+        ("R≤2 ( C )", "R{reward}<=2 [ C ]"),
+        ("R=? [ C ]", "R{reward}=? [ C ]"),
+        ("Rmin=? [ F a ]", "R{reward}min=? [ F a ]"),
+        ("R{x}<=2 [ C ] & C>=0.9 within [0,5]", "R{x}<=2 [ C ] within [0,5] & C>=0.9"),
+        ("R{x} ∈ [-1,2] [ ◇ a ]", "R{x} in [-1,2] [ F a ]"),
+        ("P=? [ F=3 a ]", "P=? [ F[3,3] a ]"),
+        ("P=? [ within > 1 ]", "P=? [ (within) > 1 ]"),
+    ],
+)
+def test_two_ways_to_write_the_same(text, same):
+    assert parse(text) == parse(same)
+
+
+def test_constraints_keep_their_order_and_questions_stand_apart():
+    requirement = parse("P=? [ a ]; R{x}<=2 [ C ]; Rmin=? [ C ]; P>=0.5 [ a ]; S>=0.5 [ b ]; R{x}max=? [ C ]")
+    assert requirement.goal == Goal(maximize=False)
+    assert [type(each).__name__ for each in requirement.constraints] == [
+        "Expectation",
+        "Constraint",
+        "Expectation",
+    ]
+    assert [each.best for each in requirement.questions] == [None, "max"]
+    assert [demand.constraint for demand in requirement.demands] == [1]
+    assert requirement.measured == (*requirement.constraints[::2], requirement.questions[0])
+
+
 def test_defaults_are_spelled_out():
     assert parse("P>=0.5 [ a ]").constraints == (
         Constraint(Signal("a"), ">=", 0.5, 1.0, DEFAULT_CONFIDENCE, None),
@@ -123,8 +153,28 @@ ERRORS = [
     ("P>1 [ a ]", 1, 2, "no probability is > 1"),
     ("P<0 [ a ]", 1, 2, "no probability is < 0"),
     ("P=0.5 [ a ]", 1, 2, r"compared by =.*P in \[a,b\]"),
-    ("P=? [ G a ]", 1, 1, r"question.*write P>=0.95 \[ ... \]"),
-    ("P>=0.5 [ a ];\n\n  Pmax=? [ a ]", 3, 3, "question"),
+    ("R=0.5 [ C ]", 1, 2, r"R cannot be compared by =.*R in \[a,b\]"),
+    ("R>=1e999 [ C ]", 1, 4, "number 1e999 is too large"),
+    ("R in [2,1] [ C ]", 1, 7, r"interval \[2,1\] is empty"),
+    ("S<=2 [ a ]", 1, 4, "probability 2 is not between 0 and 1"),
+    ("S>=0.5 [ x + 1 ]", 1, 10, "S needs something that is true or false"),
+    ("S>=0.5 [ F a ]", 1, 10, "S looks at one state at a time, but F a has a temporal operator in it"),
+    ("R{F a}<=1 [ C ]", 1, 3, "R looks at one state at a time, but F a has a temporal operator in it"),
+    ("R{1}<=1 [ C ]", 1, 3, r"R\{1\} is the same at every step.*R\{true\} to count steps"),
+    ("R{x}<=1 [ C>=3 ]", 1, 12, "C cannot be bounded by >=.*write C<=k"),
+    ("R{x}<=1 [ C<=2.5 ]", 1, 14, "bound 2.5 is not a whole number"),
+    ("R{x}<=1 [ I!=2 ]", 1, 12, "I cannot be compared by !=.*write I=k"),
+    ("R{x}<=1 [ I=x ]", 1, 13, "constants and expressions are not known here"),
+    ("R{x}<=1 [ G a ]", 1, 11, r"R cannot be taken over G a.*\[ C<=k \]"),
+    ("R{x}<=1 [ F<=3 a ]", 1, 11, "R cannot be taken over F<=3 a"),
+    ("R{x}<=1 [ F X a ]", 1, 11, "R cannot be taken over F X a"),
+    ("R{x}<=1 [ C ] within [2,2]", 1, 23, r"interval \[2,2\] is empty"),
+    ("R{x}<=1 [ C ] & C>=0.9 & C>=0.8", 1, 26, "a second confidence or range"),
+    ("P>=0.5 [ a ] within [0,1]", 1, 14, r"range for a probability.*within \[0,1\] anyway"),
+    ("Rmax=? [ C ] & C>=0.9", 1, 16, "a goal has neither a confidence nor a range"),
+    ("R{x}<=1 [ ", 1, 10, r"ends too early.*\[ C \], \[ C<=k \], \[ I=k \], \[ F φ \] or \[ S \]"),
+    ("R{x", 1, 4, "ends too early.*expected }"),
+    ("P>=0.5 [ R{x}<=1 [ C ] ]", 1, 10, "R cannot name a signal, nor stand inside a formula"),
     ("C>=0.9", 1, 1, r"confidence without a probability.*write P>=p \[ ... \] & C>=c"),
     ('P>=0.5 [ a ];\n"sure": C>=0.9;', 2, 9, "confidence without a probability"),
     ("P>=0.5 [ a ] & C>0.9", 1, 17, "confidence cannot be compared by >.*write C>=c"),

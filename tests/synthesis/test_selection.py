@@ -14,7 +14,7 @@ from psyco._src.rollout.sampler import make_sampler
 from psyco._src.spec.parse import parse
 from psyco._src.synthesis import loop
 from psyco._src.synthesis.loop import Position, beginning
-from psyco._src.synthesis.selection import certified, ranked, remark
+from psyco._src.synthesis.selection import Candidate, certified, ranked, remark
 from tests.making import learned, make_settings, prepared
 
 pytestmark = pytest.mark.slow  # whole runs
@@ -81,7 +81,7 @@ def test_the_certificate_is_about_the_returned_policy_and_lists_every_look() -> 
     assert candidate.policy.digest == policy.digest
     words = remark(certificate, candidate)
     assert "2 candidates were tried" in words
-    assert f"{candidate.satisfied[0]} of 50 of the selection" in words, (
+    assert f"{round(50 * candidate.found[0])} of 50 of the selection" in words, (
         "not only the few episodes of the test"
     )
     assert "out of reach" in words
@@ -162,3 +162,43 @@ def test_schedules_follow_the_episodes_of_the_run() -> None:
     assert problem.learner.budget == 4400
     assert problem.generations == problem.learner.generations == 200
     assert dataclasses.replace(problem.learner, budget=440).generations == 20
+
+
+# ---- expected values -----------------------------------------------------------------------------------------------
+
+MIXED = (
+    'P>=0.05 [ F target ] & C>=0.9; "cost": R{caught}<=5 [ C ] & C>=0.9; S<=0.9 [ caught ]; P=? [ F target ]'
+)
+
+
+@pytest.fixture
+def mixed():
+    domain = psyco.make("obstacle-run", grid=3, horizon=6)
+    return prepared(
+        domain, MIXED, episodes=600, verify_every=200, candidates=3, selection_episodes=50, seed=1
+    )
+
+
+def test_mixed_requirements_are_checked_selected_and_certified(mixed):
+    at, metrics, _ = learned(mixed)
+    checks = ~np.isnan(metrics["verified_confidence"])
+    assert checks.sum() >= 3
+    assert (metrics["verified_lower"][checks] <= metrics["verified_share"][checks]).all()
+    for candidate in ranked(mixed, at):
+        share, cost, rate = candidate.found
+        assert 0 <= share <= 1 and 0 <= cost <= 6 and 0 <= rate <= 1
+        assert candidate.enough == (candidate.confidence >= 0.9)
+    done = certified(mixed, at)
+    assert [f.about for f in done.certificate.findings] == ["probability", "expected value", "rate"]
+    assert len(done.certificate.answers) == 1
+    assert done.certificate.answers[0].episodes == mixed.settings.max_episodes
+
+
+def test_what_stood_in_the_way_of_an_expected_value_is_said_with_numbers():
+    certificate = psyco.verify_outcomes([40.0] * 60, "R{cost}<=25 [ C ] within [0,100]")
+    (cost,) = certificate.findings
+    words = remark(certificate, Candidate(0, None, 50, (38.5,), -1.0, 0.1, False))
+    assert (
+        f"the mean of {cost.episodes} episodes of the test is 40, that of 50 of the selection 38.5" in words
+    )
+    assert f"the expected value lies {cost.interval}" in words

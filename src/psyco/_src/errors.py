@@ -77,6 +77,17 @@ class EpisodeError(RunError):
         return EpisodeError, (self.environment, self.seed, self.step, self.problem)
 
 
+class RangeError(RunError, ValueError):
+    """A value outside of the range that a test of its mean was told."""
+
+    def __init__(self, position: int, value: float, range_text: str) -> None:
+        super().__init__(
+            f"value {position} (the first is 0) is {value!r}, outside of the stated range {range_text}; "
+            "the test of a mean is sound only for values in their range, so state a wider one"
+        )
+        self.position, self.value = position, value
+
+
 # ---- errors of others -------------------------------------------------------------------------------------------
 
 _LONGEST = 1000  # characters of what others say

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,70 +17,49 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from psyco._src.certify.findings import (
+    Answer,
+    Estimate,
+    Finding,
+    MeanFinding,
+    ShareEstimate,
+    check,
+    read_answer,
+    read_estimate,
+    read_finding,
+)
 from psyco._src.certify.joint import guarantee_of_all
 from psyco._src.errors import RunError
 from psyco._src.reading import check_kinds, from_json
 from psyco._src.smc.base import (
     Guarantee,
+    MeanTally,
+    MeanTest,
     Tally,
     Test,
     Verdict,
     confidence_percent,
+    overall,
     percent,
     rounded_down,
     rounded_up,
 )
-from psyco._src.smc.bayes import posterior_mass
+from psyco._src.smc.bayes import belief
 from psyco._src.smc.methods import METHODS
-from psyco._src.spec.formula import Node, Requirement
+from psyco._src.spec.formula import Expectation, LongRun, Node, Quantity, Question, Reaching, Requirement
 from psyco._src.versions import versions
 
-FORMAT = "psyco-certificate-2"
-FIRST = "psyco-certificate-1"  # still read, and written back as it was
+FORMAT = "psyco-certificate-3"
+# Still read, and written back as they were. The third differs from the second by what it can say of expected values
+# and questions.
+SECOND, FIRST = "psyco-certificate-2", "psyco-certificate-1"
 # What the first version did not have, in certificates, findings and guarantees.
 ADDED = frozenset(
     {"horizon", "policy_kind", "policy_version", "code", "notes", "estimate", "level", "condition", "cap"}
 )
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What was found about one constraint."""
-
-    constraint: str  # as text
-    name: str | None
-    verdict: Verdict
-    episodes: int
-    satisfied: int  # episodes in which the formula held
-    violated: int
-    confidence: float  # posterior probability that the constraint holds (c_sat), from a uniform prior
-    lower: float  # bounds for the true probability, in the sense of the guarantee
-    upper: float
-    guarantee: Guarantee
-    level: float | None = (
-        None  # of both bounds together; None: each of them holds at the confidence by itself
-    )
-
-    @property
-    def share(self) -> float:
-        """The observed share of satisfying episodes; where the test chose its end by looking, it is biased."""
-        return self.satisfied / self.episodes if self.episodes else float("nan")
-
-    @property
-    def called(self) -> str:
-        """A name for it in sentences."""
-        return self.name or self.constraint
-
-    @property
-    def interval(self) -> str:
-        """The bounds in words, with what they are worth."""
-        between = f"between {rounded_down(self.lower)} and {rounded_up(self.upper)}"
-        if self.level is None:
-            return f"{between} (each bound by itself)"
-        kind = "credible" if self.guarantee.kind == "posterior" else "confidence"
-        # A verdict spends the whole error on one side, so the requirement may still lie inside.
-        why = "" if self.verdict is Verdict.UNDECIDED else "; the verdict needs one side at a time"
-        return f"{between} ({confidence_percent(self.level)} {kind} interval, two-sided{why})"
+IF_ANY = frozenset(
+    {"answers", "means", "questions"}
+)  # left out where there are none, as before the third version
 
 
 @dataclass(frozen=True)
@@ -92,32 +72,10 @@ class Look:
     share: float  # of the permitted error
     verdict: Verdict
     episodes: int
-    satisfied: tuple[int, ...]  # per constraint
-    violated: tuple[int, ...]
+    satisfied: tuple[int | None, ...]  # per constraint; None for an expected value
+    violated: tuple[int | None, ...]
     cap: int | None = None  # at most so many episodes
-
-
-@dataclass(frozen=True)
-class ShareEstimate:
-    """How often one constraint's formula held, with Clopper and Pearson's interval."""
-
-    satisfied: int
-    lower: float
-    upper: float
-    level: float  # of both bounds together
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """Further episodes of the same look, as many as were asked for: no stopping rule biases them.
-
-    They come after the decision and are no part of it.
-    """
-
-    episodes: int
-    shares: tuple[ShareEstimate, ...]  # per constraint
-    mean_return: float
-    return_error: float  # standard error of that mean
+    means: tuple[float | None, ...] = ()  # per constraint, if there is an expected value among them
 
 
 @dataclass(frozen=True)
@@ -144,7 +102,7 @@ class Certificate:
     verdict: Verdict
     requirement: str
     tree: dict[str, Any]  # the same, taken apart
-    findings: tuple[Finding, ...]
+    findings: tuple[Finding | MeanFinding, ...]
     guarantee: Guarantee  # of the verdict about all constraints, over all looks
     episodes: int
     mean_return: float | None
@@ -170,6 +128,7 @@ class Certificate:
     code: str | None = None  # SHA-256 of the domain's source code, where it can be found
     notes: tuple[str, ...] = ()  # what a reader should know besides, in sentences
     estimate: Estimate | None = None
+    answers: tuple[Answer, ...] = ()  # one per question
     format: str = FORMAT
 
     def to_json(self) -> str:
@@ -183,15 +142,16 @@ class Certificate:
         """Read a certificate; `strict` refuses one that was changed after it was issued."""
         try:
             content = from_json(text, origin)
-            if content["format"] not in (FIRST, FORMAT):
+            if content["format"] not in (FIRST, SECOND, FORMAT):
                 raise RunError(
-                    f"{origin} has format {content['format']!r}; this version reads {FORMAT!r} and {FIRST!r}"
+                    f"{origin} has format {content['format']!r}; this version reads "
+                    f"{FORMAT!r}, {SECOND!r} and {FIRST!r}"
                 )
             checksum = content.pop("checksum")
             given = {"notes": [], "estimate": None, **content} if content["format"] == FIRST else content
-            _check(content, int, "episodes")
-            _check(content, int | float | None, "mean_return", "return_error", "share")
-            _check(content, dict, "parameters", "options", "versions")
+            check(content, int, "episodes")
+            check(content, int | float | None, "mean_return", "return_error", "share")
+            check(content, dict, "parameters", "options", "versions")
             if not all(isinstance(note, str) for note in given["notes"]):
                 raise TypeError(f"its notes are {given['notes']!r:.100}")
             certificate = cls(
@@ -199,15 +159,23 @@ class Certificate:
                     **given,
                     "verdict": Verdict[content["verdict"]],
                     "guarantee": Guarantee(**content["guarantee"]),
-                    "findings": tuple(map(_finding, content["findings"])),
+                    "findings": tuple(map(read_finding, content["findings"])),
                     "looks": tuple(map(_look, content["looks"])),
                     "notes": tuple(given["notes"]),
-                    "estimate": _estimate(given["estimate"]),
+                    "estimate": read_estimate(given["estimate"]),
+                    "answers": tuple(map(read_answer, given.get("answers", ()))),
                 }
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunError(f"{origin} is not a PSyCo certificate, or it is damaged ({error!r})") from None
-        for part in (certificate, certificate.guarantee, *certificate.findings, *certificate.looks):
+        parts = (
+            certificate,
+            certificate.guarantee,
+            *certificate.findings,
+            *certificate.answers,
+            *certificate.looks,
+        )
+        for part in parts:
             check_kinds(part, origin)
         lacking = certificate.policy is not None and certificate.max_episodes is None
         if lacking or (certificate.mean_return is None) != (certificate.return_error is None):
@@ -224,11 +192,12 @@ class Certificate:
         for f in self.findings:
             lines += [
                 f"  {f.constraint}",
-                f"    {f.verdict.name} after {f.episodes:,} episodes: {f.satisfied:,} satisfied, "
-                f"{f.violated:,} violated (share {f.share:.4f})",
-                f"    probability {f.interval}",
+                f"    {f.verdict.name} after {f.episodes:,} episodes: {f.observed}",
+                f"    {f.about} {f.interval}",
                 f"    c_sat {rounded_down(f.confidence, 6)}",
             ]
+        for answer in self.answers:
+            lines += [f"  {answer.question}", f"    {answer.words}"]
         if self.mean_return is not None:
             lines += [f"  return {self.mean_return:.2f} ± {self.return_error:.2f} (mean ± standard error)"]
         lines += [f"  {line}" for line in self.estimated]
@@ -294,11 +263,16 @@ class Certificate:
         if (e := self.estimate) is None:
             return []
         lines = [f"estimate from {e.episodes:,} further episodes, which the stopping rule does not bias:"]
-        for share, f in zip(e.shares, self.findings, strict=True):
+        for each, f in zip(e.shares, self.findings, strict=True):
             of = f" of {f.called}" if len(self.findings) > 1 else ""
+            found = (
+                f"share {each.satisfied / e.episodes:.4f}"
+                if isinstance(each, ShareEstimate)
+                else f"mean {each.mean:.4f}"
+            )
             lines += [
-                f"  share {share.satisfied / e.episodes:.4f}{of}, between {rounded_down(share.lower)} and "
-                f"{rounded_up(share.upper)} ({confidence_percent(share.level)} confidence interval)"
+                f"  {found}{of}, between {rounded_down(each.lower)} and {rounded_up(each.upper)} "
+                f"({confidence_percent(each.level)} confidence interval)"
             ]
         return [*lines, f"  return {e.mean_return:.2f} ± {e.return_error:.2f}"]
 
@@ -334,11 +308,11 @@ def certificate_schema() -> dict[str, Any]:
 def certify(
     requirement: Requirement,
     subject: Subject,
-    tests: Sequence[Test],
-    progress: Sequence[Tally],
-    verdict: Verdict,
+    tests: Sequence[Test | MeanTest],
+    progress: Sequence[Tally | MeanTally],
     *,
     returns: Any = (),
+    reached: Any = None,
     method: str,
     options: Mapping[str, Any],
     max_episodes: int | None,
@@ -347,13 +321,22 @@ def certify(
     issued: str | None = None,
     notes: Sequence[str] = (),
     estimate: Estimate | None = None,
+    answers: tuple[Answer, ...] = (),
 ) -> Certificate:
     """Write down how a verification ended."""
-    findings = tuple(_found(test, progress) for test, progress in zip(tests, progress, strict=True))
+    no_verdict = requirement.questions and not requirement.constraints
+    verdict = Verdict.ANSWERED if no_verdict else overall(progress)
+    findings = _findings(requirement, tests, progress, reached, subject.horizon)
     episodes = max((f.episodes for f in findings), default=len(returns))
+
+    def of_each(number: str) -> tuple[Any, ...]:
+        return tuple(
+            getattr(f, number, None) for f in findings
+        )  # a mean has no outcomes, and the other way round
+
     look = Look(
         subject.policy, subject.seed, subject.block, share, verdict, episodes,
-        tuple(f.satisfied for f in findings), tuple(f.violated for f in findings), max_episodes,
+        of_each("satisfied"), of_each("violated"), max_episodes, of_each("mean") if _means(findings) else (),
     )  # fmt: skip
     looks = (*earlier, look)
     returns = np.asarray(returns, np.float64)
@@ -384,16 +367,29 @@ def certify(
         policy_kind=subject.policy_kind,
         policy_version=subject.policy_version,
         code=subject.code,
-        notes=(*notes, *_bias(tests, subject, estimate)),
+        notes=(*notes, *_bias(tests, findings, subject, estimate)),
         estimate=estimate,
+        answers=answers,
     )
 
 
-def _bias(tests: Sequence[Test], subject: Subject, estimate: Estimate | None) -> Iterator[str]:
+def _means(findings: Sequence[Finding | MeanFinding]) -> bool:
+    return any(isinstance(f, MeanFinding) for f in findings)
+
+
+def _bias(
+    tests: Sequence[Test | MeanTest],
+    findings: Sequence[Finding | MeanFinding],
+    subject: Subject,
+    estimate: Estimate | None,
+) -> Iterator[str]:
     """A test that stops by what it has seen stops where the share looks good, or bad."""
     if estimate is None and any(test.sequential for test in tests):
         remedy = "; psyco verify --estimate N adds an estimate without that bias" if subject.policy else ""
-        what = "The share and the mean return are" if subject.policy else "The share is"
+        if _means(findings):
+            what = "Shares, means and the mean return are" if subject.policy else "Shares and means are"
+        else:
+            what = "The share and the mean return are" if subject.policy else "The share is"
         yield f"{what} biased by where the test stopped{remedy}."
 
 
@@ -402,9 +398,9 @@ def tree(node: Requirement | Node | Any) -> Any:
     if isinstance(node, tuple):
         return [tree(each) for each in node]
     if not dataclasses.is_dataclass(node):
-        return node
+        return None if node in (-math.inf, math.inf) else node  # an expected value without such a bound
     shown = {f.name: tree(getattr(node, f.name)) for f in dataclasses.fields(node) if f.compare}
-    return {"kind": type(node).__name__, **shown}
+    return {"kind": type(node).__name__, **{k: v for k, v in shown.items() if v or k not in IF_ANY}}
 
 
 def now() -> str:
@@ -414,22 +410,85 @@ def now() -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _found(test: Test, progress: Tally) -> Finding:
-    constraint = test.task.constraint
-    delta = test.task.false_accept
-    lower, upper = test.bounds(progress.counts, delta / 2.0)  # half of the error for either side
+def _findings(
+    requirement: Requirement,
+    tests: Sequence[Test | MeanTest],
+    progress: Sequence[Tally | MeanTally],
+    reached: Any,
+    horizon: int | None,
+) -> tuple[Finding | MeanFinding, ...]:
+    found: list[Finding | MeanFinding] = []
+    for stated, test, tally in zip(requirement.constraints, tests, progress, strict=True):
+        if isinstance(stated, Expectation):
+            besides = circumstances(requirement, stated, reached, tally.episodes, horizon)
+            found.append(_mean_finding(stated, test, tally, *besides))
+        else:
+            found.append(_finding(test, tally))
+    return tuple(found)
+
+
+def circumstances(
+    requirement: Requirement,
+    stated: Expectation | Question,
+    reached: Any,
+    episodes: int,
+    horizon: int | None,
+) -> tuple[int | None, str | None]:
+    """What a number says only together with it: episodes that never reached what they wait for; when it starts again.
+
+    Args:
+        requirement: what was measured.
+        stated: the part of it that is meant.
+        reached: as in Episodes, `[B, M]`; the first `episodes` of it count.
+        episodes: how many were consumed.
+        horizon: the longest episode; None if it is not known.
+    """
+    match stated.subject:
+        case Quantity(_, Reaching()) if reached is not None:
+            return int((~reached[:episodes, requirement.measured.index(stated)]).sum()), None
+        case Quantity(_, LongRun()):
+            limit = "" if horizon is None else f", by itself or after {horizon:,} steps"
+            return None, f"whenever an episode ends{limit}"
+    return None, None
+
+
+def _finding(test: Any, tally: Any) -> Finding:
+    constraint, delta = test.task.constraint, test.task.false_accept
+    lower, upper = test.bounds(tally.counts, delta / 2.0)  # half of the error for either side
     return Finding(
         constraint=str(constraint),
         name=constraint.name,
-        verdict=progress.verdict,
-        episodes=progress.episodes,
-        satisfied=int(progress.counts.satisfied),
-        violated=int(progress.counts.violated),
-        confidence=float(posterior_mass(progress.counts, constraint.lower, constraint.upper)),
+        verdict=tally.verdict,
+        episodes=tally.episodes,
+        satisfied=int(tally.counts.satisfied),
+        violated=int(tally.counts.violated),
+        confidence=belief(test, tally),
         lower=lower,
         upper=upper,
         guarantee=test.guarantee,
         level=1.0 - delta,
+    )
+
+
+def _mean_finding(
+    stated: Expectation, test: Any, tally: Any, unreached: int | None, restart: str | None
+) -> MeanFinding:
+    task, delta = test.task, test.task.false_accept
+    lower, upper = test.bounds(tally.state, delta / 2.0)
+    return MeanFinding(
+        constraint=str(stated),
+        name=stated.name,
+        verdict=tally.verdict,
+        episodes=tally.episodes,
+        mean=task.mean(tally.moments),
+        confidence=belief(test, tally),
+        lower=lower,
+        upper=upper,
+        level=1.0 - delta,
+        range=(task.lo, task.hi),
+        unreached=unreached,
+        restart=restart,
+        guarantee=test.guarantee,
     )
 
 
@@ -446,8 +505,8 @@ def _plain(value: Any, left_out: frozenset[str]) -> Any:
     if isinstance(value, Verdict):
         return value.name
     if dataclasses.is_dataclass(value):
-        names = [f.name for f in dataclasses.fields(value) if f.name not in left_out]
-        return {name: _plain(getattr(value, name), left_out) for name in names}
+        shown = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.name not in left_out}
+        return {name: _plain(each, left_out) for name, each in shown.items() if each or name not in IF_ANY}
     if isinstance(value, tuple | list):
         return [_plain(each, left_out) for each in value]
     return value
@@ -457,31 +516,8 @@ def _checksum(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _finding(content: dict[str, Any]) -> Finding:
-    verdict, guarantee = Verdict[content["verdict"]], Guarantee(**content["guarantee"])
-    _check(content, str, "constraint")
-    _check(content, int, "episodes", "satisfied", "violated")
-    _check(content, int | float, "confidence", "lower", "upper")
-    return Finding(**{**content, "verdict": verdict, "guarantee": guarantee})
-
-
-def _check(content: dict[str, Any], kind: Any, *names: str) -> None:
-    """A damaged file may hold anything anywhere; what reads it counts on numbers."""
-    for name in names:
-        if not isinstance(content[name], kind):
-            raise TypeError(f"{name} is {content[name]!r}")
-
-
 def _look(content: dict[str, Any]) -> Look:
-    _check(content, int, "episodes")
-    _check(content, int | float, "share")
-    counts = {key: tuple(content[key]) for key in ("satisfied", "violated")}
+    check(content, int, "episodes")
+    check(content, int | float, "share")
+    counts = {key: tuple(content.get(key, ())) for key in ("satisfied", "violated", "means")}
     return Look(**{**content, **counts, "verdict": Verdict[content["verdict"]]})
-
-
-def _estimate(content: dict[str, Any] | None) -> Estimate | None:
-    if content is None:
-        return None
-    _check(content, int, "episodes")
-    _check(content, int | float, "mean_return", "return_error")
-    return Estimate(**{**content, "shares": tuple(ShareEstimate(**share) for share in content["shares"])})

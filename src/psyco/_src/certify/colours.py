@@ -19,8 +19,9 @@ COLOURS = {
     Verdict.SATISFIED: Colour("green", "#00795a", "#3ecfa2"),
     Verdict.VIOLATED: Colour("red", "#b8400a", "#ff8a5c"),
     Verdict.UNDECIDED: Colour("yellow", "#8a6100", "#e9b949"),
+    Verdict.ANSWERED: Colour("blue", "#1f5fa8", "#7fb4f0"),
 }
-# CSS variables --satisfied, --violated, --undecided; where a page is both light and dark, they follow it.
+# CSS variables --satisfied, --violated, --undecided, --answered; where a page is both light and dark, they follow it.
 CSS = "".join(f"--{v.name.lower()}:light-dark({c.light},{c.dark});" for v, c in COLOURS.items())
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from html import escape
 
-from psyco._src.certify.certificate import Certificate, Finding, Look
+from psyco._src.certify.certificate import Certificate, Look
 from psyco._src.certify.colours import CSS
+from psyco._src.certify.findings import Answer, Finding, MeanFinding
 from psyco._src.errors import RequirementError
 from psyco._src.smc.base import percent, rounded_down
+from psyco._src.spec.formula import Constraint
 from psyco._src.spec.parse import parse
 
 STYLE = (
@@ -42,6 +45,7 @@ def certificate_html(certificate: Certificate) -> str:
             f"<h2>{c.verdict.name}</h2>",
             f"<p>{escape(c.meaning[0].upper() + c.meaning[1:])}.</p>",
             *(_finding(f, explained=len(c.findings) > 1) for f in c.findings),
+            *map(_answer, c.answers),
             "<h3>What this is worth</h3>",
             f"<p>{escape(c.guarantee.statement)}</p>",
             *(f"<p>{escape(note)}</p>" for note in c.notes),
@@ -53,47 +57,82 @@ def certificate_html(certificate: Certificate) -> str:
     )
 
 
-def _finding(f: Finding, *, explained: bool) -> str:
+def _finding(f: Finding | MeanFinding, *, explained: bool) -> str:
+    prior = "from a uniform prior" if isinstance(f, Finding) else "by Student's t"
     rows = {
         "verdict": f"{f.verdict.name} after {f.episodes:,} episodes",
-        "outcomes": f"{f.satisfied:,} satisfied, {f.violated:,} violated (share {f.share:.4f})",
-        "true probability": f.interval,
-        "posterior": f"c_sat {rounded_down(f.confidence, 6)}, from a uniform prior",
+        "outcomes" if isinstance(f, Finding) else "values": f.observed,
+        f"true {f.about}": f.interval,
+        "posterior": f"c_sat {rounded_down(f.confidence, 6)}, {prior}",
     }
     if explained:
         rows["guarantee"] = f.guarantee.statement
-    return "\n".join([f"<h3><code>{escape(f.constraint)}</code></h3>", _rows(rows), _bar(f)])
+    return "\n".join([f"<h3><code>{escape(f.constraint)}</code></h3>", _rows(rows), _finding_bar(f)])
 
 
-def _bar(f: Finding) -> str:
-    """The bounds on the probability as a bar from 0 to 1, with the observed share and dashes at what is required."""
-    x = [10 + 380 * value for value in (f.lower, f.upper, f.share if f.episodes else 0.5)]
-    label = f"probability {f.interval}, observed {f.share:.4f}"
+def _answer(a: Answer) -> str:
+    bar = _bar(_axis(a, []), (a.lower, a.upper), a.mean, [], "answered", a.words)
+    return f"<h3><code>{escape(a.question)}</code></h3>\n<p>{escape(a.words)}</p>\n{bar}"
+
+
+def _finding_bar(f: Finding | MeanFinding) -> str:
+    required, colour = _required(f.constraint), f.verdict.name.lower()
+    if isinstance(f, Finding):
+        axis, seen, digits = (0.0, 1.0), f.share if f.episodes else 0.5, f"{f.share:.4f}"
+    else:
+        axis, seen, digits = _axis(f, required), f.mean, f"{f.mean:.4g}"
+    label = f"{f.about} {f.interval}, observed {digits}"
+    return _bar(axis, (f.lower, f.upper), seen, required, colour, label)
+
+
+def _axis(found: MeanFinding | Answer, required: list[float]) -> tuple[float, float]:
+    """The part of the range that is of interest: of costs up to 1000 it may be from 0 to 3."""
+    if found.range == (0.0, 1.0):
+        return found.range
+    low, high = min(found.lower, *required, found.upper), max(found.upper, *required, found.lower)
+    beside = (high - low) / 4.0 or 1.0
+    return max(found.range[0], low - beside), min(found.range[1], high + beside)
+
+
+def _bar(
+    axis: tuple[float, float],
+    bounds: tuple[float, float],
+    seen: float,
+    required: list[float],
+    colour: str,
+    label: str,
+) -> str:
+    """Bounds as a bar along an axis, with what was observed and dashes at what is required."""
+
+    def at(value: float) -> float:
+        return 10 + 380 * (value - axis[0]) / ((axis[1] - axis[0]) or 1.0)
+
+    x = [at(value) for value in (*bounds, seen)]
     return (
         f'<svg viewBox="0 0 400 46" role="img" aria-label="{escape(label)}" font-size="10" fill="currentColor">'
         '<line x1="10" x2="390" y1="24" y2="24" stroke="currentColor" stroke-opacity=".35"/>'
         f'<line x1="{x[0]:.1f}" x2="{x[1]:.1f}" y1="24" y2="24" stroke-width="7" '
-        f'style="stroke:var(--{f.verdict.name.lower()})"/>'
-        f"{''.join(map(_dash, _required(f.constraint)))}"
+        f'style="stroke:var(--{colour})"/>'
+        f"{''.join(_dash(at(value), value) for value in required)}"
         f'<circle cx="{x[2]:.1f}" cy="24" r="5"/>'
-        '<text x="7" y="43">0</text><text x="387" y="43">1</text></svg>'
+        f'<text x="7" y="43">{axis[0]:.4g}</text><text x="393" y="43" text-anchor="end">{axis[1]:.4g}</text></svg>'
     )
 
 
 def _required(constraint: str) -> list[float]:
     """The bounds that it asks for; none where a damaged file holds something else."""
     try:
-        bounds = {bound for c in parse(constraint).constraints for bound in (c.lower, c.upper)}
+        stated = parse(constraint).constraints
     except RequirementError:
         return []
-    return sorted(bounds - {0.0, 1.0})
+    ends = {0.0, 1.0} if all(isinstance(c, Constraint) for c in stated) else {-math.inf, math.inf}
+    return sorted({bound for c in stated for bound in (c.lower, c.upper)} - ends)
 
 
-def _dash(p: float) -> str:
-    x = 10 + 380 * p
+def _dash(x: float, value: float) -> str:
     return (
         f'<line x1="{x:.1f}" x2="{x:.1f}" y1="13" y2="35" stroke="currentColor" stroke-width="1.5" '
-        f'stroke-dasharray="3 2"/><text x="{x:.1f}" y="10" text-anchor="middle">{p:g}</text>'
+        f'stroke-dasharray="3 2"/><text x="{x:.1f}" y="10" text-anchor="middle">{value:g}</text>'
     )
 
 

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 from psyco._src.smc.base import Guarantee, confidence_percent, percent
 
 if TYPE_CHECKING:
-    from psyco._src.certify.certificate import Finding, Look
+    from psyco._src.certify.certificate import Look
+    from psyco._src.certify.findings import Finding, MeanFinding
 
 
-def guarantee_of_all(findings: Sequence[Finding], looks: Sequence[Look], share: float) -> Guarantee:
+def guarantee_of_all(
+    findings: Sequence[Finding | MeanFinding], looks: Sequence[Look], share: float
+) -> Guarantee:
     """What the verdict about the whole requirement is worth, with all looks counted; `share` is this look's."""
     if not findings:
         return Guarantee("exact", "There is no constraint, so there is nothing to be wrong about.", 0.0, 0.0)
@@ -42,7 +45,7 @@ def guarantee_of_all(findings: Sequence[Finding], looks: Sequence[Look], share: 
     return Guarantee(own.kind, statement, accept, reject, _condition(findings))
 
 
-def _error_rates(findings: Sequence[Finding], accept: float, reject: float) -> str:
+def _error_rates(findings: Sequence[Finding | MeanFinding], accept: float, reject: float) -> str:
     """Of several constraints together, with all conditions."""
     condition = _condition(findings)
     return (
@@ -54,7 +57,7 @@ def _error_rates(findings: Sequence[Finding], accept: float, reject: float) -> s
     )
 
 
-def _beliefs(findings: Sequence[Finding]) -> str:
+def _beliefs(findings: Sequence[Finding | MeanFinding]) -> str:
     levels = ", ".join(
         f"{confidence_percent(f.level)} for {f.called}" for f in findings if f.level is not None
     )
@@ -65,9 +68,9 @@ def _beliefs(findings: Sequence[Finding]) -> str:
     )
 
 
-def _condition(findings: Sequence[Finding]) -> str | None:
+def _condition(findings: Sequence[Finding | MeanFinding]) -> str | None:
     """Under which the error rates hold for all constraints together: the conditions of all of them."""
-    conditions = {f.called: f.guarantee.condition for f in findings if f.guarantee.condition}
-    if len(set(conditions.values())) <= 1:
-        return next(iter(conditions.values()), None)
-    return "; ".join(f"for {name}, {condition}" for name, condition in conditions.items())
+    conditions = {f.called: f.guarantee.condition for f in findings}
+    if len(set(conditions.values())) == 1:
+        return findings[0].guarantee.condition
+    return "; ".join(f"for {name}, {condition}" for name, condition in conditions.items() if condition)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from psyco._src.domain.base import Domain, signal_table
 from psyco._src.domain.gym_env import INFO
 from psyco._src.errors import Place, RequirementError, suggest
-from psyco._src.spec.formula import Label, Requirement, Signal, walk
+from psyco._src.spec.check import subjects
+from psyco._src.spec.formula import Label, Requirement, Signal, roots, walk
 
 
-def check_keys(requirement: Requirement, domain: Domain, absent: NDArray[np.float32] | None) -> list[str]:
+def check_keys(requirement: Requirement, domain: Domain, absent: Any) -> list[str]:
     """Notes for the certificate on keys that were missing now and then; one that never appeared is an error.
 
     Args:
@@ -23,8 +23,9 @@ def check_keys(requirement: Requirement, domain: Domain, absent: NDArray[np.floa
         return []
     named = {
         node.name: node
-        for constraint in requirement.constraints
-        for node in walk(constraint.formula)
+        for subject in subjects(requirement)
+        for tree in roots(subject)
+        for node in walk(tree)
         if isinstance(node, Signal | Label) and node.name.startswith(INFO)
     }
     notes = []

@@ -207,7 +207,7 @@ def _entries(content: Any) -> list[Entry]:
 
 def _entry(content: dict[str, Any]) -> Entry:
     claim, work = Claim(content.pop("statement"), content.pop("method")), content.pop("work")
-    counts = {key: tuple(content[key]) for key in ("satisfied", "violated")}
+    counts = {key: tuple(content.get(key, ())) for key in ("satisfied", "violated", "means")}
     look = Look(**{**content, **counts, "verdict": Verdict[content["verdict"]]})
     check_kinds(look, "a look")
     return Entry(look, claim, work)

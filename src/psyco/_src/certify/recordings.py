@@ -1,4 +1,4 @@
-"""Files of outcomes and signals that were recorded elsewhere.
+"""Files of outcomes, values and signals that were recorded elsewhere.
 
 A row that is misread may be a violation that is lost. So nothing is skipped, repaired or guessed: what could be read in
 two ways is an error that names the line and what to do.
@@ -13,17 +13,19 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from psyco._src.errors import RunError
+from psyco._src.certify.source import is_rate, make_columns
+from psyco._src.domain.ranges import Recording, Span, spans
+from psyco._src.errors import RequirementError, RunError
+from psyco._src.smc.methods import mean_task
 from psyco._src.spec.check import check_signals
-from psyco._src.spec.formula import Requirement, SignalInfo
+from psyco._src.spec.formula import Constraint, Expectation, Quantity, Question, Requirement, SignalInfo
 from psyco._src.spec.monitor import compile_monitor
 
-Outcomes = NDArray[np.bool_]  # [B, K]
 TRUE, FALSE = ("1", "true", "1.0"), ("0", "false", "0.0")
 EPISODE = "episode"  # the column that tells episodes apart
 ENDS = {"terminated", "truncated"}  # columns that say where an episode ended
@@ -32,6 +34,20 @@ OUTCOME = (
     "outcome",
     "success",
 )  # what the column of a single constraint may be called, beside its name
+
+
+VALUE = ("value", "total")  # the same for an expected value
+
+Stated: TypeAlias = Constraint | Expectation | Question
+
+
+class Recorded(NamedTuple):
+    """Recorded episodes as tests see them."""
+
+    columns: list[NDArray[Any]]  # for constraints, then questions: outcomes or values [B], of a rate [B, 2]
+    spans: tuple[Span, ...]  # where the values of what is measured lie
+    reached: NDArray[np.bool_] | None = None  # as in Episodes; None if nobody knows
+    horizon: int | None = None  # no episode can have more steps; None if nobody knows
 
 
 class Row(NamedTuple):
@@ -44,49 +60,122 @@ class Row(NamedTuple):
 # ---- outcomes ---------------------------------------------------------------------------------------------------
 
 
-def read_outcomes(data: bytes, requirement: Requirement, *, origin: str) -> Outcomes:
-    """Outcomes `[B, K]` from one 0 or 1 per line, or from CSV with one column per constraint.
+def read_outcomes(data: bytes, requirement: Requirement, *, origin: str) -> Recorded:
+    """Outcomes and values from one per line, or from CSV with one column per constraint and question.
 
-    Without a header the columns stand in the order of the constraints. A header has all their names; for a single
-    constraint, `satisfied`, `outcome` or `success` will do. Further columns are ignored, but an `episode` has one row.
+    An outcome of a probability is 0 or 1, the value of an expected value a number. Without a header the columns stand
+    in the order of the constraints, and then of the questions. A header has all their names; for a single one,
+    `satisfied`, `outcome` or `success` will do, of values `value` or `total`. Further columns are ignored, but an
+    `episode` has one row.
     """
+    stated, known = properties(requirement), outcome_spans(requirement)
     if not data.strip():
-        raise RunError(f"{origin} is empty; it should hold one outcome, 0 or 1, per line")
-    wanted = len(requirement.constraints)
-    if wanted == 1 and (quick := _digits(data)) is not None:
-        return quick
+        raise RunError(
+            f"{origin} is empty; it should hold one {_named(stated, 'outcome, 0 or 1,', 'value')} per line"
+        )
+    if len(stated) == 1 and not is_value(stated[0]) and (quick := _digits(data)) is not None:
+        return Recorded([quick], known)
     rows = _csv_rows(_text(data, origin), origin)
     first = rows[0]
-    columns = list(range(wanted))
-    if not all(_outcome(cell) is not None for cell in first.cells):
-        columns, rows = _outcome_columns(first, requirement, origin), rows[1:]
+    columns = list(range(len(stated)))
+    numbers = any(map(is_value, stated))
+    if not all(_outcome(cell) is not None or (numbers and _number(cell) is not None) for cell in first.cells):
+        columns, rows = _outcome_columns(first, stated, origin), rows[1:]
         _check_header(first, rows, origin)
         if EPISODE in first.cells:
             _check_single(_episodes(first.cells, rows, origin), rows, origin)
-    elif len(first.cells) != wanted:
+    elif len(first.cells) != len(stated):
         raise RunError(
-            f"{origin} has {len(first.cells)} columns, the requirement {wanted} constraints; give one column for each, "
-            "or a header with the constraints' names"
+            f"{origin} has {len(first.cells)} columns, the requirement {len(stated)} constraints; give one column for "
+            "each, or a header with the constraints' names"
         )
-    judged = np.empty((len(rows), wanted), bool)
-    for i, row in enumerate(rows):
-        for k, column in enumerate(columns):
-            outcome = _outcome(row.cells[column])
-            if outcome is None:
-                raise RunError(
-                    f"line {row.line} of {origin}: an outcome is 0 or 1, true or false; got {row.cells[column]!r}"
-                )
-            judged[i, k] = outcome
-    return judged
+    found = [_judged(each, rows, column, origin) for each, column in zip(stated, columns, strict=True)]
+    for each, span, values in measured_columns(requirement, known, found):
+        _check_inside(each, span, values, [row.line for row in rows], origin)
+    return Recorded(found, known)
 
 
-def _digits(data: bytes) -> Outcomes | None:
+def outcome_spans(requirement: Requirement) -> tuple[Span, ...]:
+    """Where values lie of which nothing is known but what the requirement says."""
+    for each in requirement.measured:
+        if is_rate(each):
+            raise RequirementError(
+                f"a rate needs the steps of every episode, which outcomes do not have: {each}",
+                advice="give the signals of the episodes instead, traces=True (--traces)",
+            )
+    return spans(requirement, Recording())
+
+
+def measured_columns(
+    requirement: Requirement, known: Sequence[Span], columns: Sequence[NDArray[Any]]
+) -> Iterator[tuple[Expectation | Question, Span, NDArray[Any]]]:
+    """All that is measured, where its values lie, and its column."""
+    left = iter(known)
+    for stated, column in zip(properties(requirement), columns, strict=True):
+        if not isinstance(stated, Constraint):
+            yield stated, next(left), column
+
+
+def properties(requirement: Requirement) -> tuple[Stated, ...]:
+    """What a file has a column of."""
+    found = (*requirement.constraints, *requirement.questions)
+    if not found:
+        raise RunError(
+            "there is nothing to say of recorded episodes: the requirement has no constraint and no question"
+        )
+    return found
+
+
+def is_value(stated: Stated) -> bool:
+    """Has every episode a number of it, rather than an outcome?"""
+    return not isinstance(stated, Constraint) and isinstance(stated.subject, Quantity)
+
+
+def _named(stated: Sequence[Stated], outcome: str, value: str) -> str:
+    """What a file should hold, in words for either kind."""
+    kinds = {is_value(each) for each in stated}
+    return " and ".join([outcome] * (False in kinds) + [value] * (True in kinds))
+
+
+def _judged(stated: Stated, rows: Sequence[Row], column: int, origin: str) -> NDArray[Any]:
+    """The column of one constraint or question."""
+    read, what = (
+        (_number, "a value is a number")
+        if is_value(stated)
+        else (_outcome, "an outcome is 0 or 1, true or false")
+    )
+    values = [read(cells[column]) for _, cells in rows]
+    for row, found in zip(rows, values, strict=True):
+        if found is None:
+            raise RunError(f"line {row.line} of {origin}: {what}; got {row.cells[column]!r}")
+    return np.array(values)
+
+
+def _check_inside(
+    stated: Expectation | Question, span: Span, values: NDArray[Any], lines: Sequence[int], origin: str
+) -> None:
+    """Refuse a value outside of its range: `[B]`, or pairs `[B, 2]`, that begin on these lines."""
+    task = mean_task(stated, span, false_accept=1.0, false_reject=1.0)
+    for at in np.flatnonzero(~task.inside(values))[:1]:
+        total, steps = (float(each[at]) for each in task.weighed(values))
+        if not steps:
+            raise RunError(
+                f"line {lines[at]} of {origin}: the episode has no step; a rate needs one, so leave it out"
+            )
+        what = "is" if span.steps is None else "has on average"
+        raise RunError(
+            f"line {lines[at]} of {origin}: {stated} {what} {total / steps:.9g}, outside of its range "
+            f"{task.range_text}; correct the range"
+        )
+
+
+def _digits(data: bytes) -> NDArray[np.bool_] | None:
     """The common case, nothing but 0 and 1 on lines of their own, without a loop; None for anything else."""
     flat = np.frombuffer(data.replace(b"\r\n", b"\n").rstrip(b"\n") + b"\n", np.uint8)
     if len(flat) % 2 or (flat[1::2] != ord("\n")).any():
         return None
     values = flat[::2] - ord("0")
-    return None if (values > 1).any() else values.astype(bool)[:, None]
+    return None if (values > 1).any() else values.astype(bool)
 
 
 def _outcome(cell: str) -> bool | None:
@@ -94,21 +183,28 @@ def _outcome(cell: str) -> bool | None:
     return True if word in TRUE else False if word in FALSE else None
 
 
-def _outcome_columns(header: Row, requirement: Requirement, origin: str) -> list[int]:
-    """Which column has the outcomes of each constraint."""
-    names, wanted = header.cells, [constraint.name for constraint in requirement.constraints]
+def _number(cell: str) -> float | None:
+    found = _cell(cell)
+    return found if isinstance(found, float) else None
+
+
+def _outcome_columns(header: Row, stated: Sequence[Stated], origin: str) -> list[int]:
+    """Which column has the outcomes, or values, of each constraint and question."""
+    names, wanted = header.cells, [each.name for each in stated]
     if all(name in names for name in wanted):
         return [names.index(name) for name in wanted]
-    generic = [name for name in OUTCOME if name in names]
+    known = VALUE if is_value(stated[0]) else OUTCOME
+    generic = [name for name in known if name in names]
     if len(wanted) == len(generic) == 1:
         return [names.index(generic[0])]
     if len(wanted) == 1:
-        remedy = f"call one column {', '.join(OUTCOME[:-1])} or {OUTCOME[-1]}, or as the constraint is called"
+        remedy = f"call one column {', '.join(known[:-1])} or {known[-1]}, or as the constraint is called"
     else:
         remedy = "name every constraint and its column alike, or leave the header out if they stand in the same order"
     called = ", ".join(name or "(no name)" for name in wanted)
+    kinds = _named(stated, "outcomes (0 or 1, true or false)", "values (numbers)")
     raise RunError(
-        f"line {header.line} of {origin} is neither outcomes (0 or 1, true or false) nor a header that tells which "
+        f"line {header.line} of {origin} is neither {kinds} nor a header that tells which "
         f"columns are the outcomes: {', '.join(names)}; {remedy}. Constraints: {called}"
     )
 
@@ -125,13 +221,40 @@ def _check_single(episodes: list[list[int]], rows: Sequence[Row], origin: str) -
 # ---- traces -----------------------------------------------------------------------------------------------------
 
 
-def read_traces(data: bytes, requirement: Requirement, *, origin: str) -> Outcomes:
-    """Outcomes `[B, K]` of recorded signals: CSV or JSON lines, one row per state, with an `episode` column.
+def read_traces(
+    data: bytes, requirement: Requirement, *, origin: str, horizon: int | None = None
+) -> Recorded:
+    """Outcomes and values of recorded signals: CSV or JSON lines, one row per state, with an `episode` column.
 
     The rows of an episode stand together, in the order of its states. `obs[0]`, `obs[1]`, ... are the entries of a
     vector. A `step` column counts 0, 1, 2, ... in every episode; `step` is counted and `return` summed up from `reward`
-    where they are missing.
+    where they are missing. No episode can have more steps than `horizon`, if it is given.
     """
+    judged = _judge(data, requirement, origin)
+    for at in np.flatnonzero(judged.steps > (horizon or np.inf))[:1]:
+        raise RunError(
+            f"line {judged.lines[at]} of {origin}: the episode has {judged.steps[at]:,} steps, and yet none should "
+            f"have more than {horizon:,}; correct the horizon"
+        )
+    known = spans(requirement, Recording(judged.table, horizon or np.inf))
+    columns = make_columns(requirement, judged.held, judged.value, judged.steps)
+    for each, span, values in measured_columns(requirement, known, columns):
+        _check_inside(each, span, values, judged.lines, origin)
+    return Recorded(columns, known, judged.reached, horizon)
+
+
+class _Judged(NamedTuple):
+    """What recorded episodes came to."""
+
+    held: NDArray[np.bool_]  # [B, demands of probabilities]
+    value: NDArray[np.float64] | None  # [B, M], as in Episodes
+    reached: NDArray[np.bool_] | None  # [B, M], as in Episodes
+    steps: NDArray[np.intp]  # [B]
+    lines: list[int]  # on which the episodes begin
+    table: dict[str, SignalInfo]  # all signals
+
+
+def _judge(data: bytes, requirement: Requirement, origin: str) -> _Judged:
     if not data.strip():
         raise RunError(f"{origin} is empty; it should hold one row per state, with an {EPISODE!r} column")
     text = _text(data, origin)
@@ -139,20 +262,25 @@ def read_traces(data: bytes, requirement: Requirement, *, origin: str) -> Outcom
     if EPISODE not in names:
         raise RunError(f"{origin} has no {EPISODE!r} column; it has: {', '.join(names)}")
     episodes = _episodes(names, rows, origin)
-    monitor = compile_monitor([constraint.formula for constraint in requirement.constraints])
+    monitor = compile_monitor(
+        [constraint.formula for constraint in requirement.probabilities],
+        measured=[each.subject for each in requirement.measured],
+    )
     columns = _columns(names, origin)
     summed = "return" in monitor.signals and "return" not in columns
     needed = monitor.signals | {"step", *ENDS} & set(names) | ({"reward"} if summed else set())
     signals = {name: _values(name, rows, columns[name], origin) for name in needed & columns.keys()}
     derived = {"step": SignalInfo()} | ({"return": SignalInfo()} if "reward" in columns else {})
     offered = derived | dict.fromkeys(columns, SignalInfo())
-    check_signals(requirement, offered | {name: _info(array) for name, array in signals.items()}, origin)
+    table = offered | {name: _info(array) for name, array in signals.items()}
+    check_signals(requirement, table, origin)
     first, lengths = np.array([(states[0], len(states)) for states in episodes]).T
     step = np.concatenate([np.arange(length) for length in lengths])
     last = step == np.repeat(lengths - 1, lengths)
     _check_states(signals, step, last, rows, origin)
     signals["step"] = step
-    judged = np.empty((len(episodes), len(requirement.constraints)), bool)
+    held = np.empty((len(episodes), len(monitor.formulas)), bool)
+    value, reached = (np.empty((len(episodes), len(monitor.measured)), kind) for kind in (float, bool))
     for which in _alike(lengths):
         # The last state repeats, so that these paths have one length: [B, T].
         time, own = np.arange(lengths[which].max()), lengths[which, None]
@@ -160,8 +288,14 @@ def read_traces(data: bytes, requirement: Requirement, *, origin: str) -> Outcom
         paths = {name: array[index] for name, array in signals.items()}
         if summed:
             paths["return"] = np.cumsum(np.where(time < own, paths["reward"], 0.0), axis=1)
-        judged[which], _ = monitor({name: paths[name] for name in monitor.signals}, end=last[index])
-    return judged
+        used = {name: paths[name] for name in monitor.signals}
+        held[which], _ = monitor(used, end=last[index])
+        if monitor.measured:
+            value[which], reached[which], _ = monitor.measure(used, end=last[index])
+    lines = [rows[at].line for at in first]
+    if not monitor.measured:
+        return _Judged(held, None, None, lengths - 1, lines, table)
+    return _Judged(held, value, reached, lengths - 1, lines, table)
 
 
 def _check_states(

@@ -106,7 +106,8 @@ def _repeat(
 ) -> tuple[Certificate, dict[int, str]]:
     """The certificate again, with all looks at this policy made anew; and why the others could not be."""
     estimate = claimed.estimate.episodes if claimed.estimate else None
-    if max(estimate or 0, *(look.episodes for look in claimed.looks)) > MOST:
+    answered = max((answer.episodes for answer in claimed.answers), default=0)
+    if max(estimate or 0, answered, *(look.episodes for look in claimed.looks)) > MOST:
         raise RunError(f"it claims more than {MOST:,} episodes")
     blocks = [look.block for look in claimed.looks]
     if claimed.block not in blocks or len(set(blocks)) < len(blocks):
@@ -120,14 +121,17 @@ def _repeat(
             continue
         # A ledger that has come as far as this look, and has its share to give and its block to take.
         ledger = Ledger(entries[:i], partial(_same, look.share), stream, look.block)
+        itself = (
+            look.block == claimed.block
+        )  # and not an earlier one, whose answers and estimate nobody knows
         again = verify(
             policy, domain, parse(claimed.requirement), method=claimed.method, options=claimed.options,
-            max_episodes=_cap(look, claimed), seed=look.seed or 0, execution=execution, ledger=ledger,
-            issued=claimed.issued, notes=[note for note in claimed.notes if note == IGNORED],
-            estimate=estimate if look.block == claimed.block else None,
+            max_episodes=max(_cap(look, claimed), answered if itself else 0), seed=look.seed or 0, execution=execution,
+            ledger=ledger, issued=claimed.issued, notes=[note for note in claimed.notes if note == IGNORED],
+            estimate=estimate if itself else None, width=claimed.answers[0].width if claimed.answers else None,
         )  # fmt: skip
         looks[i] = dataclasses.replace(again.looks[-1], cap=look.cap)
-        if look.block == claimed.block:
+        if itself:
             cap = claimed.max_episodes if look.cap is None else look.cap
             certificate = dataclasses.replace(again, max_episodes=cap)
     certificate = dataclasses.replace(certificate.with_looks(tuple(looks)), format=claimed.format)

@@ -35,7 +35,7 @@ status = make_console(stderr=True)  # progress and remarks
 
 # Control characters but line breaks and tabs, what turns the direction of text, halves of characters.
 OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-EXIT = {"SATISFIED": 0, "VIOLATED": 1, "UNDECIDED": 3}
+EXIT = {"SATISFIED": 0, "VIOLATED": 1, "UNDECIDED": 3, "ANSWERED": 0}
 
 
 def complete_domain(incomplete: str) -> list[str]:
@@ -195,5 +195,5 @@ def remark(text: str, style: str = "") -> None:
 
 
 def leave(certificate: Certificate) -> None:
-    """End with the status that the verdict has: 0 satisfied, 1 violated, 3 undecided."""
+    """End with the status that the verdict has: 0 satisfied or nothing but answers, 1 violated, 3 undecided."""
     raise typer.Exit(EXIT[certificate.verdict.name])

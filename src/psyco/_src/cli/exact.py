@@ -78,9 +78,13 @@ def exact(
 def _print(requirement: Requirement, answer: ExactAnswer, second: Value | None) -> None:
     lines = [f"{answer.verdict.name}: exactly, over {answer.nodes:,} situations"]
     optimum = answer.optimum
+    found, best = answer.value.by_constraint(requirement), optimum and optimum.by_constraint(requirement)
     for k, constraint in enumerate(requirement.constraints):
-        at_best = f", at the optimum {optimum.probabilities[k]:.9f}" if optimum else ""
-        lines.append(f"  {constraint}\n    probability {answer.value.probabilities[k]:.9f}{at_best}")
+        at_best = f", at the optimum {best[k]:.9f}" if best else ""
+        what = "probability" if constraint in requirement.probabilities else "expected value"
+        lines.append(f"  {constraint}\n    {what} {found[k]:.9f}{at_best}")
+    for question, number in zip(requirement.questions, answer.answers, strict=True):
+        lines.append(f"  {question}\n    {number:.9f}")
     lines.append(f"  expected return {answer.value.expected_return:.6f}")
     if optimum is None:
         lines.append("  no controller whatsoever meets this requirement")
@@ -92,8 +96,9 @@ def _print(requirement: Requirement, answer: ExactAnswer, second: Value | None) 
             f"  optimum under the requirement {optimum.expected_return:.6f}: this is {answer.gap:.6f} {way} it"
         )
     if second is not None:
-        shown = ", ".join(f"{p:.9f}" for p in second.probabilities)
-        lines.append(f"  Storm says: probability {shown}, expected return {second.expected_return:.6f}")
+        shown = ", ".join(f"{number:.9f}" for number in second.by_constraint(requirement))
+        what = "constraint by constraint" if second.expected else "probability"
+        lines.append(f"  Storm says: {what} {shown}, expected return {second.expected_return:.6f}")
     lines.append(f"  {answer.guarantee.statement}")
     say("\n".join(lines))
 
@@ -103,6 +108,8 @@ def _content(requirement: Requirement, answer: ExactAnswer, second: Value | None
         "verdict": answer.verdict.name,
         "requirement": str(requirement),
         "probabilities": list(answer.value.probabilities),
+        "expected": list(answer.value.expected),
+        "answers": list(answer.answers),
         "expected_return": answer.value.expected_return,
         "optimum": answer.optimum and answer.optimum._asdict(),
         "gap": answer.gap,

@@ -16,8 +16,9 @@ from psyco._src.cli.common import Json, complete_from, console, plain, read_para
 from psyco._src.smc.methods import DEFAULT_MAX_EPISODES, LARGEST_CAP, METHODS
 
 if TYPE_CHECKING:
-    from psyco._src.smc.plan import Characteristics, Plan
-    from psyco._src.spec.formula import Constraint
+    from psyco._src.smc.plan import Characteristics
+    from psyco._src.smc.simulate import Simulated
+    from psyco._src.spec.formula import Constraint, Expectation
 
 WIDE = 76  # columns of a terminal that the whole table takes
 
@@ -49,16 +50,32 @@ def plan(
     p: Annotated[
         list[float] | None, typer.Option("--p", help="A true probability to look at; repeatable.")
     ] = None,
+    mean: Annotated[
+        list[float] | None,
+        typer.Option("--mean", help="A true mean to look at, of an expected value; repeatable."),
+    ] = None,
+    spread: Annotated[
+        float | None, typer.Option(help="The standard deviation of that value from episode to episode.")
+    ] = None,
+    horizon: Annotated[
+        int | None,
+        typer.Option(min=1, help="The longest episode, where the range of a value follows from it."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Draw the characteristics into this file (.png, .svg, .pdf).")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Predict each verdict's probability and the episodes needed, by exact dynamic programming.
+    """Predict each verdict's probability and the episodes needed.
 
-    Without options it is what `psyco synthesize` does with its best candidate.
+    For probabilities by exact dynamic programming; for an expected value by simulation. Without options it is what
+    `psyco synthesize` does with its best candidate.
 
-    Example: `psyco plan 'P>=0.85 & C>=0.98' --max-episodes 1000 --out plan.png`
+    Examples:
+
+        psyco plan 'P>=0.85 & C>=0.98' --max-episodes 1000 --out plan.png
+
+        psyco plan 'R{cost}<=25 [ C ] within [0,1000]' --mean 10 --mean 20 --spread 5
     """
     with status.status("computing ...") as spinner:
         found = psyco.plan(
@@ -68,6 +85,9 @@ def plan(
             max_episodes=max_episodes,
             share=share,
             p=p,
+            mean=mean,
+            spread=spread,
+            horizon=horizon,
             on_progress=lambda name: spinner.update(plain(f"computing {name} ...")),
         )
         if out is not None:
@@ -79,21 +99,47 @@ def plan(
         print(json.dumps(found.to_json(), indent=2))
         return
     for constraint, characteristics in zip(found.requirement.constraints, found.characteristics, strict=True):
-        _print(found, constraint, characteristics)
+        looks = "" if found.share >= 1 else f", with {found.share:.1%} of the permitted error"
+        say(f"{constraint}, at most {found.max_episodes:,} episodes{looks}")
+        if constraint in found.requirement.probabilities:
+            _print(constraint, characteristics)
+        else:
+            _print_simulated(constraint, characteristics)
     if out is not None:
         say(f"plot: {out}")
 
 
-def _print(plan: Plan, constraint: Constraint, found: dict[str, Characteristics]) -> None:
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for name in columns:
+        table.add_column(name, no_wrap=True)  # numbers are never cut
+    return table
+
+
+def _print_simulated(constraint: Constraint | Expectation, found: dict[str, list[Simulated]]) -> None:
+    table = _table("true mean", "method", "satisfied", "violated", "undecided", "episodes")
+    first = next(iter(found.values()))
+    for i, each in enumerate(first):
+        label = f"{each.mean:g} {'✓' if constraint.lower <= each.mean <= constraint.upper else '✗'}"
+        for name, streams in found.items():
+            s = streams[i]
+            verdicts = (f"{share:.3f}" for share in (s.satisfied, s.violated, s.undecided))
+            table.add_row(label, name, *verdicts, _count(s.median_episodes))
+            label = ""
+        table.add_section()
+    console.print(table)
+    say(
+        f"✓ the constraint holds at this mean, ✗ it does not. Standard deviation {first[0].spread:g}. Episodes: the "
+        f"median (∞: more than the cap). {first[0].note[0].upper()}{first[0].note[1:]}."
+    )
+
+
+def _print(constraint: Constraint | Expectation, found: dict[str, Characteristics]) -> None:
     from psyco._src.smc.plan import CHANCES
 
-    looks = "" if plan.share >= 1 else f", with {plan.share:.1%} of the permitted error"
-    say(f"{constraint}, at most {plan.max_episodes:,} episodes{looks}")
-    columns = ("true p", "method", "satisfied", "violated", "undecided", "episodes")
     chances = CHANCES if not console.is_terminal or console.width >= WIDE else ()
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for name in (*columns, *(f"{100 * chance:g}%" for chance in chances)):
-        table.add_column(name, no_wrap=True)  # numbers are never cut
+    columns = ("true p", "method", "satisfied", "violated", "undecided", "episodes")
+    table = _table(*columns, *(f"{100 * chance:g}%" for chance in chances))
     for i, p in enumerate(next(iter(found.values())).p):
         label = f"{p:g} {'✓' if constraint.lower <= p <= constraint.upper else '✗'}"
         for name, c in found.items():

@@ -63,7 +63,8 @@ def verify(
     outcomes: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE", help="Test recorded outcomes instead: 0 or 1 per line, CSV, - for input."
+            metavar="FILE",
+            help="Test recorded outcomes instead: 0 or 1 per line, numbers for an expected value, CSV, - for input.",
         ),
     ] = None,
     traces: Annotated[
@@ -96,6 +97,13 @@ def verify(
             help="Add shares and return of N further episodes, not biased by where the test stopped.",
         ),
     ] = None,
+    width: Annotated[
+        float | None,
+        typer.Option(
+            metavar="W",
+            help="Answer questions (P=? [ ... ]) until their intervals are as narrow as that.  [default: all episodes]",
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Also write the certificate to this file, as JSON.")
     ] = None,
@@ -117,13 +125,15 @@ def verify(
     """Verify a policy on fresh episodes, or outcomes recorded elsewhere.
 
     Exit status: 0 satisfied (or, with --replay, everything matches), 1 violated (or something differs), 3 undecided,
-    2 bad input.
+    2 bad input. Where there are questions only, there is no verdict, and the status is 0.
 
     Examples:
 
         psyco verify runs/dance --seed 7
 
         psyco verify model.onnx --domain CartPole-v1 --require 'P>=0.9 [ G (abs(obs[0]) <= 1) ] & C>=0.98'
+
+        psyco verify runs/dance --require 'R{distance < 0.1}<=1 [ C ]; P=? [ F distance < 0.1 ]' --width 0.02
 
         psyco verify --outcomes results.csv --require 'P>=0.85 & C>=0.98'
 
@@ -142,14 +152,14 @@ def verify(
         raise RunError("choose one of --outcomes, --traces and --replay")
     if replay is not None:
         _refuse(context, "a certificate is repeated as it is", {"require", "method", "option", "max_episodes", "seed",
-                "retryable", "after", "ignore_looks", "estimate", "out", "horizon", "parameters"})  # fmt: skip
+                "retryable", "after", "ignore_looks", "estimate", "width", "out", "horizon", "parameters"})  # fmt: skip
         _replay(replay, policy, domain, as_json=as_json, trust=allowed, version=policy_version, **execution)
         return
     if outcomes is not None or traces is not None:
         _refuse(context, "recorded outcomes stand for themselves", {"policy", "domain", "seed", "retryable", "after",
                 "ignore_looks", "estimate", "devices",
-                "workers", "ray", "step_timeout", "horizon", "parameters", "policy_version",
-                "trust"})  # fmt: skip
+                "workers", "ray", "step_timeout", "parameters", "policy_version",
+                "trust", *(["horizon"] * (traces is None))})  # fmt: skip
         if require is None:
             raise RunError("say what the outcomes should meet, as in --require 'P>=0.85 & C>=0.98'")
         certificate = psyco.verify_outcomes(
@@ -159,6 +169,8 @@ def verify(
             method=method,
             method_options=read_parameters(option),
             max_episodes=max_episodes,
+            width=width,
+            horizon=horizon,
         )
     else:
         if policy is None:
@@ -179,6 +191,7 @@ def verify(
             after=after,
             ignore_looks=ignore_looks,
             estimate=estimate,
+            width=width,
             trust=allowed,
             **execution,
         )

@@ -84,7 +84,9 @@ class CompiledDomain(Domain, Protocol):
     """A simulator as pure functions, which JAX compiles.
 
     It may also have a method `draw(key)`: the randomness of all steps of an episode, drawn at once, which is faster;
-    arrays whose first axis is the horizon. Then `step` is given its entry of them instead of a key.
+    arrays whose first axis is the horizon. Then `step` is given its entry of them instead of a key. And it may have
+    `ranges`, which maps signals (`distance`, `obs[2]`, `reward`) to the least and the largest value that they can have:
+    what is required of the mean of such a signal then needs no `within [lo,hi]`.
     """
 
     def reset(self, key: Array) -> State:

@@ -57,6 +57,20 @@ class ObstacleRun:
         return 4
 
     @property
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """Of the signals, so that their means can be tested."""
+        edge = self.grid - 1.0
+        return {
+            "distance": (0.0, 2 * edge),
+            "target_distance": (0.0, 2 * edge),
+            "reward": (-1.0, 0.0),  # 0 in the initial state
+            "return": (-float(self.horizon), 0.0),
+            "collisions": (0.0, float(self.horizon)),
+            "agent": (0.0, edge),
+            "obstacle": (0.0, edge),
+        }
+
+    @property
     def scene(self) -> Scene:
         """Agent and obstacle on the grid."""
         return Scene(("obstacle", "agent"), (-0.5, -0.5), (self.grid - 0.5,) * 2, contact=0.5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import sqrt
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -67,6 +68,22 @@ class ParticleDance:
     def observation_size(self) -> int:
         """Positions and velocities of both; the counter is hidden."""
         return 8
+
+    @property
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """Of the signals, so that their means can be tested."""
+        place, speed = max(self.size, self.start), self.max_speed
+        far = sqrt(8.0) * place  # from one corner to the other
+        return {
+            "distance": (0.0, far),
+            "reward": (-far, 0.0),
+            "return": (-self.horizon * far, 0.0),
+            "collisions": (0.0, float(self.horizon)),
+            "agent": (-place, place),
+            "particle": (-place, place),
+            "agent_velocity": (-speed, speed),
+            "particle_velocity": (-speed, speed),
+        }
 
     @property
     def scene(self) -> Scene:

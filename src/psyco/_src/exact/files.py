@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,25 +45,44 @@ class Explicit(NamedTuple):
         return all(len(choices) == 1 for choices in self.choices)
 
 
-def explicit(graph: Unfolding, *, start: bool = True) -> Explicit:
-    """Number the nodes; with `start`, state 0 leads to the initial ones, else these are all marked as initial."""
+def explicit(
+    graph: Unfolding, *, start: bool = True, quantity: int | None = None, restart: bool = False
+) -> Explicit:
+    """The model with numbered states.
+
+    Args:
+        graph: whose nodes are numbered.
+        start: state 0 leads to the initial ones; else these are all marked as initial.
+        quantity: what the steps are worth, instead of their reward.
+        restart: a step that ends an episode leads to the beginning of the next one.
+    """
     shift = int(start)
     first = np.cumsum([shift, *(len(layer.state) for layer in graph.layers)])
     choices: list[list[Choice]] = []
     if start:
         choices.append([Choice(0.0, _merged(shift + np.arange(len(graph.start)), graph.start))])
-    for offset, layer in zip(first[1:], graph.layers, strict=True):
-        rewards = layer.reward @ graph.chances  # [M, actions]
+
+    def ahead(targets: NDArray[np.int64], over: NDArray[np.bool_]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Where a step leads, and how likely."""
+        if not (restart and over.any()):
+            return targets, graph.chances
+        again = graph.chances[over].sum() * graph.start
+        beginning = shift + np.arange(len(graph.start))
+        return np.concatenate([targets[~over], beginning]), np.concatenate([graph.chances[~over], again])
+
+    for offset, layer, below in zip(
+        first[1:], graph.layers, (*graph.layers[1:], graph.layers[-1]), strict=True
+    ):
+        steps = layer.reward if quantity is None else layer.gain[..., quantity]
+        rewards = steps @ graph.chances  # [M, actions]
         for node, final in enumerate(layer.final):
             if final:
                 choices.append([Choice(0.0, [(len(choices), 1.0)])])
             else:
                 choices.append(
                     [
-                        Choice(
-                            float(rewards[node, a]), _merged(offset + layer.successor[node, a], graph.chances)
-                        )
-                        for a in range(graph.actions)
+                        Choice(float(worth), _merged(*ahead(offset + targets, below.final[targets])))
+                        for worth, targets in zip(rewards[node], layer.successor[node], strict=True)
                     ]
                 )
     flat = {
@@ -214,6 +233,6 @@ def write_model(policy: AnyPolicy, domain: Domain, requirement: Requirement, fol
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"cannot write into {folder}: {error.strerror}") from None
-    formulas = [constraint.formula for constraint in requirement.constraints]
+    formulas = [constraint.formula for constraint in requirement.probabilities]
     chain = write_graph(unfold(domain, formulas, actions_of(policy, domain)), folder / "chain")
     return chain + write_graph(unfold(domain, formulas), folder / "mdp")

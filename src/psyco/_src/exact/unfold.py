@@ -2,7 +2,7 @@
 
 A node of layer t is what can be the case after t steps: a state, what the path so far has left of the formulas, and
 what their aggregates have come to. Unreachable ones are never made. Counters and counts stop where no formula can tell
-the difference, and are forgotten when all formulas are decided.
+the difference, and are forgotten when all formulas are decided. Quantities are added up along the steps.
 """
 
 from __future__ import annotations
@@ -28,7 +28,22 @@ from psyco._src.policy.doubt import Doubting
 from psyco._src.policy.foreign import ForeignPolicy, PolicyLike, as_policy
 from psyco._src.spec.atoms import Past, States
 from psyco._src.spec.check import check_bounds, check_signals
-from psyco._src.spec.formula import Aggregate, Compare, Formula, Node, Number, Signal, aggregates, parts, walk
+from psyco._src.spec.formula import (
+    Aggregate,
+    Compare,
+    Finally,
+    Formula,
+    Instant,
+    Node,
+    Number,
+    Quantity,
+    Reaching,
+    Signal,
+    Total,
+    aggregates,
+    parts,
+    walk,
+)
 from psyco._src.spec.progression import Automaton
 
 Act = Callable[[NDArray[np.float32]], NDArray[Any]]  # observations [S, size] -> actions [S]
@@ -45,6 +60,7 @@ class Layer(NamedTuple):
     satisfied: NDArray[np.bool_]  # [M, K] did the formulas hold; meaningful where final
     successor: NDArray[np.int64]  # [M, actions, C] index into the next layer; -1 where final
     reward: NDArray[np.float64]  # [M, actions, C]
+    gain: NDArray[np.float64]  # [M, actions, C, Q] what a step adds to the quantities
 
 
 @dataclass(frozen=True)
@@ -55,6 +71,8 @@ class Unfolding:
     chances: NDArray[np.float64]  # [C] probabilities of the random draws
     layers: tuple[Layer, ...]
     atoms: tuple[Formula, ...]  # what the letters say
+    formulas: int  # K; further columns of `satisfied` say whether quantities with F have come to their end
+    initial: NDArray[np.float64]  # [Q] what the first states add to the quantities, on average
 
     @property
     def nodes(self) -> int:
@@ -68,7 +86,12 @@ class Unfolding:
 
 
 def unfold(
-    domain: Domain, formulas: Sequence[Formula], act: Act | None = None, *, follow: bool = True
+    domain: Domain,
+    formulas: Sequence[Formula],
+    act: Act | None = None,
+    *,
+    quantities: Sequence[Quantity] = (),
+    follow: bool = True,
 ) -> Unfolding:
     """The graph of a domain over its horizon.
 
@@ -76,19 +99,23 @@ def unfold(
         domain: one that can be enumerated.
         formulas: what the nodes keep track of.
         act: the policy's actions; without it, every action is followed.
-        follow: if not, nodes only carry the atoms of the formulas, for tools that do the rest.
+        quantities: what is added up along the way; of a rate the total.
+        follow: if not, nodes only carry the atoms of the formulas, for tools that do the rest, and every step adds to a
+            quantity that has more than one step.
     """
     domain = finite(domain)
     check_law(domain)  # type: ignore[arg-type]  # it is hashable, as for jit
-    for formula in formulas:
-        check_signals(formula, signal_table(domain), domain.name)
-        check_bounds(formula, domain.horizon, domain.name)
-    automaton = Automaton(formulas)
-    table = _explore(domain, formulas, act)
-    names = {node.name for formula in formulas for node in walk(formula) if isinstance(node, Signal)}
+    for subject in (*formulas, *quantities):
+        check_signals(subject, signal_table(domain), domain.name)
+        check_bounds(subject, domain.horizon, domain.name)
+    reaching = [Finally(each.over.body) for each in quantities if isinstance(each.over, Reaching)]
+    automaton = Automaton([*formulas, *reaching])
+    spoken_of: list[Node] = [*automaton.formulas, *(each.x for each in quantities)]
+    table = _explore(domain, spoken_of, act)
+    names = {node.name for tree in spoken_of for node in walk(tree) if isinstance(node, Signal)}
     carried = tuple(name for name in CARRIED if name in names)
-    running = aggregates(formulas)
-    makers = _Layers(domain, automaton, table, carried, running, follow)
+    running = aggregates(spoken_of)
+    makers = _Layers(domain, automaton, table, carried, running, tuple(quantities), follow)
     first = _Candidates(
         table.start_state,
         np.zeros((len(table.start_state), len(carried))),
@@ -98,20 +125,21 @@ def unfold(
     )
     if "action" in carried:  # the first moment shows the first action
         first.carried[:, carried.index("action")] = makers.first_actions(act)[first.state]
-    nodes, inverse = makers.merge(first, 0)
+    nodes, inverse, gains = makers.merge(first, 0)
+    initial = table.start @ gains
     start = np.zeros(len(nodes.state))
     np.add.at(start, inverse, table.start)
     layers: list[Layer] = []
     for step in range(1, domain.horizon + 1):
         ahead, rewards = makers.expand(nodes)
-        following, inverse = makers.merge(ahead, step)
-        layers.append(makers.layer(nodes, inverse, rewards))
+        following, inverse, gains = makers.merge(ahead, step)
+        layers.append(makers.layer(nodes, inverse, rewards, gains))
         nodes = following
         if not len(nodes.state):
             break
     if len(nodes.state):
-        layers.append(makers.layer(nodes, np.zeros(0, np.int64), np.zeros((0,))))
-    return Unfolding(start, table.chances, tuple(layers), automaton.atoms)
+        layers.append(makers.layer(nodes, np.zeros(0, np.int64), np.zeros(0), np.zeros(0)))
+    return Unfolding(start, table.chances, tuple(layers), automaton.atoms, len(formulas), initial)
 
 
 def actions_of(policy: PolicyLike, domain: Domain) -> Act:
@@ -161,12 +189,12 @@ class _Table(NamedTuple):
     signals: dict[str, NDArray[Any]]  # each [S] or [S, size]
 
 
-def _explore(domain: FiniteDomain, formulas: Sequence[Formula], act: Act | None) -> _Table:
+def _explore(domain: FiniteDomain, spoken_of: Sequence[Node], act: Act | None) -> _Table:
     start, initial = domain.starts()
     chances = domain.chances()
     leaves, structure = jax.tree.flatten(jax.device_get(initial))
     shapes = [(leaf.shape[1:], leaf.dtype) for leaf in leaves]
-    limits = {name: _needed(Signal(name), formulas, domain.horizon) for name in domain.counters}
+    limits = {name: _needed(Signal(name), spoken_of, domain.horizon) for name in domain.counters}
     if not isinstance(domain.actions, Discrete):  # `finite` has seen to it
         raise DomainError(f"{domain.name} has no discrete actions")
     every = np.arange(domain.actions.n)
@@ -265,7 +293,7 @@ def _signals(domain: FiniteDomain, states: Any) -> dict[str, Array]:
     return jax.vmap(lambda state: dict(domain.signals(state)))(states)
 
 
-def _needed(counter: Signal | Aggregate, formulas: Sequence[Formula], horizon: int) -> int:
+def _needed(counter: Signal | Aggregate, spoken_of: Sequence[Node], horizon: int) -> int:
     """The value at which a counter may stop: one more than any number it is compared with."""
     largest = -1.0
 
@@ -280,8 +308,8 @@ def _needed(counter: Signal | Aggregate, formulas: Sequence[Formula], horizon: i
                 for part in parts(node):
                     visit(part)
 
-    for formula in formulas:
-        visit(formula)
+    for tree in spoken_of:
+        visit(tree)
     return int(min(largest, horizon)) + 1 if largest >= 0 else 0
 
 
@@ -315,7 +343,13 @@ class _Layers:
     table: _Table
     carried: tuple[str, ...]
     running: tuple[Aggregate, ...]
+    quantities: tuple[Quantity, ...]
     follow: bool
+
+    @property
+    def spoken_of(self) -> tuple[Node, ...]:
+        """All that may depend on a counter or a count."""
+        return (*self.automaton.formulas, *(each.x for each in self.quantities))
 
     def first_actions(self, act: Act | None) -> NDArray[np.int64]:
         """What the signal `action` shows before the first step, per state."""
@@ -325,8 +359,11 @@ class _Layers:
             )
         return self.table.action[:, 0]
 
-    def merge(self, found: _Candidates, step: int) -> tuple[_Nodes, NDArray[np.int64]]:
-        """Read the states, then keep one node of each kind; also which one each candidate became."""
+    def merge(self, found: _Candidates, step: int) -> tuple[_Nodes, NDArray[np.int64], NDArray[np.float64]]:
+        """Read the states, then keep one node of each kind.
+
+        Also returns which one each candidate became, and what each adds to the quantities `[M, Q]`.
+        """
         final = found.done | (step == self.domain.horizon)
         signals = {name: values[found.state] for name, values in self.table.signals.items()}
         signals["step"] = np.full(len(found.state), step)
@@ -336,11 +373,13 @@ class _Layers:
         alone = {name: values[:, None] for name, values in signals.items()}
         path = States(np, alone, final[:, None], (len(final), 1), Past(step, before))
         letters = self.automaton.letters(path)[:, 0]
+        gains = self._gains(path, found.progress, final, step)
         progress, satisfied = self._read(found.progress, letters, final)
         state, totals = found.state, self._totals(path)
         if self.follow:
             decided = np.array([self.automaton.decided(p) for p in range(int(progress.max(initial=0)) + 1)])
-            over = final | decided[progress]
+            # A quantity may go on to speak of counters when all formulas are decided.
+            over = final | (decided[progress] & (not self.quantities))
             state = np.where(over, self.table.forgotten[state], state)
             totals = np.where(over[:, None], 0.0, totals)
             letters = letters & False
@@ -365,7 +404,31 @@ class _Layers:
             satisfied[first],
             letters[first],
         )
-        return nodes, inverse.ravel()
+        return nodes, inverse.ravel(), gains
+
+    def _gains(
+        self, path: States, before: NDArray[np.int64], final: NDArray[np.bool_], step: int
+    ) -> NDArray[np.float64]:
+        """What coming into these states adds to the quantities, `[M, Q]`."""
+        gains = np.zeros((len(final), len(self.quantities)))
+        ended = len(self.automaton.formulas) - sum(isinstance(q.over, Reaching) for q in self.quantities)
+        for i, quantity in enumerate(self.quantities):
+            counts = np.full(len(final), step > 0)
+            match quantity.over:
+                case Instant(at):  # the last state of an episode repeats
+                    counts = (step == at) | (final & (step < at))
+                case Total(int(most)) if self.follow:
+                    counts &= step <= most
+                case Reaching() if self.follow:
+                    counts &= ~np.array(
+                        [self.automaton.holds(p, ended) for p in range(before.max(initial=0) + 1)]
+                    )[before]
+                    ended += 1
+            with np.errstate(all="ignore"):
+                gains[:, i] = np.where(counts, path.worth(quantity.x)[:, 0], 0.0)
+            if not np.isfinite(gains[:, i]).all():
+                raise RequirementError(f"{quantity.x} is no finite number in every state that it is taken in")
+        return gains
 
     def _totals(self, path: States) -> NDArray[np.float64]:
         """What the aggregates come to in these states `[M, R]`, counts cut off where nobody can tell."""
@@ -373,7 +436,7 @@ class _Layers:
         for i, (each, total) in enumerate(path.passed(self.running).totals.items()):
             totals[:, i] = total
             if each.function == "count":
-                limit = _needed(each, self.automaton.formulas, self.domain.horizon)
+                limit = _needed(each, self.spoken_of, self.domain.horizon)
                 totals[:, i] = np.minimum(total, limit)
             elif each.function in ("sum", "mean") and (total != np.rint(total)).any():
                 raise RequirementError(
@@ -427,11 +490,19 @@ class _Layers:
         )
         return candidates, rewards
 
-    def layer(self, nodes: _Nodes, successors: NDArray[np.int64], rewards: NDArray[np.float64]) -> Layer:
+    def layer(
+        self,
+        nodes: _Nodes,
+        successors: NDArray[np.int64],
+        rewards: NDArray[np.float64],
+        gains: NDArray[np.float64],
+    ) -> Layer:
         """The nodes with where their steps lead."""
         shape = (len(nodes.state), *self.table.successor.shape[1:])
         successor, reward = np.full(shape, -1), np.zeros(shape)
+        gain = np.zeros((*shape, len(self.quantities)))
         alive = ~nodes.final
         successor[alive] = successors.reshape(-1, *shape[1:])
         reward[alive] = rewards.reshape(-1, *shape[1:])
-        return Layer(nodes.state, nodes.letters, nodes.final, nodes.satisfied, successor, reward)
+        gain[alive] = gains.reshape(alive.sum(), *gain.shape[1:])
+        return Layer(nodes.state, nodes.letters, nodes.final, nodes.satisfied, successor, reward, gain)

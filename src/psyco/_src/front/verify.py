@@ -64,6 +64,7 @@ def verify(
     ignore_looks: bool = False,
     issued: str | None = None,
     estimate: int | None = None,
+    width: float | None = None,
     trust: Collection[str] = (),
     devices: int = 1,
     workers: int = 1,
@@ -76,11 +77,13 @@ def verify(
         policy: what is to be verified: a policy, a file, a run or its folder, a policy of others, any function from
             observation to action, or an object with `reset()` and `act(observation)`: each episode gets its own.
         domain: where it acts; by default where it was learned.
-        requirement: what must hold, as text, as the name of a file, or parsed; by default what its run was made for.
+        requirement: what must hold, and questions, as text, as the name of a file, or parsed; by default what its run
+            was made for.
         parameters: of the domain, over its own.
         version: what you call this version of the policy. A function is known by its name only, so a certificate that
             is to tell it from its successor needs one.
-        method: how the constraints are tested: "anytime", "calibrated", "bayes", "sprt" or "fixed".
+        method: how the constraints are tested: "anytime", "bayes" or "fixed"; for probabilities "calibrated" and
+            "sprt", too.
         method_options: parameters of the method.
         max_episodes: give up undecided after so many episodes.
         seed: the episodes are a function of it.
@@ -93,6 +96,8 @@ def verify(
         issued: the time that the certificate shows; now, if it is not given.
         estimate: so many further episodes for an estimate of shares and return that the stopping rule does not bias;
             they come after the decision and are no part of it.
+        width: questions (`P=? [ ... ]`) are answered until their intervals are as narrow as that; by default with
+            `max_episodes`. Their intervals hold at all times, so this voids nothing.
         trust: code (`module:name`) that files name and that may be imported, and files that may run code themselves:
             TorchScript (*.pt) and Stable-Baselines3 (`sb3:`) can.
         devices: over how many JAX devices a batch is split; the result does not depend on it.
@@ -113,7 +118,7 @@ def verify(
     return verification.verify(
         *subject, method=method, options=method_options or {}, max_episodes=max_episodes, seed=seed,
         execution=Execution(devices, workers, ray, step_timeout), ledger=ledger, issued=issued, notes=notes,
-        estimate=estimate,
+        estimate=estimate, width=width,
     )  # fmt: skip
 
 
@@ -128,6 +133,7 @@ def certify_candidates(
     max_episodes: int = DEFAULT_MAX_EPISODES,
     seed: int = 0,
     issued: str | None = None,
+    width: float | None = None,
     trust: Collection[str] = (),
     devices: int = 1,
     workers: int = 1,
@@ -145,6 +151,7 @@ def certify_candidates(
         max_episodes: give each up undecided after so many episodes.
         seed: the episodes are a function of it.
         issued: the time that the certificate shows; now, if it is not given.
+        width: of the intervals of answers, as in `verify`; questions are answered for the chosen candidate alone.
         trust: files that may run code, as in `verify`.
         devices: over how many JAX devices a batch is split.
         workers: how many processes step a Gymnasium environment.
@@ -163,7 +170,7 @@ def certify_candidates(
     return verification.certify_candidates(
         [find_policy(candidate, trust)[0] for candidate in candidates], as_domain(domain), as_requirement(requirement),
         method=method, options=method_options or {}, max_episodes=max_episodes, seed=seed,
-        execution=Execution(devices, workers, ray, step_timeout), issued=issued,
+        execution=Execution(devices, workers, ray, step_timeout), issued=issued, width=width,
     )  # fmt: skip
 
 
@@ -177,35 +184,41 @@ def verify_outcomes(
     method_options: Mapping[str, Any] | None = None,
     max_episodes: int | None = None,
     issued: str | None = None,
+    width: float | None = None,
+    horizon: int | None = None,
 ) -> Certificate:
-    """Test outcomes that were recorded elsewhere, in their order and only as far as needed.
+    """Test outcomes that were recorded elsewhere, in their order and only as far as needed; and answer questions.
 
     Args:
-        outcomes: did the formula hold? `[B]`, or `[B, K]` for K constraints; Booleans or 0 and 1. Or a file: one
-            outcome per line, or CSV with a column per constraint; "-" is the standard input.
-        requirement: what must hold; `P>=0.85 & C>=0.98` without a formula will do.
+        outcomes: did the formula hold? `[B]`, or `[B, N]` for N constraints and questions; Booleans or 0 and 1, of an
+            expected value numbers. Or a file: one outcome or number per line, or CSV with a column per constraint and
+            question; "-" is the standard input.
+        requirement: what must hold, and questions; `P>=0.85 & C>=0.98` and `P=?` without a formula will do.
         traces: the file holds signals instead, CSV or JSON lines with one row per state and an `episode` column, which
-            are judged by the requirement's formulas first.
+            are judged by the requirement first.
         method: how the constraints are tested, as in `verify`.
         method_options: parameters of the method.
         max_episodes: look at no more than so many, a number chosen without looking; default: all there are.
         issued: the time that the certificate shows; now, if it is not given.
+        width: questions are answered until their intervals are as narrow as that; by default with all outcomes.
+        horizon: of traces, no episode can have more steps; rates and totals need to know.
     """
     wanted = as_requirement(requirement, parse if traces else recorded.outcome_requirement)
     judged: Any = outcomes
     if isinstance(outcomes, str | Path):
         data, origin = _read(outcomes)
-        judged = (recordings.read_traces if traces else recordings.read_outcomes)(data, wanted, origin=origin)
+        if traces:
+            judged = recordings.read_traces(data, wanted, origin=origin, horizon=horizon)
+        else:
+            judged = recordings.read_outcomes(data, wanted, origin=origin)
     elif traces:
         raise RunError("traces are read from a file: give its name, or judge them with psyco.check_path")
+    if horizon is not None and not (traces and horizon >= 1):
+        raise RunError(f"horizon is the longest episode of traces, in steps; got {horizon!r}")
     return recorded.verify_outcomes(
-        judged,
-        wanted,
-        method=method,
-        options=method_options or {},
-        max_episodes=max_episodes,
-        issued=issued,
-    )
+        judged, wanted, method=method, options=method_options or {}, max_episodes=max_episodes, issued=issued,
+        width=width,
+    )  # fmt: skip
 
 
 @verb
@@ -283,9 +296,16 @@ def plan(
     max_episodes: int = DEFAULT_MAX_EPISODES,
     share: float = look_share(1),
     p: Sequence[float] | None = None,
+    mean: Sequence[float] | None = None,
+    spread: float | None = None,
+    horizon: int | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> Plan:
-    """How a verification will behave, before any episode is sampled, by exact dynamic programming.
+    """How a verification will behave, before any episode is sampled.
+
+    For probabilities by exact dynamic programming; for an expected value by simulation, since mean and spread do not
+    make a distribution: values are drawn from a Beta distribution on their range, those of a rate in episodes of one
+    length.
 
     The defaults are those of `synthesize`: its first look at a candidate, which leaves half of the error for others.
 
@@ -296,6 +316,9 @@ def plan(
         max_episodes: at most so many episodes.
         share: the part of the permitted error that this look may use; 1 for a policy that is looked at once.
         p: true probabilities to look at; by default interesting ones.
+        mean: true means to look at, of an expected value.
+        spread: the standard deviation of its values.
+        horizon: the longest episode; the range of totals and counts follows from it, where `within` does not say it.
         on_progress: called with the name of each method before it is computed.
     """
     wanted = as_requirement(requirement, recorded.outcome_requirement)
@@ -309,6 +332,9 @@ def plan(
         max_episodes=max_episodes,
         share=share,
         p=p,
+        mean=mean,
+        spread=spread,
+        horizon=horizon,
         on_progress=on_progress,
     )
 

@@ -13,6 +13,7 @@ from psyco._src.errors import RunError, suggest
 from psyco._src.learn import es
 from psyco._src.learn.base import Proposal, Weighing
 from psyco._src.learn.belief import Belief, single_precision
+from psyco._src.learn.means import Mean, costs
 from psyco._src.learn.steering import Steered, blend, default_gain, sizes
 from psyco._src.rollout.episodes import Episodes
 
@@ -34,8 +35,9 @@ class EvosaxES(Steered):
     """A strategy of evosax. The options that it shares with `SafeES` mean the same.
 
     Args:
-        p_req: required probability of each demand.
-        c_req: required confidence of each demand.
+        p_req: required probability of each demand for one.
+        c_req: required confidence of each demand, of probabilities first.
+        means: the demands for means.
         budget: training episodes of the whole run.
         strategy: "CMA_ES", "Sep_CMA_ES", "SNES" (separable natural evolution strategies) or "PGPE".
         population: offspring per generation, for PGPE in pairs; 0: as `SafeES` chooses.
@@ -50,6 +52,7 @@ class EvosaxES(Steered):
 
     p_req: tuple[float, ...]
     c_req: tuple[float, ...]
+    means: tuple[Mean, ...] = ()
     budget: int = 60_000
     strategy: str = "PGPE"
     population: int = 0
@@ -104,13 +107,11 @@ class EvosaxES(Steered):
         self, state: EvosaxState, proposal: Proposal, episodes: Episodes
     ) -> tuple[EvosaxState, Weighing]:
         """Steer as safe-es does, and tell the strategy the scores; evosax minimises."""
-        belief, c_sat, each = self.steering.steer(
-            state.belief, state.lam, state.generation, episodes.satisfied[self.population :]
-        )
+        belief, c_sat, each = self.steer(state, episodes)
         with single_precision():
             gain = es.normalize(self.sign * episodes.ret[: self.population])
-            costs = jax.vmap(es.normalize, in_axes=1)(episodes.cost[: self.population])
-            lam, score = blend(each, gain, costs)
+            paid = jax.vmap(es.normalize, in_axes=1)(costs(self.means, episodes)[: self.population])
+            lam, score = blend(each, gain, paid)
             asked, key = proposal.memo
             strategy, params = self._strategy(proposal.theta.shape[1])
             told, _ = strategy.tell(key, proposal.theta[: self.population], -score, asked, params)

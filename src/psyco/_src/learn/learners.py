@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,11 @@ from psyco._src.registry import Registry
 
 if TYPE_CHECKING:  # the names of the learners are there without JAX
     from psyco._src.learn.base import Learner
+    from psyco._src.learn.means import Mean
     from psyco._src.policy.network import Network
     from psyco._src.spec.formula import Requirement
 
-# Frozen dataclasses with the fields p_req, c_req, budget, sign, perhaps network, and hyperparameters with defaults.
+# Frozen dataclasses with the fields p_req, c_req, means, budget, sign, perhaps network, and options with defaults.
 LEARNERS = Registry(
     "learner",
     {
@@ -31,21 +33,27 @@ KINDS: dict[type, tuple[Any, str]] = {
     float: (Real, "a number"),
     str: (str, "a word"),
 }
-GIVEN = ("p_req", "c_req", "network", "budget", "sign")
+GIVEN = ("p_req", "c_req", "means", "network", "budget", "sign")
 
 
 def make_learner(
     name: str,
     requirement: Requirement,
     *,
+    means: Sequence[Mean] = (),
     network: Network | None = None,
     budget: int = 60_000,
     **options: Any,
 ) -> Learner:
     """The learner of that name for a requirement; `options` replace its default hyperparameters.
 
-    `network` is that of the policy, for learners that look into it, and `budget` the number of training episodes that
-    schedules follow.
+    Args:
+        name: of the learner.
+        requirement: its goal, and the probabilities that it asks for.
+        means: the expected values that it asks for, from `means_of`.
+        network: that of the policy, for learners that look into it.
+        budget: the number of training episodes, which schedules follow.
+        **options: of the learner.
     """
     known = learner_options(name)
     check_has(name, "option", options, known)
@@ -60,7 +68,8 @@ def make_learner(
     demands = requirement.demands
     learner: Learner = LEARNERS[name](
         p_req=tuple(demand.p_req for demand in demands),
-        c_req=tuple(demand.confidence for demand in demands),
+        c_req=(*(demand.confidence for demand in demands), *(mean.confidence for mean in means)),
+        means=tuple(means),
         budget=budget,
         sign=1.0 if requirement.goal.maximize else -1.0,
         **options,

@@ -55,8 +55,10 @@ SHOWN = ("return", "satisfied", "c_sat", "lambda")  # of the last row, in one li
 class Metrics(dict[str, NDArray[Any]]):
     """Columns of equal length, by name; `pandas.DataFrame(metrics)` is the same table.
 
-    `c_sat` is the lowest confidence and `cost` the summed cost over all demands; with several demands each has
-    `c_sat[i]`, `cost[i]` and `satisfied[i]` of its own. Where the current policy was verified after a generation
+    `c_sat` is the lowest confidence over all demands and `cost` the summed cost of their formulas; with several demands
+    each has `c_sat[i]`, and those for probabilities, which come first, also `cost[i]` and `satisfied[i]`. `value[j]` is
+    the mean of what the requirement measures, its expectations and then its questions; of a rate it is the mean total,
+    which divided by `length` is the rate. Where the current policy was verified after a generation
     its row has the `verified_*` columns filled; elsewhere they are NaN. `verdict` is filled where that was a test:
     for the paper's learner, and in runs that end as soon as they are satisfied.
     """
@@ -139,9 +141,13 @@ def tabulate(generations: Generation, *, first: int, episodes_per_generation: in
     }
     if demands > 1:
         for i in range(demands):
-            columns[f"satisfied[{i}]"] = episodes.satisfied[:, :, i].mean(axis=1)
-            columns[f"cost[{i}]"] = episodes.cost[:, :, i].mean(axis=1, dtype=np.float64)
+            if i < episodes.satisfied.shape[2]:
+                columns[f"satisfied[{i}]"] = episodes.satisfied[:, :, i].mean(axis=1)
+                columns[f"cost[{i}]"] = episodes.cost[:, :, i].mean(axis=1, dtype=np.float64)
             columns[f"c_sat[{i}]"] = c_sat[:, i]
+    if episodes.value is not None:
+        for j, value in enumerate(np.moveaxis(episodes.value, 2, 0)):
+            columns[f"value[{j}]"] = value.mean(axis=1, dtype=np.float64)
     for name in VERIFICATION:
         columns[name] = np.full(count, "", dtype="<U9") if name == "verdict" else np.full(count, np.nan)
     return Metrics(columns)

@@ -26,6 +26,7 @@ from jax import Array
 from psyco._src.errors import RunError
 from psyco._src.learn.base import Proposal, Weighing
 from psyco._src.learn.belief import Belief, single_precision
+from psyco._src.learn.means import Mean, step_costs
 from psyco._src.learn.steering import Steered, blend, default_gain
 from psyco._src.policy.network import Network
 from psyco._src.rollout.episodes import Episodes, Trace
@@ -70,9 +71,10 @@ class PPO(Steered):
     """An actor-critic. The options that it shares with `SafeES` mean the same.
 
     Args:
-        p_req: required probability of each demand.
-        c_req: required confidence of each demand.
+        p_req: required probability of each demand for one.
+        c_req: required confidence of each demand, of probabilities first.
         network: of the policy.
+        means: the demands for means.
         budget: training episodes of the whole run; rate, noise and demand follow schedules over them.
         population: exploring episodes per generation; 0: what gives about 1500 generations, from 20 to 200.
         checks: episodes without noise in each generation, which feed belief and λ; 0: a tenth of the population.
@@ -97,6 +99,7 @@ class PPO(Steered):
     p_req: tuple[float, ...]
     c_req: tuple[float, ...]
     network: Network
+    means: tuple[Mean, ...] = ()
     budget: int = 60_000
     population: int = 0
     checks: int = 0
@@ -144,7 +147,7 @@ class PPO(Steered):
     def init(self, theta: Array) -> PPOState:
         """The policy as it is given, critics that expect nothing, all weight on return."""
         theta = jnp.asarray(theta, jnp.float32)
-        inputs, count = self.network.inputs + 1, 1 + len(self.p_req)
+        inputs, count = self.network.inputs + 1, 1 + len(self.c_req)
         critics = _critics(count, inputs, self.critic)
         seen, worth = _unknown(inputs), _unknown(count)
         optimizer = self._transform().init((theta, critics))
@@ -164,9 +167,7 @@ class PPO(Steered):
 
     def update(self, state: PPOState, proposal: Proposal, episodes: Episodes) -> tuple[PPOState, Weighing]:
         """Believe what the policy showed without noise, judge the steps of the others, and learn from them."""
-        belief, c_sat, each = self.steering.steer(
-            state.belief, state.lam, state.generation, episodes.satisfied[self.population :]
-        )
+        belief, c_sat, each = self.steer(state, episodes)
         assert proposal.std is not None
         assert episodes.trace is not None
         with single_precision():
@@ -188,7 +189,8 @@ class PPO(Steered):
         seen = _followed(state.seen, raw, trace.alive, state.generation)
         x = jnp.clip(_standard(seen, raw), -5.0, 5.0)  # [B, n, I]
 
-        gained = jnp.concatenate([self.sign * trace.reward[..., None], trace.blame], axis=-1)  # [B, n, 1 + K]
+        costs = step_costs(self.means, trace)
+        gained = jnp.concatenate([self.sign * trace.reward[..., None], costs], axis=-1)  # [B, n, 1 + K]
         value = state.worth.mean + jnp.sqrt(state.worth.variance) * _expect(state.critics, x)
         discount = self.discount or min(max(1.0 - 2.5 / steps, 0.95), 0.99)
         advantage = advantages(gained, value, trace.alive, discount=discount, smoothing=self.smoothing)
@@ -198,7 +200,7 @@ class PPO(Steered):
         mean, variance = _moments(advantage, trace.alive)
         scaled = _standard(Spread(mean, variance), advantage).reshape(-1, advantage.shape[-1]).T  # [1 + K, N]
         # Where nobody paid a cost, all that is left of its advantage is what its critic got wrong.
-        paid = jnp.any(trace.blame > 0, axis=(0, 1))
+        paid = jnp.any(costs != 0, axis=(0, 1))
         lam, score = blend(each, scaled[0], jnp.where(paid[:, None], scaled[1:], 0.0))
         scores = jax.vmap(jax.vmap(lambda o: self.network.scores(state.theta, o)))(trace.obs)
         batch = Batch(

@@ -26,6 +26,7 @@ from psyco._src.errors import RunError
 from psyco._src.learn import es
 from psyco._src.learn.base import Proposal, Weighing
 from psyco._src.learn.belief import Belief, single_precision
+from psyco._src.learn.means import Mean, costs
 from psyco._src.learn.steering import Steered, blend, default_gain, sizes
 from psyco._src.rollout.episodes import Episodes
 
@@ -48,8 +49,9 @@ class SafeES(Steered):
     """The learner to use unless there is a reason for another.
 
     Args:
-        p_req: required probability of each demand.
-        c_req: required confidence of each demand.
+        p_req: required probability of each demand for one.
+        c_req: required confidence of each demand, of probabilities first.
+        means: the demands for means.
         budget: training episodes of the whole run; rate and demand follow schedules over them.
         population: offspring per generation, in mirrored pairs; 0: what gives about 2700 generations, from 20 to 200.
         checks: episodes of the mean policy in each generation, which feed belief and λ; 0: a tenth of the population.
@@ -69,6 +71,7 @@ class SafeES(Steered):
 
     p_req: tuple[float, ...]
     c_req: tuple[float, ...]
+    means: tuple[Mean, ...] = ()
     budget: int = 60_000
     population: int = 0
     checks: int = 0
@@ -129,13 +132,11 @@ class SafeES(Steered):
         self, state: SafeESState, proposal: Proposal, episodes: Episodes
     ) -> tuple[SafeESState, Weighing]:
         """Believe what the mean policy showed, weigh return against cost, move by what the offspring showed."""
-        belief, c_sat, each = self.steering.steer(
-            state.belief, state.lam, state.generation, episodes.satisfied[self.population :]
-        )
+        belief, c_sat, each = self.steer(state, episodes)
         with single_precision():
             gain = self._shaped(self.sign * episodes.ret[: self.population])
-            costs = jax.vmap(self._shaped, in_axes=1)(episodes.cost[: self.population])
-            lam, score = blend(each, gain, costs)
+            paid = jax.vmap(self._shaped, in_axes=1)(costs(self.means, episodes)[: self.population])
+            lam, score = blend(each, gain, paid)
             ascent = score @ proposal.memo / (self.sigma * self.population)
             step, optimizer = self._transform().update(-ascent, state.optimizer)
             moved = SafeESState(state.theta + step, optimizer, belief, each, state.generation + 1)

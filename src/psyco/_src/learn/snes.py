@@ -12,9 +12,10 @@ from psyco._src.errors import RunError
 from psyco._src.learn import belief as beliefs
 from psyco._src.learn import es
 from psyco._src.learn.base import Proposal, Weighing
-from psyco._src.learn.belief import Belief, single_precision
+from psyco._src.learn.belief import Belief, Moments, single_precision
 from psyco._src.learn.calibration import CALIBRATIONS, Evidence
 from psyco._src.learn.curriculum import risen
+from psyco._src.learn.means import Mean, allowed, costs, excess
 from psyco._src.rollout.episodes import Episodes
 
 
@@ -30,8 +31,9 @@ class SNES:
     """The paper's learner.
 
     Args:
-        p_req: required probability of each demand.
-        c_req: required confidence of each demand.
+        p_req: required probability of each demand for one.
+        c_req: required confidence of each demand, of probabilities first.
+        means: the demands for means.
         population: offspring per generation, N.
         alpha: learning rate α.
         sigma: perturbation rate σ.
@@ -43,6 +45,7 @@ class SNES:
 
     p_req: tuple[float, ...]
     c_req: tuple[float, ...]
+    means: tuple[Mean, ...] = ()
     population: int = 20
     alpha: float = 0.01
     sigma: float = 0.1
@@ -68,7 +71,7 @@ class SNES:
 
     def init(self, theta: Array) -> SNESState:
         """Lines 2-4."""
-        return SNESState(es.init(theta), beliefs.prior(len(self.p_req)))
+        return SNESState(es.init(theta), beliefs.prior(len(self.p_req), len(self.means)))
 
     def propose(self, key: Array, state: SNESState) -> Proposal:
         """Lines 7-8: perturb the current parameters."""
@@ -79,17 +82,22 @@ class SNES:
         """Lines 11-18: count, believe, weigh, move."""
         c_req = jnp.asarray(self.c_req, jnp.float32)
         demanded = self._demanded(state.es.generation)
-        p_req = demanded.astype(jnp.float32)
-        belief = beliefs.observe(state.belief, episodes.satisfied)  # lines 11-12
-        c_sat = beliefs.confidence(belief, demanded)  # line 13
-        weight = self._cost_weights(belief, demanded)
+        with single_precision():
+            beyond = excess(self.means, episodes)
+        belief = beliefs.observe(state.belief, episodes.satisfied, beyond)  # lines 11-12
+        most = self._allowed(belief, state.es.generation)
+        c_sat = beliefs.confidence(belief, demanded, most)  # line 13
+        weight = self._cost_weights(belief, demanded, most)
         with single_precision():
             share = jnp.mean(episodes.satisfied, axis=0, dtype=jnp.float32)
             total = jnp.maximum(belief.satisfied + belief.violated, 1).astype(jnp.float32)
-            evidence = Evidence(c_sat, c_req, p_req, share, belief.satisfied / total)
+            evidence = Evidence(c_sat, c_req, demanded.astype(jnp.float32), share, belief.satisfied / total)
+            if beyond is not None and belief.means is not None:
+                evidence = self._with_means(evidence, most, beyond, belief.means)
             rules = CALIBRATIONS[self.calibration](evidence)
             lam = jnp.min(rules, initial=1.0)  # line 14; the weakest demand decides
-            values = es.normalize(jnp.vstack([self.sign * episodes.ret, episodes.cost.T]))  # lines 15-16
+            paid = costs(self.means, episodes).T
+            values = es.normalize(jnp.vstack([self.sign * episodes.ret, paid]))  # lines 15-16
             score = jnp.concatenate([lam[None], (lam - 1.0) * weight]) @ values  # lines 17-18 in one
             moved = es.tell(state.es, proposal.memo, score, alpha=self.alpha, sigma=self.sigma)
             return SNESState(moved, belief), Weighing(lam, c_sat)
@@ -106,12 +114,28 @@ class SNES:
         generations = -(-self.budget // self.population)
         return p_req * risen(generation, generations, self.curriculum).astype(jnp.float64)
 
-    def _cost_weights(self, belief: Belief, p_req: Array) -> Array:
+    def _allowed(self, belief: Belief, generation: Array) -> Array | float:
+        """The mean excess `[M]` that is allowed, likewise."""
+        if belief.means is None:
+            return 0.0
+        part = risen(generation, -(-self.budget // self.population), self.curriculum)
+        return allowed(self.means, belief.means, part)
+
+    def _with_means(self, e: Evidence, most: Array | float, beyond: Array, sums: Moments) -> Evidence:
+        """The shares of a mean are its positions in its range, from the worst end to the best."""
+        p_req = 1.0 - jnp.asarray([mean.room for mean in self.means], jnp.float32)
+        return e._replace(
+            p_req=jnp.concatenate([e.p_req, p_req - most]),
+            share=jnp.concatenate([e.share, p_req - beyond.mean(axis=0)]),
+            share_all=jnp.concatenate([e.share_all, p_req - sums.total / sums.episodes]),
+        )
+
+    def _cost_weights(self, belief: Belief, p_req: Array, most: Array | float) -> Array:
         """`[K]`, summing to 1: each cost weighs as far as its demand is expected to fall short.
 
         With one demand this is 1, as in the paper.
         """
-        if len(self.p_req) < 2:
-            return jnp.ones(len(self.p_req), jnp.float32)
-        gap = beliefs.shortfall(belief, p_req) + jnp.float32(1e-9)
+        if len(self.c_req) < 2:
+            return jnp.ones(len(self.c_req), jnp.float32)
+        gap = beliefs.shortfall(belief, p_req, most) + jnp.float32(1e-9)
         return gap / gap.sum()

@@ -4,32 +4,41 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
 from psyco._src.errors import RunError
 from psyco._src.learn import belief as beliefs
-from psyco._src.learn.belief import Belief, single_precision
+from psyco._src.learn.belief import Belief, single_precision, spread
 from psyco._src.learn.calibration import Evidence, soft
 from psyco._src.learn.curriculum import risen
+from psyco._src.learn.means import Mean, allowed, excess
+from psyco._src.rollout.episodes import Episodes
 
 CONTROLS = ("integral", "soft")
 
 
 @dataclass(frozen=True)
 class Steering:
-    """A belief that fades, and λ as the integral of how far the satisfied share exceeds its target.
+    """A belief that fades, and λ as the integral of how far each demand exceeds its target.
+
+    A probability does so by its satisfied share, and a mean by what is left up to what is allowed, as a part of two
+    spreads: no narrower range has such a spread, and the range of a share is 1. So gain and margin mean the same for
+    both, also for rare costs and wide ranges.
 
     Args:
-        p_req: required probability of each demand.
-        c_req: required confidence of each demand.
+        p_req: required probability of each demand for one.
+        c_req: required confidence of each demand, of probabilities first.
         generations: how many there will be.
-        margin: aim above the requirement, by this part of what is left up to 1.
+        margin: aim above the requirement, by this part of what is left up to 1; of means, see `allowed`.
         curriculum: the demand rises from nothing to its full size over this part of learning.
         gain: how fast the integral moves per generation.
         memory: how many generations the belief remembers.
         control: how λ is found. "integral", or "soft": the paper's rule on this belief.
+        means: the demands for means.
     """
 
     p_req: tuple[float, ...]
@@ -40,6 +49,7 @@ class Steering:
     gain: float
     memory: float
     control: str = "integral"
+    means: tuple[Mean, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.gain > 0:
@@ -54,30 +64,44 @@ class Steering:
 
     def init(self) -> tuple[Belief, Array]:
         """Nothing believed yet, and all weight on return: λ of each demand `[K]`."""
-        nothing = jnp.zeros(len(self.p_req), jnp.float32)
-        return Belief(nothing, nothing), nothing + 1.0
+        belief = beliefs.prior(len(self.p_req), len(self.means), jnp.float32)
+        return belief, jnp.ones(len(self.c_req), jnp.float32)
 
     def steer(
-        self, belief: Belief, lam: Array, generation: Array, shown: Array
+        self, belief: Belief, lam: Array, generation: Array, checks: Episodes
     ) -> tuple[Belief, Array, Array]:
-        """From what the policy showed, `[checks, K]`: the new belief, c_sat `[K]` and λ of each demand `[K]`."""
+        """From episodes of the policy: the new belief, c_sat `[K]` and λ of each demand `[K]`."""
         with single_precision():
-            goal = self.demand(generation)  # [K]
-            belief = _fade(belief, shown, keep=1.0 - 1.0 / self.memory)
+            beyond = excess(self.means, checks)
+            faded = beliefs.fade(belief, keep=1.0 - 1.0 / self.memory)
+            belief = beliefs.observe(faded, checks.satisfied, beyond)
+            goal, most = self.demand(generation), self.allowed(belief, generation)
         c_sat = beliefs.confidence(belief, jnp.asarray(self.p_req, jnp.float64))
-        c_goal = beliefs.confidence(belief, goal.astype(jnp.float64)) if self.control == "soft" else c_sat
+        if self.control == "soft":
+            c_sat_now = beliefs.confidence(belief, goal.astype(jnp.float64), most)
         with single_precision():
-            share = jnp.mean(shown, axis=0, dtype=jnp.float32)
+            share = jnp.mean(checks.satisfied, axis=0, dtype=jnp.float32)
             if self.control == "soft":
                 c_req = jnp.asarray(self.c_req, jnp.float32)
-                return belief, c_sat, soft(Evidence(c_goal, c_req, goal, share, share))
-            return belief, c_sat, jnp.clip(lam + self.gain * (share - goal), 0.0, 1.0)
+                return belief, c_sat, soft(Evidence(c_sat_now, c_req, goal, share, share))
+            ahead = share - goal
+            if beyond is not None and belief.means is not None:
+                left = (most - beyond.mean(axis=0)) / (2.0 * spread(belief.means))
+                ahead = jnp.concatenate([ahead, left])
+            return belief, c_sat, jnp.clip(lam + self.gain * ahead, 0.0, 1.0)
 
     def demand(self, generation: Array) -> Array:
-        """The share `[K]` to reach now: what is required and the margin, once the curriculum is over."""
+        """The share `[P]` to reach now: what is required and the margin, once the curriculum is over."""
         p_req = jnp.asarray(self.p_req, jnp.float32)
         goal = p_req + self.margin * (1.0 - p_req)
         return goal * risen(generation, self.generations, self.curriculum)
+
+    def allowed(self, belief: Belief, generation: Array) -> Array | float:
+        """The mean excess `[M]` to reach now, likewise; 0 if there is no demand for a mean."""
+        if belief.means is None:
+            return 0.0
+        part = risen(generation, self.generations, self.curriculum)
+        return allowed(self.means, belief.means, part, self.margin)
 
 
 class Steered:
@@ -93,6 +117,7 @@ class Steered:
     gain: float
     memory: float
     control: str = "integral"
+    means: tuple[Mean, ...] = ()
 
     @property
     def episodes_per_generation(self) -> int:
@@ -108,8 +133,14 @@ class Steered:
     def steering(self) -> Steering:
         """How belief and λ follow the checks."""
         return Steering(
-            self.p_req, self.c_req, self.generations, self.margin, self.curriculum, self.gain, self.memory, self.control
+            self.p_req, self.c_req, self.generations, self.margin, self.curriculum, self.gain, self.memory,
+            self.control, self.means,
         )  # fmt: skip
+
+    def steer(self, state: Any, episodes: Episodes) -> tuple[Belief, Array, Array]:
+        """The new belief, c_sat `[K]` and λ of each demand `[K]`, from the checks among a generation's episodes."""
+        checks = jax.tree.map(lambda column: column[self.population :], episodes._replace(trace=None))
+        return self.steering.steer(state.belief, state.lam, state.generation, checks)
 
 
 def shares(each: Array) -> tuple[Array, Array]:
@@ -137,9 +168,3 @@ def sizes(budget: int, population: int, checks: int) -> tuple[int, int]:
 def default_gain(generations: int) -> float:
     """λ must be able to cross its range several times, also where there are few generations."""
     return max(0.01, 10.0 / max(generations, 1))
-
-
-def _fade(belief: Belief, satisfied: Array, *, keep: float) -> Belief:
-    """Old counts fade by `keep`, new ones `[B, K]` are added."""
-    hits = jnp.sum(satisfied, axis=0, dtype=jnp.float32)
-    return Belief(keep * belief.satisfied + hits, keep * belief.violated + len(satisfied) - hits)

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from psyco._src import durable
 from psyco._src.errors import RunError
-from psyco._src.smc.base import Test
+from psyco._src.smc.base import MeanTest, Test
 from psyco._src.smc.plan import Characteristics, operating_characteristics
 from psyco._src.spec.formula import Constraint, Requirement
 
@@ -27,37 +27,40 @@ POINTS = 121
 
 
 def draw_characteristics(
-    requirement: Requirement, tests: Mapping[str, Sequence[Test]], max_episodes: int, path: Path
+    requirement: Requirement, tests: Mapping[str, Sequence[Test | MeanTest]], max_episodes: int, path: Path
 ) -> None:
-    """One row per constraint: chance of SATISFIED and of a wrong verdict, and expected episodes, against the true p."""
-    rows = len(requirement.constraints)
+    """A row for each constraint on a probability p: chance of SATISFIED, of a wrong verdict, and expected episodes."""
+    drawn = [(k, c) for k, c in enumerate(requirement.constraints) if isinstance(c, Constraint)]
+    rows = len(drawn)
+    if not drawn:
+        raise RunError("a plan of expected values is a table; leave out --out")
     figure = Figure(figsize=(13, 3.6 * rows), layout="constrained")
     axes = figure.subplots(rows, 3, squeeze=False)
-    for k, constraint in enumerate(requirement.constraints):
+    for row, (k, constraint) in zip(axes, drawn, strict=True):
         grid = _grid(constraint)
         for name, methods in tests.items():
             c = operating_characteristics(methods[k], grid, max_episodes)
             curves = (c.satisfied, np.maximum(_wrong(constraint, c), 1e-12), c.episodes)
-            for panel, curve in zip(axes[k], curves, strict=True):
+            for panel, curve in zip(row, curves, strict=True):
                 panel.plot(grid, curve, color=COLOURS.get(name), label=name, linewidth=1.6)
         delta = 1.0 - constraint.confidence
         titles = ("probability of SATISFIED", "probability of a wrong verdict", "expected episodes")
-        for panel, title in zip(axes[k], titles, strict=True):
+        for panel, title in zip(row, titles, strict=True):
             panel.set(title=title, xlabel="true probability p", xlim=(grid[0], grid[-1]))
             for bound in (constraint.lower, constraint.upper):
                 if 0.0 < bound < 1.0:
                     panel.axvline(bound, color="black", linestyle="--", linewidth=0.8)
-        axes[k][1].axhline(delta, color="black", linestyle=":", linewidth=1.0)
-        axes[k][1].annotate(f"permitted: {delta:.3g}", (grid[0], delta), va="bottom", fontsize=8)
-        axes[k][1].set(yscale="log", ylim=(1e-5, 1.0))
-        axes[k][2].set_ylim(bottom=0)
-        axes[k][0].legend(frameon=False)
-    drawn = io.BytesIO()
+        row[1].axhline(delta, color="black", linestyle=":", linewidth=1.0)
+        row[1].annotate(f"permitted: {delta:.3g}", (grid[0], delta), va="bottom", fontsize=8)
+        row[1].set(yscale="log", ylim=(1e-5, 1.0))
+        row[2].set_ylim(bottom=0)
+        row[0].legend(frameon=False)
+    image = io.BytesIO()
     try:
-        figure.savefig(drawn, dpi=120, format=path.suffix[1:] or "png")
+        figure.savefig(image, dpi=120, format=path.suffix[1:] or "png")
     except ValueError as error:
         raise RunError(f"cannot draw into {path}: {error}") from None
-    durable.write(path, drawn.getvalue())
+    durable.write(path, image.getvalue())
 
 
 def _wrong(constraint: Constraint, c: Characteristics) -> np.ndarray:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from psyco._src.certify.findings import Finding
 from psyco._src.errors import PsycoError
 from psyco._src.learn.metrics import Metrics
 from psyco._src.run.folder import Run
@@ -66,14 +67,15 @@ def checks(metrics: Metrics) -> list[dict[str, Any]]:
 
 
 def posteriors(run: Run) -> list[dict[str, Any]]:
-    """Beta(a, b) over p for every constraint: from the certificate, or before there is one from the last check."""
+    """Beta(a, b) for every constraint on a probability: from the certificate, or else from the last check."""
     requirement = requirement_of(run)
     if requirement is None:
         return []
-    findings = run.certificate.findings if run.certificate else ()
-    if len(findings) == len(requirement.constraints) > 0:
+    constraints = requirement.probabilities
+    findings = [f for f in run.certificate.findings if isinstance(f, Finding)] if run.certificate else []
+    if len(findings) == len(constraints) > 0:
         counts, source = [(f.satisfied, f.violated) for f in findings], "certificate"
-    elif len(requirement.constraints) == 1 and (done := checks(run.metrics)):
+    elif len(constraints) == 1 and (done := checks(run.metrics)):
         episodes = round(done[-1]["verified_episodes"] or 0)
         satisfied = round(episodes * (done[-1]["verified_share"] or 0.0))
         counts, source = [(satisfied, episodes - satisfied)], "last check"
@@ -90,7 +92,7 @@ def posteriors(run: Run) -> list[dict[str, Any]]:
             "mass": float(posterior_mass(Counts(s, v), constraint.lower, constraint.upper)),
             "source": source,
         }
-        for i, (constraint, (s, v)) in enumerate(zip(requirement.constraints, counts, strict=True))
+        for i, (constraint, (s, v)) in enumerate(zip(constraints, counts, strict=True))
     ]
 
 

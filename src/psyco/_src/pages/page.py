@@ -19,6 +19,7 @@ from typing import Any
 
 from psyco._src.certify.certificate import Certificate
 from psyco._src.certify.colours import CSS
+from psyco._src.certify.findings import Finding, MeanFinding
 from psyco._src.certify.html import certificate_html
 from psyco._src.pages.data import checks, curves, posteriors, requirement_of
 from psyco._src.run.compare import config_differences
@@ -165,13 +166,17 @@ def meaning_of(record: Run) -> tuple[str, str]:
             "stopped": f"the run has not finished; go on with: {hint}",
         }.get(record.state, f"there is no certificate; {hint} makes one")
         return "PENDING", f"No verdict yet: {how}."
+    if certificate.verdict is Verdict.ANSWERED:
+        return (
+            certificate.verdict.name,
+            "The requirement has no constraint: its questions are answered below.",
+        )
     if not certificate.findings:
         return (
             certificate.verdict.name,
             "The requirement has no constraint: there was nothing to verify but the return.",
         )
-    shares = " and ".join(f"{f.satisfied:,} of {f.episodes:,}" for f in certificate.findings)
-    seen = f"The formula held in {shares} fresh episodes of the final policy, which learning had never seen"
+    seen = f"{_seen(certificate)} fresh episodes of the final policy, which learning had never seen"
     end = {
         Verdict.SATISFIED: "that is enough evidence that the requirement holds, at the confidence that it asks for.",
         Verdict.VIOLATED: "that is enough evidence that the requirement does not hold.",
@@ -179,6 +184,17 @@ def meaning_of(record: Run) -> tuple[str, str]:
         f"{certificate.advice}.",
     }[certificate.verdict]
     return certificate.verdict.name, f"{seen}: {end}"
+
+
+def _seen(certificate: Certificate) -> str:
+    shares = [f"{f.satisfied:,} of {f.episodes:,}" for f in certificate.findings if isinstance(f, Finding)]
+    means = [
+        f"on average {f.called} came to {f.mean:.4g} in {f.episodes:,}"
+        for f in certificate.findings
+        if isinstance(f, MeanFinding)
+    ]
+    words = ", ".join([f"the formula held in {' and '.join(shares)}"] * bool(shares) + means)
+    return words[0].upper() + words[1:]
 
 
 def _certificate(record: Run) -> str:
@@ -205,7 +221,10 @@ def _comparison(names: list[str], records: list[Run]) -> str:
     for i, (name, record) in enumerate(zip(names, records, strict=True)):
         verdict, _ = meaning_of(record)
         findings = record.certificate.findings if record.certificate else ()
-        shares = ", ".join(f"{_text(f.satisfied)}/{_text(f.episodes)}" for f in findings)
+        shares = ", ".join(
+            f"{_text(f.satisfied)}/{_text(f.episodes)}" if isinstance(f, Finding) else f"mean {f.mean:.4g}"
+            for f in findings
+        )
         confidences = ", ".join(rounded_down(f.confidence, 6) for f in findings)
         result = _plus_minus(record.certificate) if record.certificate else "–"
         rows += (

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from psyco._src.certify.verify import sample
+from psyco._src.certify.source import sample
 from psyco._src.paper import bandit
 from psyco._src.paper.claims import Claim, Comparison, mean_of, posterior_of
 from psyco._src.paper.curves import KINDS, Results

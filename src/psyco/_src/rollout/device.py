@@ -65,8 +65,10 @@ class DeviceSampler:
 
     def _episode(self, theta: Array, key: Array) -> Episodes:
         path, length = _run(self.domain, self.network, self.monitor.signals, theta, key)
-        satisfied, cost = self.monitor(path.signals, end=jnp.arange(self.domain.horizon + 1) >= length)
-        return Episodes(path.final_return, cost, satisfied, length, broken=path.broken)
+        end = jnp.arange(self.domain.horizon + 1) >= length
+        satisfied, cost = self.monitor(path.signals, end=end)
+        measured = self.monitor.measure(path.signals, end=end)._asdict()
+        return Episodes(path.final_return, cost, satisfied, length, broken=path.broken, **measured)
 
     def _exploring(self, theta: Array, key: Array, std: Array) -> Episodes:
         disturbance, wanted = _disturbance(self.domain, key, std), self.monitor.signals | NEEDED
@@ -74,7 +76,8 @@ class DeviceSampler:
         end = jnp.arange(self.domain.horizon + 1) >= length
         satisfied, cost = self.monitor(path.signals, end=end)
         seen = trace(self.monitor, path.signals, length, disturbance, end)
-        return Episodes(path.final_return, cost, satisfied, length, seen, path.broken)
+        measured = self.monitor.measure(path.signals, end=end)._asdict()
+        return Episodes(path.final_return, cost, satisfied, length, seen, path.broken, **measured)
 
 
 def refuse_broken(

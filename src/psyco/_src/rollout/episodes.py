@@ -25,6 +25,7 @@ class Trace(NamedTuple):
     reward: Array  # [B, n]
     blame: Array  # [B, n, K] the part of the cost that arose with each step; sums to the cost
     alive: Array  # [B, n] float32, 1 for every step that was taken
+    value: Array | None = None  # [B, n, M] the part of each value that arose with each step; None if M is 0
 
 
 class Episodes(NamedTuple):
@@ -39,6 +40,13 @@ class Episodes(NamedTuple):
     broken: Array | None = None
     # [B, I] float32, the part of the states without each `info.` signal of the formulas, by name; None if I is 0
     absent: Array | None = None
+    # [B, M] the value of what the requirement measures, its expectations and then its questions; None if M is 0.
+    # float32 where the domain is compiled, else float64; of a rate R{x} [ S ] it is the total
+    value: Array | None = None
+    # [B, M] bool: the state was reached up to which the value runs, for R{x} [ F φ ]
+    reached: Array | None = None
+    # [B, M] int32: the first step that was worth something outside of the range of x, which is the value then; or 0
+    stray: Array | None = None
 
 
 class Stream(IntEnum):

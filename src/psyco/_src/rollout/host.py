@@ -146,6 +146,7 @@ class Runner:
             "satisfied": satisfied,
             "length": path.length,
             "absent": path.absent,
+            **monitor.measure(path.signals, end=end)._asdict(),
         }
         if path.disturbance is not None:
             columns["trace"] = trace(monitor, path.signals, path.length, path.disturbance, end)

@@ -8,6 +8,7 @@ import jax
 
 from psyco._src.domain.base import CompiledDomain, Domain, signal_table
 from psyco._src.domain.gym_env import INFO, GymDomain
+from psyco._src.domain.ranges import known_range
 from psyco._src.errors import DomainError, RunError
 from psyco._src.policy.actor import Actor
 from psyco._src.policy.network import Network
@@ -29,7 +30,7 @@ def make_sampler(
     execution: Execution = HERE,
     severity: bool = False,
 ) -> Sampler:
-    """Check that the requirement fits the domain, and compile it; Episodes have one column per demand.
+    """Check that the requirement fits the domain, and compile it; Episodes have a column per demand, and per value.
 
     Args:
         domain: where to act.
@@ -40,7 +41,12 @@ def make_sampler(
     """
     check_signals(requirement, signal_table(domain), domain.name)
     check_bounds(requirement, domain.horizon, domain.name)
-    monitor = compile_monitor([demand.formula for demand in requirement.demands], severity=severity)
+    monitor = compile_monitor(
+        [demand.formula for demand in requirement.demands],
+        severity=severity,
+        measured=[each.subject for each in requirement.measured],
+        ranges=[known_range(each, domain) for each in requirement.measured],
+    )
     if isinstance(domain, GymDomain):
         _warn_of_unseen(domain, monitor)
         backend, workers = host_backend(execution)

@@ -41,7 +41,7 @@ class SteppedSampler:
         end = np.arange(self.domain.horizon + 1) >= path.length[:, None]
         satisfied, cost = self.monitor(path.signals, end=end)
         columns: list[Any] = [path.ret, cost.astype(np.float32), satisfied, path.length]
-        return Episodes(*columns)
+        return Episodes(*columns, **self.monitor.measure(path.signals, end=end)._asdict())
 
     def explore(self, theta: Any, std: Any, keys: Array) -> Episodes:
         """Nobody can learn with a policy that has no scores to disturb."""

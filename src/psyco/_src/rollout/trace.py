@@ -17,22 +17,29 @@ NEEDED = frozenset({"obs", "reward"})  # the signals that a trace needs besides 
 def trace(monitor: Monitor, signals: dict[str, Any], length: Any, disturbance: Any, end: Any) -> Trace:
     """The trace of paths with signals `[..., n+1]` (or vectors), lengths `[...]` and noise `[..., n, outputs]`.
 
-    Step t leads from state t to state t+1 and takes the blame for that. The first step also takes that for the first
-    state, and the last one that for the repetitions of the last state up to the horizon. NumPy and JAX alike.
+    Step t leads from state t to state t+1 and takes the blame for that, as it does what that adds to a value. The first
+    step also takes that for the first state, and the last one that for the repetitions of the last state up to the
+    horizon. NumPy and JAX alike.
     """
     xp: Any = jnp if isinstance(length, jax.Array) else np
-    blame = monitor.blame(signals, end)
     steps, states = np.arange(disturbance.shape[-2]), np.arange(disturbance.shape[-2] + 1)
     length = length[..., None]
     alive, last, beyond = (steps < length)[..., None], (steps == length - 1)[..., None], states > length
-    taken = xp.where(alive, blame[..., 1:, :], 0.0)
-    taken += xp.where((steps == 0)[:, None], blame[..., :1, :], 0.0)
-    taken += xp.where(last, (blame * beyond[..., None]).sum(axis=-2, keepdims=True), 0.0)
+
+    def by_step(arising: Any) -> Any:
+        taken = xp.where(alive, arising[..., 1:, :], 0.0)
+        taken += xp.where((steps == 0)[:, None], arising[..., :1, :], 0.0)
+        taken += xp.where(last, (arising * beyond[..., None]).sum(axis=-2, keepdims=True), 0.0)
+        return taken
+
+    values = monitor.accrued(signals, end)
     found = Trace(
         obs=signals["obs"][..., :-1, :],
         disturbance=xp.where(alive, disturbance, 0.0),
         reward=xp.where(alive[..., 0], signals["reward"][..., 1:], 0.0),
-        blame=taken,
+        blame=by_step(monitor.blame(signals, end)),
         alive=alive[..., 0],
+        value=None if values is None else by_step(values),
     )
-    return Trace(*(x.astype(np.float32) for x in found))
+    single: Trace = jax.tree.map(lambda x: x.astype(np.float32), found)
+    return single

@@ -66,7 +66,7 @@ def _trajectories(
     shown = sorted(shown + bad[: EPISODES - len(shown)])
     scene = getattr(domain, "scene", None)
     scene = scene if isinstance(scene, Scene) else None
-    spoken_of = compile_monitor([c.formula for c in requirement.constraints]).signals
+    spoken_of = compile_monitor([c.formula for c in requirement.probabilities]).signals
     for i in shown:  # what the requirement is about comes first, what every environment has comes last
         seen[i] = dict(
             sorted(
@@ -84,7 +84,7 @@ def _trajectories(
 
 def _kept(requirement: Requirement, signals: Mapping[str, NDArray[Any]]) -> list[bool]:
     """For each constraint whether the episode did what it should."""
-    return [check_path(c.formula, signals).satisfied == is_good(c) for c in requirement.constraints]
+    return [check_path(c.formula, signals).satisfied == is_good(c) for c in requirement.probabilities]
 
 
 def _episode(
@@ -94,7 +94,7 @@ def _episode(
     requirement: Requirement,
     scene: Scene | None,
 ) -> dict[str, Any]:
-    broken = [c for c, good in zip(requirement.constraints, kept, strict=True) if not good]
+    broken = [c for c, good in zip(requirement.probabilities, kept, strict=True) if not good]
     return {
         "number": number,
         "return": _number(float(signals["return"][-1])),

@@ -186,8 +186,9 @@ def outcome(certificate: Certificate) -> dict[str, float]:
         values["certificate/return"] = certificate.mean_return
     for i, finding in enumerate(certificate.findings):
         values[f"certificate/confidence/{i}"] = finding.confidence
-        values[f"certificate/share/{i}"] = finding.share
-    return values
+        number = "mean" if hasattr(finding, "mean") else "share"
+        values[f"certificate/{number}/{i}"] = getattr(finding, number)
+    return values | {f"certificate/answer/{i}": answer.mean for i, answer in enumerate(certificate.answers)}
 
 
 class Tracking:

@@ -1,21 +1,23 @@
 """What every verification method is: init / update / decide over outcomes, and the guarantee it gives.
 
-All methods judge by two counts, how many episodes satisfied the formula and how many violated it. So `decide`
-takes counts that may be arrays, and one line serves a single episode, a million recorded ones and the exact
-dynamic programs that predict how a test behaves.
+Tests of a probability judge by two counts, how many episodes satisfied the formula and how many violated it. So
+`decide` takes counts that may be arrays, and one line serves a single episode, a million recorded ones and the exact
+dynamic programs that predict how a test behaves. Tests of a mean judge by values, of which each keeps what it needs:
+a state that `feed` moves on. `run_tests` sees a tally of either kind.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from enum import Enum
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from psyco._src.errors import RangeError, RunError
 from psyco._src.spec.formula import Constraint, Requirement
 
 
@@ -25,6 +27,7 @@ class Verdict(Enum):
     SATISFIED = "the requirement holds at the stated confidence"
     VIOLATED = "the requirement fails at the stated confidence"
     UNDECIDED = "the episodes were spent before the evidence sufficed"
+    ANSWERED = "nothing was to be shown; the questions are answered"
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,141 @@ class Test(Protocol):
         """What its verdicts are worth."""
 
 
+@dataclass(frozen=True)
+class MeanTask:
+    """Is the mean of an episode's value between `lower` and `upper`? As `Task`, for values in a known range.
+
+    With `steps` it is a rate, the mean total of an episode over the mean number of its steps. Then a value is a pair,
+    the total and the steps, and range and bounds are those of the average of a step. A mean is the rate of episodes of
+    one step: tests treat both alike, by the weight of an episode, which is 1 or its steps.
+
+    Args:
+        lo: no value can be smaller.
+        hi: no value can be larger.
+        lower: the least mean that is allowed; strict or not makes no difference to a test.
+        upper: the largest one.
+        steps: of a rate, no episode can have more.
+        false_accept: as in `Task`.
+        false_reject: as in `Task`.
+        max_episodes: as in `Task`.
+    """
+
+    lo: float
+    hi: float
+    lower: float = -np.inf
+    upper: float = np.inf
+    _: KW_ONLY
+    steps: int | None = None
+    false_accept: float
+    false_reject: float
+    max_episodes: int | None = None
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite([self.lo, self.hi]).all() and self.lo < self.hi):
+            raise RunError(f"a range is two finite numbers, the smaller one first; got {self.range_text}")
+        if not self.lower <= self.upper or self.lower > self.hi or self.upper < self.lo:
+            raise RunError(
+                f"no mean of values in {self.range_text} lies between {self.lower:g} and {self.upper:g}; "
+                "correct the bounds or the range"
+            )
+
+    @property
+    def range_text(self) -> str:
+        """The range for people."""
+        return f"[{self.lo:.12g}, {self.hi:.12g}]"
+
+    @property
+    def condition(self) -> str:
+        """What must be so for a test to mean anything, for people."""
+        if self.steps is None:
+            return f"no episode can have a value outside of {self.range_text}"
+        return f"no episode can have more than {self.steps:,} steps, or an average of them outside of {self.range_text}"
+
+    def weighed(self, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The totals `[B]` and weights `[B]` of values `[B]`, or of pairs `[B, 2]`."""
+        values = np.asarray(values, np.float64)
+        return (values, np.ones(len(values))) if self.steps is None else (values[:, 0], values[:, 1])
+
+    def positions(self, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """How far totals lie above what they must be, and weights: both `[B]`, as parts of the largest, from 0 to 1."""
+        total, weight = self.weighed(values)
+        heaviest = float(self.steps or 1)
+        return (total - self.lo * weight) / (heaviest * (self.hi - self.lo)), weight / heaviest
+
+    def inside(self, values: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Which values lie in the range, `[B]`; NaN does not."""
+        total, weight = self.weighed(values)
+        fits = (weight >= 1.0) & (weight <= (self.steps or 1))
+        return fits & (total >= self.lo * weight) & (total <= self.hi * weight)
+
+    def running(self, start: Moments, values: NDArray[np.float64]) -> Moments:
+        """The moments before and after each of further values, `[B+1]`."""
+        total, weight = self.weighed(values)
+        above = total - self.lo * weight
+        added = (np.ones(len(above)), weight, above, above**2, above * weight, weight**2)
+        # One after the other, so that the sums don't depend on how the values were batched.
+        return Moments(*(np.cumsum(np.append(old, new)) for old, new in zip(start, added, strict=True)))
+
+    def mean(self, moments: Moments) -> float:
+        """The mean, or the rate, of what was seen."""
+        return self.lo + moments.above / moments.weight if moments.count else float("nan")
+
+    @property
+    def sides(self) -> tuple[MeanSide, ...]:
+        """What is asked for; nothing for a bound that every mean meets."""
+        below = (MeanSide(self.lower, True),) * (self.lower > self.lo)
+        return below + (MeanSide(self.upper, False),) * (self.upper < self.hi)
+
+
+class Moments(NamedTuple):
+    """Sums over episodes, of their weights and of what their totals lie above the least ones; numbers or arrays."""
+
+    count: Any = 0.0
+    weight: Any = 0.0
+    above: Any = 0.0
+    squares: Any = 0.0  # of what they lie above
+    products: Any = 0.0  # of that and the weight
+    weights: Any = 0.0  # squared
+
+
+class MeanSide(NamedTuple):
+    """One bound of a mean."""
+
+    bound: float
+    at_least: bool  # the mean should be at least that, else at most
+
+
+class MeanTest(Protocol):
+    """One method, set up for the task about a mean: `Test`, but for values in place of outcomes."""
+
+    error_rate: ClassVar[bool]
+    sequential: ClassVar[bool]
+    open_ended: ClassVar[bool]
+
+    @property
+    def task(self) -> MeanTask:
+        """What it has to settle."""
+
+    def init(self) -> Any:
+        """What it knows before the first value."""
+
+    def feed(self, state: Any, values: NDArray[np.float64]) -> tuple[Any, int, int]:
+        """Consume values `[B]`, or pairs, until a decision: the new state, how many were consumed, the decision."""
+
+    def bounds(self, state: Any, delta: float) -> tuple[float, float]:
+        """Lower and upper bound for the true mean, each wrong with a chance (or belief) of at most `delta`."""
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What its verdicts are worth."""
+
+
+def first_decision(codes: NDArray[np.int8]) -> int:
+    """The index of the first decision among `codes`, one per episode; of the last code if there is none."""
+    decided = codes != CONTINUE
+    return int(np.argmax(decided)) if decided.any() else len(codes) - 1
+
+
 def decisions(accept: ArrayLike, reject: ArrayLike) -> NDArray[np.int8]:
     """Two Boolean arrays as one of decisions."""
     return np.where(accept, ACCEPT, np.where(reject, REJECT, CONTINUE)).astype(np.int8)
@@ -140,12 +278,16 @@ def confidence_percent(level: float) -> str:
 
 def rounded_down(p: float, digits: int = 4) -> str:
     """A lower bound in print."""
-    return str(Decimal(str(p)).quantize(Decimal(10) ** -digits, ROUND_FLOOR))
+    return _rounded(p, digits, ROUND_FLOOR)
 
 
 def rounded_up(p: float, digits: int = 4) -> str:
     """An upper bound in print."""
-    return str(Decimal(str(p)).quantize(Decimal(10) ** -digits, ROUND_CEILING))
+    return _rounded(p, digits, ROUND_CEILING)
+
+
+def _rounded(p: float, digits: int, way: str) -> str:
+    return format(Decimal(str(p)).quantize(Decimal(10) ** -digits, way, Context(prec=60)), "f")
 
 
 def _percentage(rate: float) -> Decimal:
@@ -153,8 +295,11 @@ def _percentage(rate: float) -> Decimal:
     return Context(prec=3, rounding=ROUND_CEILING).create_decimal(f"{100 * rate:.7g}")
 
 
+_VERDICTS = {ACCEPT: Verdict.SATISFIED, REJECT: Verdict.VIOLATED, CONTINUE: Verdict.UNDECIDED}
+
+
 class Tally(NamedTuple):
-    """Where the test of one constraint stands."""
+    """Where the test of one probability stands."""
 
     counts: Counts
     verdict: Verdict
@@ -169,42 +314,91 @@ class Tally(NamedTuple):
         """The share of satisfying episodes among them."""
         return self.counts.satisfied / self.episodes if self.episodes else float("nan")
 
+    def fed(self, test: Any, outcomes: NDArray[Any]) -> Tally:
+        """After outcomes `[B]`, or those of them up to a decision."""
+        if self.verdict is not Verdict.UNDECIDED or not len(outcomes):
+            return self
+        hits = np.cumsum(outcomes, dtype=np.int64)
+        misses = np.arange(1, len(outcomes) + 1) - hits
+        s, v = self.counts.satisfied + hits, self.counts.violated + misses
+        codes = np.asarray(test.decide(Counts(s, v)))
+        last = first_decision(codes)
+        return Tally(Counts(int(s[last]), int(v[last])), _VERDICTS[int(codes[last])])
 
+
+class MeanTally(NamedTuple):
+    """Where the test of one mean, or rate, stands."""
+
+    moments: Moments  # of the values that it has consumed
+    state: Any  # what the test keeps of them
+    verdict: Verdict
+
+    @property
+    def episodes(self) -> int:
+        """How many values it has consumed."""
+        return int(self.moments.count)
+
+    def fed(self, test: Any, values: NDArray[Any]) -> MeanTally:
+        """After values `[B]`, or pairs `[B, 2]`, or those of them up to a decision."""
+        if self.verdict is not Verdict.UNDECIDED or not len(values):
+            return self
+        values = np.asarray(values, np.float64)
+        state, used, code = test.feed(self.state, values)
+        sums = test.task.running(self.moments, values[:used])
+        return MeanTally(Moments(*(float(each[-1]) for each in sums)), state, _VERDICTS[code])
+
+
+Batch = NDArray[Any] | Sequence[NDArray[Any]]
+
+
+@overload
 def run_tests(
-    tests: Sequence[Test], batches: Iterable[NDArray[np.bool_]], *, max_episodes: int | None
-) -> list[Tally]:
-    """Feed outcomes `[B, K]` to K tests, one episode at a time in their order, until all is known.
+    tests: Sequence[Test], batches: Iterable[Batch], *, max_episodes: int | None
+) -> list[Tally]: ...
+
+
+@overload
+def run_tests(
+    tests: Sequence[Test | MeanTest], batches: Iterable[Batch], *, max_episodes: int | None
+) -> list[Tally | MeanTally]: ...
+
+
+def run_tests(tests: Any, batches: Iterable[Batch], *, max_episodes: int | None) -> list[Any]:
+    """Feed outcomes and values to K tests, one episode at a time in their order, until all is known.
 
     A test stops where it would have stopped alone. The whole stops when one constraint is violated, when all are
-    decided, or when `max_episodes` are spent.
+    decided, or when `max_episodes` are spent. A value outside of the range of its test before that is an error.
+
+    Args:
+        tests: one per constraint.
+        batches: `[B, K]`, or K columns: outcomes or values `[B]`, of a rate totals and steps `[B, 2]`.
+        max_episodes: no more than so many.
     """
-    progress = [Tally(init(), Verdict.UNDECIDED) for _ in tests]
+    progress: list[Any] = [_start(test) for test in tests]
     used = 0
-    for outcomes in batches:
+    for batch in batches:
+        columns = list(batch.T) if isinstance(batch, np.ndarray) else list(batch)
         if max_episodes is not None:
-            outcomes = outcomes[: max_episodes - used]
-        stops = [
-            len(outcomes) if p.verdict is not Verdict.UNDECIDED else _first_decision(test, p.counts, column)
-            for test, p, column in zip(tests, progress, outcomes.T, strict=True)
-        ]
-        # A violated constraint ends the whole: the others are not fed beyond that episode.
-        ends = [
-            stop + 1
-            for test, p, column, stop in zip(tests, progress, outcomes.T, stops, strict=True)
-            if stop < len(outcomes) and test.decide(_count(p.counts, column[: stop + 1])) == REJECT
-        ]
-        limit = min(ends, default=len(outcomes))
-        progress = [
-            p if p.verdict is not Verdict.UNDECIDED else _advance(test, p, column[: min(limit, stop + 1)])
-            for test, p, column, stop in zip(tests, progress, outcomes.T, stops, strict=True)
-        ]
-        used += len(outcomes)
-        if overall(progress) is not Verdict.UNDECIDED or used == max_episodes:
+            columns = [column[: max_episodes - used] for column in columns]
+        size = len(columns[0]) if columns else 0
+        inside = min(map(_inside, tests, columns), default=size)
+        progress = _fed(tests, progress, [column[:inside] for column in columns])
+        if overall(progress) is not Verdict.UNDECIDED:
+            break
+        if inside < size:
+            _refuse(tests, used + inside, [column[inside : inside + 1] for column in columns])
+        used += size
+        if used == max_episodes:
             break
     return progress
 
 
-def overall(progress: Sequence[Tally]) -> Verdict:
+def observed(test: Any, tally: Tally | MeanTally) -> float:
+    """The share, the mean or the rate of what a test has consumed."""
+    return tally.share if isinstance(tally, Tally) else float(test.task.mean(tally.moments))
+
+
+def overall(progress: Sequence[Tally | MeanTally]) -> Verdict:
     """SATISFIED if all constraints are, VIOLATED if one is, else UNDECIDED."""
     verdicts = {p.verdict for p in progress}
     if Verdict.VIOLATED in verdicts:
@@ -212,22 +406,38 @@ def overall(progress: Sequence[Tally]) -> Verdict:
     return Verdict.UNDECIDED if Verdict.UNDECIDED in verdicts else Verdict.SATISFIED
 
 
-def _first_decision(test: Test, start: Counts, outcomes: NDArray[np.bool_]) -> int:
-    """The index of the outcome after which the test decides; `len(outcomes)` if it does not."""
-    hits = np.cumsum(outcomes, dtype=np.int64)
-    misses = np.arange(1, len(outcomes) + 1) - hits
-    decided = np.asarray(test.decide(Counts(start.satisfied + hits, start.violated + misses))) != CONTINUE
-    return int(np.argmax(decided)) if decided.any() else len(outcomes)
+def _start(test: Any) -> Tally | MeanTally:
+    if isinstance(test.task, MeanTask):
+        return MeanTally(Moments(), test.init(), Verdict.UNDECIDED)
+    return Tally(init(), Verdict.UNDECIDED)
 
 
-def _count(counts: Counts, outcomes: ArrayLike) -> Counts:
-    hits = int(np.count_nonzero(outcomes))
-    return Counts(counts.satisfied + hits, counts.violated + np.size(outcomes) - hits)
+def _fed(tests: Any, progress: list[Any], columns: Sequence[NDArray[Any]]) -> list[Any]:
+    ahead = [p.fed(test, column) for test, p, column in zip(tests, progress, columns, strict=True)]
+    # A violated constraint ends the whole: the others are not fed beyond that episode.
+    ends = [
+        a.episodes - p.episodes for p, a in zip(progress, ahead, strict=True) if a.verdict is Verdict.VIOLATED
+    ]
+    if not ends:
+        return ahead
+    limit = min(ends)
+    return [
+        a if a.episodes - p.episodes <= limit else p.fed(test, column[:limit])
+        for test, p, a, column in zip(tests, progress, ahead, columns, strict=True)
+    ]
 
 
-def _advance(test: Test, progress: Tally, outcomes: NDArray[np.bool_]) -> Tally:
-    counts = _count(progress.counts, outcomes)
-    if counts == progress.counts:
-        return progress
-    verdicts = {ACCEPT: Verdict.SATISFIED, REJECT: Verdict.VIOLATED, CONTINUE: Verdict.UNDECIDED}
-    return Tally(counts, verdicts[int(test.decide(counts))])
+def _inside(test: Any, column: NDArray[Any]) -> int:
+    """How many values come before the first one outside of the test's range."""
+    if not isinstance(test.task, MeanTask):
+        return len(column)
+    outside = ~test.task.inside(column)
+    return int(np.argmax(outside)) if outside.any() else len(column)
+
+
+def _refuse(tests: Any, position: int, row: Sequence[NDArray[Any]]) -> None:
+    """Name the value that ended the whole: clipping it would void what is promised."""
+    for test, value in zip(tests, row, strict=True):
+        if not _inside(test, value):
+            total, weight = test.task.weighed(value)
+            raise RangeError(position, float(total[0] / weight[0]), test.task.range_text)

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
 from psyco._src.errors import RunError
-from psyco._src.smc.base import Counts, Guarantee, Task, decisions
+from psyco._src.smc.base import (
+    Counts,
+    Guarantee,
+    MeanTally,
+    MeanTask,
+    Moments,
+    Tally,
+    Task,
+    decisions,
+    first_decision,
+)
 
 
 def posterior_mass(
@@ -70,4 +80,97 @@ class Bayes:
             f"Starting from a Beta({self.prior[0]:g}, {self.prior[1]:g}) prior, SATISFIED or VIOLATED is said as soon "
             f"as the observed episodes put the belief in it at {1 - self.task.false_accept:g} or more. Because the "
             "belief is looked at after every episode, wrong verdicts can be more frequent than that number suggests.",
+        )
+
+
+# ---- means ----------------------------------------------------------------------------------------------------------
+
+
+def mean_belief(task: MeanTask, moments: Moments, prior: float = 1.0) -> NDArray[np.float64]:
+    """The posterior probability that the mean lies within its bounds, after one value or more; see `BayesMean`."""
+    freedom, mean, scale = _posterior(task, moments, prior)
+    belief = np.ones(np.shape(mean))
+    for side in task.sides:
+        short = (side.bound - mean) / scale
+        belief -= special.stdtr(freedom, short if side.at_least else -short)
+    return np.maximum(belief, 0.0)
+
+
+def mean_credible(task: MeanTask, moments: Moments, delta: float, prior: float = 1.0) -> tuple[float, float]:
+    """The central credible interval for the mean, as far as it lies in the range."""
+    if not moments.count:
+        return task.lo, task.hi
+    freedom, mean, scale = _posterior(task, moments, prior)
+    reach = -scale * special.stdtrit(freedom, delta)
+    return max(task.lo, float(mean - reach)), min(task.hi, float(mean + reach))
+
+
+def _posterior(task: MeanTask, moments: Moments, prior: float) -> tuple[Any, Any, Any]:
+    """Degrees of freedom, location and scale of Student's t."""
+    count, weight, above, squares, products, weights = moments
+    mean, freedom = above / weight, prior + count - 1.0
+    # A quarter of the squared range is the largest variance; rounding must not make the other term negative.
+    largest = ((task.steps or 1) * (task.hi - task.lo)) ** 2 / 4.0
+    spread = prior * largest + np.maximum(squares - 2.0 * mean * products + mean**2 * weights, 0.0)
+    return freedom, task.lo + mean, np.sqrt(spread / freedom * count) / weight
+
+
+def belief(test: Any, tally: Tally | MeanTally) -> float:
+    """The posterior probability that what a test is about holds (c_sat), from the priors that `bayes` has by itself."""
+    if isinstance(tally, MeanTally):
+        return float(mean_belief(test.task, tally.moments))
+    return float(posterior_mass(tally.counts, test.task.constraint.lower, test.task.constraint.upper))
+
+
+@dataclass(frozen=True)
+class BayesMean:
+    """Accept when the belief that the mean meets its bounds reaches the required confidence; reject likewise.
+
+    The belief is that of normal values with unknown mean and variance: Student's t around the mean of what was seen;
+    for a rate, with the spread of what totals exceed it by. A few values without any spread prove nothing, so the prior
+    knows the largest variance that the range permits. A uniform prior, as for probabilities, would drown the first
+    thousand values of a wide range.
+
+    Args:
+        task: what is to be settled.
+        prior: so many values' worth of the largest variance are believed in before any episode.
+    """
+
+    task: MeanTask
+    prior: float = 1.0
+    error_rate: ClassVar[bool] = False
+    sequential: ClassVar[bool] = True
+    open_ended: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.prior, int | float) or not 0 < self.prior < np.inf:
+            raise RunError(f"the prior of a mean is a positive number of values, got {self.prior!r}")
+
+    def init(self) -> Moments:
+        """No value yet."""
+        return Moments()
+
+    def feed(self, state: Moments, values: NDArray[np.float64]) -> tuple[Moments, int, int]:
+        """Look at the belief after every value, as Alg. BV does after every outcome."""
+        after = Moments(*(sums[1:] for sums in self.task.running(state, values)))
+        belief = mean_belief(self.task, after, self.prior)
+        codes = decisions(
+            belief >= 1.0 - self.task.false_accept, 1.0 - belief >= 1.0 - self.task.false_reject
+        )
+        last = first_decision(codes)
+        return Moments(*(float(sums[last]) for sums in after)), last + 1, int(codes[last])
+
+    def bounds(self, state: Moments, delta: float) -> tuple[float, float]:
+        """The central credible interval, as far as it lies in the range."""
+        return mean_credible(self.task, state, delta, self.prior)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """A statement of belief, not an error rate."""
+        return Guarantee(
+            "posterior",
+            f"Starting from a flat prior for the mean and {self.prior:g} values' worth of the largest variance in "
+            f"{self.task.range_text}, SATISFIED or VIOLATED is said as soon as the episodes, taken as normally "
+            f"distributed, put the belief in it at {1 - self.task.false_accept:g} or more. Because the belief is "
+            "looked at after every episode, wrong verdicts can be more frequent than that number suggests.",
         )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from psyco._src.errors import check_has
+from psyco._src.errors import RunError, check_has
 from psyco._src.registry import Registry
 
 if TYPE_CHECKING:  # the names of the methods are there without NumPy
-    from psyco._src.smc.base import Test
-    from psyco._src.spec.formula import Constraint, Requirement
+    from psyco._src.domain.ranges import Span
+    from psyco._src.smc.base import MeanTask, MeanTest, Test
+    from psyco._src.spec.formula import Constraint, Expectation, Question, Requirement
 
 # Frozen dataclasses with the field `task`, and options with defaults.
 METHODS = Registry(
@@ -21,6 +23,14 @@ METHODS = Registry(
         "bayes": "smc.bayes:Bayes",
         "sprt": "smc.sprt:SPRT",
         "fixed": "smc.fixed:Fixed",
+    },
+)
+MEAN_METHODS = Registry(
+    "verification method for means",
+    {
+        "anytime": "smc.betting:Betting",
+        "bayes": "smc.bayes:BayesMean",
+        "fixed": "smc.fixed:FixedMean",
     },
 )
 DEFAULT_METHOD = "anytime"
@@ -34,10 +44,11 @@ def make_tests(
     method: str,
     requirement: Requirement,
     *,
+    spans: Sequence[Span] = (),
     max_episodes: int | None = None,
     share: float = 1.0,
     **options: Any,
-) -> list[Test]:
+) -> list[Test | MeanTest]:
     """One test per constraint, with levels that make the verdict about all of them as reliable as about one.
 
     With δ_k = 1 - c_k for constraint k of K, and `share` the part of the error that this look may use:
@@ -48,20 +59,41 @@ def make_tests(
       rejected at δ_k / K, and the whole errs with probability at most the mean of the δ_k.
 
     `bayes` makes no statement about error rates, and thresholds each posterior as the paper does.
+
+    Args:
+        method: a name in `METHODS`; in `MEAN_METHODS`, too, if a constraint is about an expected value.
+        requirement: what must hold.
+        spans: where the values of its expectations lie, one after the other.
+        max_episodes: there will be no more than so many.
+        share: see above.
+        **options: of the method.
     """
+    from psyco._src.spec.formula import Constraint
+
     kind = METHODS[method]
     split = max(len(requirement.constraints), 1) if kind.error_rate else 1
-    return [
-        make_test(
-            method,
-            constraint,
-            max_episodes=max_episodes,
-            false_accept=share * (1.0 - constraint.confidence),
-            false_reject=share * (1.0 - constraint.confidence) / split,
-            **options,
-        )
-        for constraint in requirement.constraints
-    ]
+    left = iter(spans)
+    tests: list[Test | MeanTest] = []
+    for constraint in requirement.constraints:
+        delta = share * (1.0 - constraint.confidence)
+        levels: dict[str, Any] = {
+            "false_accept": delta,
+            "false_reject": delta / split,
+            "max_episodes": max_episodes,
+        }
+        if isinstance(constraint, Constraint):
+            tests.append(make_test(method, constraint, **levels, **options))
+        else:
+            tests.append(make_mean_test(method, mean_task(constraint, next(left), **levels), **options))
+    return tests
+
+
+def mean_task(stated: Expectation | Question, span: Span, **levels: Any) -> MeanTask:
+    """What is asked about an expected value whose episodes lie in `span`; nothing is, by a question."""
+    from psyco._src.smc.base import MeanTask
+
+    bounds = {name: getattr(stated, name) for name in ("lower", "upper") if hasattr(stated, name)}
+    return MeanTask(span.lo, span.hi, steps=span.steps, **bounds, **levels)
 
 
 def make_test(
@@ -89,6 +121,18 @@ def make_test(
     return test
 
 
-def method_options(method: str) -> dict[str, Any]:
+def make_mean_test(method: str, task: MeanTask, **options: Any) -> MeanTest:
+    """Set a method up for one task about a mean."""
+    if method in METHODS and method not in MEAN_METHODS:
+        raise RunError(
+            f"the method {method!r} tests probabilities only; for expected values there are: {', '.join(MEAN_METHODS)}"
+        )
+    kind = MEAN_METHODS[method]
+    check_has(method, "option", options, method_options(method, MEAN_METHODS))
+    test: MeanTest = kind(task, **options)
+    return test
+
+
+def method_options(method: str, methods: Registry = METHODS) -> dict[str, Any]:
     """The options of a method and their defaults."""
-    return {f.name: f.default for f in dataclasses.fields(METHODS[method]) if f.name != "task"}
+    return {f.name: f.default for f in dataclasses.fields(methods[method]) if f.name != "task"}

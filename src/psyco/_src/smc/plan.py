@@ -1,18 +1,20 @@
-"""How a test will behave, before any episode is sampled: exact dynamic programming over its counts."""
+"""How a test will behave, before any episode is sampled: exact dynamic programming over counts, means by simulation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from psyco._src.domain.ranges import Recording, Span, spans
 from psyco._src.errors import RunError
-from psyco._src.smc.base import ACCEPT, CONTINUE, REJECT, Counts, Test
-from psyco._src.smc.methods import METHODS, make_tests
-from psyco._src.spec.formula import Constraint, Requirement
+from psyco._src.smc.base import ACCEPT, CONTINUE, REJECT, Counts, MeanTest, Test
+from psyco._src.smc.methods import MEAN_METHODS, METHODS, make_tests
+from psyco._src.smc.simulate import Simulated, simulate
+from psyco._src.spec.formula import Constraint, Expectation, Requirement
 
 CHANCES = (0.5, 0.9, 0.99)  # of a verdict; how many episodes it takes is shown for each
 NEGLIGIBLE = 1e-25  # states rarer than this are dropped: together they weigh less than rounding errors
@@ -70,33 +72,33 @@ class Characteristics(NamedTuple):
 class Plan:
     """How tests of a requirement will behave.
 
-    `characteristics[k][method]` are those of constraint k.
+    `characteristics[k][method]` are those of constraint k: exact for a probability, for an expected value one
+    simulation per mean.
     """
 
     requirement: Requirement
     max_episodes: int
     share: float  # of the permitted error that the look may use
-    tests: dict[str, list[Test]]  # by method, one per constraint
-    characteristics: tuple[dict[str, Characteristics], ...]
+    tests: dict[str, list[Test | MeanTest]]  # by method, one per constraint
+    characteristics: tuple[dict[str, Any], ...]
 
     def __repr__(self) -> str:
         what = "; ".join(map(str, self.requirement.constraints))
         return f"<Plan for {what}: {', '.join(self.tests)}, at most {self.max_episodes:,} episodes>"
 
     def __str__(self) -> str:
-        head = (
-            f"{'true p':>9}  {'method':11}{'satisfied':>10}{'violated':>10}{'undecided':>11}{'episodes':>10}"
-        )
+        head = f"{'method':11}{'satisfied':>10}{'violated':>10}{'undecided':>11}{'episodes':>10}"
         lines = []
         for constraint, found in zip(self.requirement.constraints, self.characteristics, strict=True):
-            lines += [f"{constraint}, at most {self.max_episodes:,} episodes", head]
+            at = "true p" if isinstance(constraint, Constraint) else "true mean"
+            lines += [f"{constraint}, at most {self.max_episodes:,} episodes", f"{at:>9}  {head}"]
             for name, c in found.items():
                 lines += [
-                    f"{p:9g}  {name:11}{yes:10.3f}{no:10.3f}{open_:11.3f}{n:10.0f}"
-                    for p, yes, no, open_, n in zip(
-                        c.p, c.satisfied, c.violated, c.undecided, c.episodes, strict=True
-                    )
+                    f"{truth:9g}  {name:11}{yes:10.3f}{no:10.3f}{open_:11.3f}{n:10.0f}"
+                    for truth, yes, no, open_, n in _rows(c)
                 ]
+            if isinstance(constraint, Expectation):
+                lines += [next(iter(found.values()))[0].note]
         return "\n".join(lines)
 
     def to_json(self) -> list[dict[str, Any]]:
@@ -106,11 +108,34 @@ class Plan:
                 "constraint": str(constraint),
                 "max_episodes": self.max_episodes,
                 "share": self.share,
-                "p": next(iter(found.values())).p.tolist(),
-                "methods": {name: c.to_json() for name, c in found.items()},
+                **(_exact if isinstance(constraint, Constraint) else _simulated)(found),
             }
             for constraint, found in zip(self.requirement.constraints, self.characteristics, strict=True)
         ]
+
+
+def _rows(found: Any) -> Iterator[tuple[float, float, float, float, float]]:
+    """True value, chances of the three verdicts, expected or median episodes."""
+    if isinstance(found, Characteristics):
+        columns = (found.p, found.satisfied, found.violated, found.undecided, found.episodes)
+        yield from zip(*columns, strict=True)
+    else:
+        yield from ((s.mean, s.satisfied, s.violated, s.undecided, s.median_episodes) for s in found)
+
+
+def _exact(found: dict[str, Characteristics]) -> dict[str, Any]:
+    methods = {name: c.to_json() for name, c in found.items()}
+    return {"p": next(iter(found.values())).p.tolist(), "methods": methods}
+
+
+def _simulated(found: dict[str, list[Simulated]]) -> dict[str, Any]:
+    first = next(iter(found.values()))
+    return {
+        "mean": [each.mean for each in first],
+        "spread": first[0].spread,
+        "note": first[0].note,
+        "methods": {name: [each.to_json() for each in streams] for name, streams in found.items()},
+    }
 
 
 def make_plan(
@@ -121,6 +146,9 @@ def make_plan(
     max_episodes: int,
     share: float,
     p: Sequence[float] | None = None,
+    mean: Sequence[float] | None = None,
+    spread: float | None = None,
+    horizon: int | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> Plan:
     """The operating characteristics of one method, or of all, for every constraint.
@@ -132,25 +160,46 @@ def make_plan(
         max_episodes: at most so many episodes.
         share: the part of the permitted error that the look may use.
         p: true probabilities to look at; by default interesting ones.
+        mean: true means to look at, of an expected value.
+        spread: the standard deviation of its values.
+        horizon: the longest episode, if the range of the values follows from it.
         on_progress: called with the name of each method before it is computed.
     """
     if not requirement.constraints:
         raise RunError("there is nothing to plan: the requirement has no constraint")
     if options and method is None:
         raise RunError("options belong to one method; say which")
-    tests: dict[str, list[Test]] = {}
-    found: list[dict[str, Characteristics]] = [{} for _ in requirement.constraints]
-    for name in [method] if method else list(METHODS):
+    expected = [each for each in requirement.constraints if isinstance(each, Expectation)]
+    means, deviation = np.unique(mean or []).tolist(), spread or 0.0
+    if expected and (not means or spread is None):
+        raise RunError(
+            f"how a test of {expected[0]} behaves depends on the values: say their mean and standard deviation, "
+            "mean=[10], spread=3 (--mean 10 --spread 3)"
+        )
+    if len(expected) > 1:
+        raise RunError("one mean and spread fit one expected value: plan one at a time")
+    # The average of a step of episodes of equal length is a mean like any other.
+    known = [Span(lo, hi) for lo, hi, _ in spans(requirement, Recording(horizon=horizon or np.inf))]
+    tests: dict[str, list[Test | MeanTest]] = {}
+    found: list[dict[str, Any]] = [{} for _ in requirement.constraints]
+    for name in [method] if method else list(MEAN_METHODS if expected else METHODS):
         if on_progress is not None:
             on_progress(name)
-        tests[name] = make_tests(name, requirement, max_episodes=max_episodes, share=share, **options)
-        for k, constraint in enumerate(requirement.constraints):
-            grid = np.unique(p) if p else interesting_probabilities(constraint)
-            found[k][name] = operating_characteristics(tests[name][k], grid, max_episodes)
+        tests[name] = make_tests(
+            name, requirement, spans=known, max_episodes=max_episodes, share=share, **options
+        )
+        for k, (constraint, test) in enumerate(zip(requirement.constraints, tests[name], strict=True)):
+            if isinstance(constraint, Constraint):
+                grid = np.unique(p) if p else interesting_probabilities(constraint)
+                found[k][name] = operating_characteristics(test, grid, max_episodes)
+            else:
+                found[k][name] = [
+                    simulate(test, mean=m, spread=deviation, max_episodes=max_episodes) for m in means
+                ]
     return Plan(requirement, max_episodes, share, tests, tuple(found))
 
 
-def operating_characteristics(test: Test, p: ArrayLike, max_episodes: int) -> Characteristics:
+def operating_characteristics(test: Any, p: ArrayLike, max_episodes: int) -> Characteristics:
     """Exactly how `test` behaves on outcomes with true probability p `[P]`.
 
     The states after n episodes are the numbers of satisfied ones; those at which the test has decided are absorbed.

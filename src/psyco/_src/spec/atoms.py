@@ -29,6 +29,7 @@ from psyco._src.spec.formula import (
     Or,
     Signal,
     Term,
+    is_term,
 )
 from psyco._src.spec.normal import Atom
 
@@ -135,6 +136,11 @@ class States:
                 return self.total(term).astype(self.dtype)
             case Aggregate():
                 return self.total(term)
+
+    def worth(self, body: Term | Formula) -> Array:
+        """What each state is worth, `[..., T]`: the value of a term, 1 or 0 for a formula; signals may be either."""
+        value = self.value(body) if is_term(body) else self.holds(body)  # type: ignore[arg-type]
+        return self.xp.broadcast_to(self.xp.asarray(value, self.dtype), self.shape)
 
     def total(self, aggregate: Aggregate) -> Array:
         """What an aggregate has come to in each state, `[..., T]`; of a mean, the sum. Counts are whole numbers."""

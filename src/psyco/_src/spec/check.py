@@ -4,31 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
+from typing import TypeAlias
 
 from psyco._src.errors import RequirementError
 from psyco._src.spec.formula import (
     Aggregate,
+    Bound,
     Compare,
+    Constraint,
     Finally,
     Formula,
     Globally,
+    Instant,
     Label,
+    LongRun,
     Node,
+    Quantity,
     Release,
     Requirement,
     Signal,
     SignalInfo,
+    Total,
     Until,
     WeakUntil,
     is_term,
     parts,
+    roots,
     walk,
 )
 
 END = "end"  # the built-in label
 
+Subject: TypeAlias = Requirement | Formula | Quantity
 
-def check_signals(subject: Requirement | Formula, available: Mapping[str, SignalInfo], owner: str) -> None:
+
+def check_signals(subject: Subject, available: Mapping[str, SignalInfo], owner: str) -> None:
     """Raise RequirementError unless every signal and label of `subject` is there and used as what it is.
 
     `available` maps names to what is known of them; a name that ends in a dot (`info.`) stands for all names
@@ -46,32 +56,41 @@ def check_signals(subject: Requirement | Formula, available: Mapping[str, Signal
             _check_use(signal, as_boolean, info)
 
 
-def check_bounds(subject: Requirement | Formula, horizon: int, owner: str) -> None:
-    """Raise RequirementError if an operator of `subject` looks further ahead than `horizon` steps."""
-    for node in _nodes(subject):
-        if isinstance(node, Finally | Globally | Until | WeakUntil | Release):
-            bound = node.bound
-            if bound is not None and bound.upper > horizon:
-                raise RequirementError(
-                    f"the bound {bound} reaches beyond the horizon",
-                    bound.place,
-                    f"an episode of {owner} has {horizon} steps: lower the bound to {horizon} or raise the horizon",
-                )
+def check_bounds(subject: Subject, horizon: int, owner: str) -> None:
+    """Raise RequirementError if something in `subject` looks further ahead than `horizon` steps."""
+    for bound, steps in _bounds(subject):
+        if steps > horizon:
+            raise RequirementError(
+                f"the bound {bound} reaches beyond the horizon",
+                bound.place,
+                f"an episode of {owner} has {horizon} steps: lower the bound to {horizon} or raise the horizon",
+            )
 
 
-def _roots(subject: Requirement | Formula) -> Iterator[Formula]:
-    if isinstance(subject, Requirement):
-        yield from (constraint.formula for constraint in subject.constraints)
-    else:
+def _bounds(subject: Subject) -> Iterator[tuple[Bound | Total | Instant, int]]:
+    """What says how many steps to look ahead, and how many these are."""
+    for each in subjects(subject):
+        match each:
+            case Quantity(_, Total(int(steps)) as over) | Quantity(_, Instant(steps) as over):
+                yield over, steps
+        for root in roots(each):
+            for node in walk(root):
+                if isinstance(node, Finally | Globally | Until | WeakUntil | Release) and node.bound:
+                    yield node.bound, node.bound.upper
+
+
+def subjects(subject: Subject) -> Iterator[Formula | Quantity]:
+    """All that a requirement is about, in its order; anything else is about itself."""
+    if not isinstance(subject, Requirement):
         yield subject
+        return
+    for constraint in subject.constraints:
+        yield constraint.formula if isinstance(constraint, Constraint) else constraint.subject
+    for question in subject.questions:
+        yield question.subject
 
 
-def _nodes(subject: Requirement | Formula) -> Iterator[Node]:
-    for root in _roots(subject):
-        yield from walk(root)
-
-
-def _uses(subject: Requirement | Formula) -> Iterator[tuple[Signal | Label, bool | None]]:
+def _uses(subject: Subject) -> Iterator[tuple[Signal | Label, bool | None]]:
     """Every signal and label, and whether a Boolean is asked of it; None where either is fine, as in `a = b`."""
 
     def visit(node: Node, as_boolean: bool | None) -> Iterator[tuple[Signal | Label, bool | None]]:
@@ -86,8 +105,12 @@ def _uses(subject: Requirement | Formula) -> Iterator[tuple[Signal | Label, bool
                 case _:
                     yield from visit(part, not (isinstance(node, Compare) or is_term(node)))
 
-    for root in _roots(subject):
-        yield from visit(root, True)
+    for each in subjects(subject):
+        root, *others = roots(each)
+        either = isinstance(each, Quantity) and each.over != LongRun(share=True)
+        yield from visit(root, None if either else True)
+        for other in others:
+            yield from visit(other, True)
 
 
 def _find(name: str, available: Mapping[str, SignalInfo]) -> SignalInfo | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, ClassVar, Literal, TypeAlias, TypeGuard, get_args
 
 from psyco._src.errors import Place
@@ -343,9 +344,9 @@ def is_state_formula(formula: Formula) -> bool:
     return not any(isinstance(node, _TEMPORAL) for node in walk(formula))
 
 
-def aggregates(formulas: Iterable[Formula]) -> tuple[Aggregate, ...]:
-    """What formulas say about all states so far, each once."""
-    return tuple({node: None for f in formulas for node in walk(f) if isinstance(node, Aggregate)})
+def aggregates(trees: Iterable[Node]) -> tuple[Aggregate, ...]:
+    """What formulas and terms say about all states so far, each once."""
+    return tuple({node: None for tree in trees for node in walk(tree) if isinstance(node, Aggregate)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,6 +355,91 @@ class SignalInfo:
 
     size: int | None = None  # length of a vector; None for a single value
     boolean: bool | None = False  # None: neither type nor size are known before running
+
+
+# ---- quantities: numbers about a whole episode, with states 0 to n and steps 1 to n -------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """C, C<=k: added up over all steps, or over the first k"""
+
+    steps: int | None = None
+    place: Place | None = field(default=None, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return "C" if self.steps is None else f"C<={self.steps}"
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """I=k: in state k"""
+
+    step: int
+    place: Place | None = field(default=None, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return f"I={self.step}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reaching:
+    """F body: added up over the steps until a state formula first holds; over all of them if it never does"""
+
+    body: Formula
+
+    def __str__(self) -> str:
+        return str(Finally(self.body))
+
+
+@dataclass(frozen=True, slots=True)
+class LongRun:
+    """S: the average per step of a system that starts again whenever an episode ends"""
+
+    share: bool = False  # written S>=p [ φ ], and then about φ that holds or does not
+
+    def __str__(self) -> str:
+        return "S"
+
+
+Over: TypeAlias = Total | Instant | Reaching | LongRun
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """What an episode makes of x: a term, or a state formula, which is 1 where it holds and 0 where it does not.
+
+    A step has the value of x in the state that it leads to, as it is with `reward`.
+    """
+
+    body: Any  # a term or a state formula; a signal or label may be either
+    over: Over
+
+    @property
+    def x(self) -> Any:
+        """The body, where it is a name in quotes as the signal of that name; of a share always a formula."""
+        is_signal = isinstance(self.body, Label) and self.body.name != "end"
+        x = Signal(self.body.name, None, self.body.place) if is_signal else self.body
+        return (
+            Not(Not(x)) if self.over == LongRun(share=True) else x
+        )  # a number other than 0 is true, and counts once
+
+    def compared(self, bounds: str) -> str:
+        """As it is written with these bounds, or with a question mark."""
+        if self.over == LongRun(share=True):
+            return f"S{bounds} [ {self.body} ]"
+        return f"R{{{self.body}}}{bounds} [ {self.over} ]"
+
+
+def roots(subject: Formula | Quantity) -> tuple[Node, ...]:
+    """The trees that a formula or a quantity consists of."""
+    match subject:
+        case Quantity(body, Reaching(until)):
+            return body, until
+        case Quantity(body):
+            return (body,)
+        case formula:
+            return (formula,)
 
 
 # ---- requirements ------------------------------------------------------------------------------------------
@@ -382,11 +468,55 @@ class Constraint:
     name: str | None = None
 
     def __str__(self) -> str:
-        if self.comparison == "in":
-            bounds = f" in [{Number(self.lower)},{Number(self.upper)}]"
+        bounds = _bounds(self.comparison, self.lower, self.upper)
+        return f"{_heading(self.name)}P{bounds} [ {self.formula} ]{_tail(self.confidence)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """The expected value of `subject` lies between `lower` and `upper`; `confidence` is how sure one wants to be."""
+
+    subject: Quantity
+    comparison: Literal[">=", ">", "<=", "<", "in"]
+    lower: float = -inf  # excluded if the comparison is ">"
+    upper: float = inf  # excluded if the comparison is "<"
+    confidence: float = DEFAULT_CONFIDENCE
+    within: tuple[float, float] | None = None  # where the value of every episode lies; of a rate, each step's
+    name: str | None = None
+
+    def __str__(self) -> str:
+        bounds = _bounds(self.comparison, self.lower, self.upper)
+        return f"{_heading(self.name)}{self.subject.compared(bounds)}{_tail(self.confidence, self.within)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is the probability of a formula, or the expected value of a quantity?"""
+
+    subject: Any  # Formula | Quantity
+    best: Literal["max", "min"] | None = None  # of all controllers, instead of what a policy has
+    confidence: float = DEFAULT_CONFIDENCE
+    within: tuple[float, float] | None = None
+    name: str | None = None
+
+    def __str__(self) -> str:
+        asked = f"{self.best or ''}=?"
+        if isinstance(self.subject, Quantity):
+            text = self.subject.compared(asked)
         else:
-            bounds = f"{self.comparison}{Number(self.lower if '>' in self.comparison else self.upper)}"
-        return f"{_heading(self.name)}P{bounds} [ {self.formula} ] & C>={Number(self.confidence)}"
+            text = f"P{asked} [ {self.subject} ]"
+        return f"{_heading(self.name)}{text}{_tail(self.confidence, self.within)}"
+
+
+def _bounds(comparison: str, lower: float, upper: float) -> str:
+    if comparison == "in":
+        return f" in [{Number(lower)},{Number(upper)}]"
+    return f"{comparison}{Number(lower if '>' in comparison else upper)}"
+
+
+def _tail(confidence: float, within: tuple[float, float] | None = None) -> str:
+    span = "" if within is None else f" within [{Number(within[0])},{Number(within[1])}]"
+    return f"{span} & C>={Number(confidence)}"
 
 
 def _heading(name: str | None) -> str:
@@ -406,23 +536,36 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """A goal and the constraints under which it is pursued."""
+    """A goal, the constraints under which it is pursued, and what else one would like to know."""
 
     goal: Goal = Goal()
-    constraints: tuple[Constraint, ...] = ()
+    constraints: tuple[Constraint | Expectation, ...] = ()
+    questions: tuple[Question, ...] = ()
     text: str = field(default="", compare=False, repr=False)  # as it was written
 
     def __str__(self) -> str:
-        return ";\n".join(map(str, (self.goal, *self.constraints))) + ";"
+        return ";\n".join(map(str, (self.goal, *self.constraints, *self.questions))) + ";"
+
+    @property
+    def probabilities(self) -> tuple[Constraint, ...]:
+        """The constraints that bound the probability of a formula."""
+        return tuple(each for each in self.constraints if isinstance(each, Constraint))
+
+    @property
+    def measured(self) -> tuple[Expectation | Question, ...]:
+        """What every episode has a value of: expectations, then questions about the policy."""
+        expectations = (each for each in self.constraints if isinstance(each, Expectation))
+        return (*expectations, *(each for each in self.questions if each.best is None))
 
     @property
     def demands(self) -> tuple[Demand, ...]:
-        """Every constraint as one-sided demands: P<=p [φ] becomes P>=1-p [!φ], an interval becomes both sides.
+        """Bounds on probabilities as one-sided demands: P<=p [φ] becomes P>=1-p [!φ], an interval becomes both sides.
 
         A side that asks for nothing (lower 0, upper 1) is dropped, but each constraint keeps at least one demand.
         Learning and verification treat `>` as `>=`: no number of episodes tells them apart.
         """
-        return tuple(demand for i, c in enumerate(self.constraints) for demand in _sides(i, c))
+        bounded = [(i, c) for i, c in enumerate(self.constraints) if isinstance(c, Constraint)]
+        return tuple(demand for i, c in bounded for demand in _sides(i, c))
 
 
 def _sides(index: int, constraint: Constraint) -> Iterator[Demand]:

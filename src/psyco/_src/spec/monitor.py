@@ -1,11 +1,11 @@
-"""Signals along a path -> satisfied, cost (appendices A and B), on NumPy arrays and inside compiled JAX code."""
+"""Signals along a path -> satisfied, cost (appendices A and B), values; on NumPy arrays and in compiled JAX code."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,20 +16,23 @@ from psyco._src.errors import RequirementError
 from psyco._src.spec.algebra import Algebra, arising, costs_on, spread, violations_on
 from psyco._src.spec.atoms import Array, Past, States
 from psyco._src.spec.check import END
-from psyco._src.spec.formula import Aggregate, Formula, Label, Signal, aggregates, walk
+from psyco._src.spec.formula import Aggregate, Formula, Label, Node, Quantity, Signal, aggregates, roots, walk
 from psyco._src.spec.normal import Normal, normalize
+from psyco._src.spec.quantities import ANYTHING, measure
 
 MEMORY = 2**24  # bytes that signals may take while many beginnings of a path are judged at once
 
 
 @dataclass(frozen=True)
 class Monitor:
-    """K compiled formulas; call it with the signals of a path, or of many."""
+    """K compiled formulas and M measured values; call it with the signals of a path, or of many."""
 
     formulas: tuple[Formula, ...]
     severity: bool
     signals: frozenset[str]  # the names it needs, labels among them
     aggregates: tuple[Aggregate, ...]  # what it remembers of a path
+    measured: tuple[Formula | Quantity, ...]  # what it finds the values of
+    ranges: tuple[tuple[float, float], ...]  # in which x should lie at every step, for all that is measured
     _normal: tuple[Normal, ...] = field(repr=False, compare=False)
 
     def __call__(self, signals: Mapping[str, Array], end: Array | None = None) -> tuple[Array, Array]:
@@ -40,6 +43,41 @@ class Monitor:
         position. If no formula names a signal, the first of `signals`, not a vector, tells the shape.
         """
         return self._judge(self._path(signals, end))
+
+    def measure(self, signals: Mapping[str, Array], end: Array | None = None) -> Measured:
+        """The values of what is measured, for signals as above; a formula is 1 if it holds, and else 0."""
+        if not self.measured:
+            return Measured(None, None, None)
+        path = self._path(signals, end)
+        added, reached, strays = self._accrued(path)
+        xp = path.xp
+        # Each is added up by itself: what else is measured changes no bit of a value.
+        value = [
+            xp.where(
+                stray > 0, xp.take_along_axis(column, stray[..., None], axis=-1)[..., 0], column.sum(axis=-1)
+            )
+            for column, stray in zip(added, strays, strict=True)
+        ]
+        return Measured(*(xp.stack(columns, axis=-1) for columns in (value, reached, strays)))
+
+    def accrued(self, signals: Mapping[str, Array], end: Array | None = None) -> Array | None:
+        """Where along a path its values arise: `[..., T, M]`, whose sums over T they are; None if M is 0."""
+        path = self._path(signals, end)
+        return path.xp.stack(self._accrued(path)[0], axis=-1) if self.measured else None
+
+    def _accrued(self, path: States) -> tuple[tuple[Array, ...], ...]:
+        """What each state adds to each value, `[..., T]`, that of a formula at the end; and the rest of `measure`."""
+        xp, shape = path.xp, path.shape[:-1]
+        violations, last = violations_on(path), np.arange(path.shape[-1]) == path.shape[-1] - 1
+
+        def found(subject: Formula | Quantity, within: tuple[float, float]) -> tuple[Array, Array, Array]:
+            if isinstance(subject, Quantity):
+                return measure(path, subject, within)
+            holds = ~violations.start(normalize(subject, False))[..., None]
+            return (holds & last).astype(path.dtype), xp.ones(shape, bool), xp.zeros(shape, np.int32)
+
+        with np.errstate(all="ignore"):
+            return tuple(zip(*map(found, self.measured, self.ranges), strict=True))
 
     def beginnings(self, signals: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """What the beginnings of one path cost, each as a path of its own: `[T, K]`, at t that of states 0 to t.
@@ -110,8 +148,8 @@ class Monitor:
 
     def _shape(self, signals: Mapping[str, Array], end: Array | None) -> tuple[int, ...]:
         shapes = [] if end is None else [np.shape(end)]
-        for formula in self.formulas:
-            for node in walk(formula):
+        for root in _trees(self.formulas, self.measured):
+            for node in walk(root):
                 if isinstance(node, Signal | Label) and node.name in self.signals and node.name in signals:
                     shape = np.shape(signals[node.name])
                     shapes.append(
@@ -122,13 +160,33 @@ class Monitor:
         return np.broadcast_shapes(*(shapes or [np.shape(next(iter(signals.values())))]))
 
 
-def compile_monitor(formulas: Sequence[Formula], *, severity: bool = False) -> Monitor:
-    """Prepare K formulas for evaluation.
+class Measured(NamedTuple):
+    """The values of M formulas and quantities on paths; all are None if M is 0."""
+
+    value: Array | None  # [..., M]
+    reached: Array | None  # [..., M] bool: the state was reached up to which it runs
+    stray: Array | None  # [..., M] int: the first step outside of its range, or 0; see `measure`
+
+
+def compile_monitor(
+    formulas: Sequence[Formula],
+    *,
+    severity: bool = False,
+    measured: Sequence[Formula | Quantity] = (),
+    ranges: Sequence[tuple[float, float]] | None = None,
+) -> Monitor:
+    """Prepare K formulas for evaluation, and M formulas and quantities to be measured, with `ranges` of their x.
 
     A formula with no temporal operator costs 0 where it holds and 1 where it does not. With `severity` it is opened
     up: an inequality costs how far it is from holding, anything else 1, and `&` adds and `|` multiplies in it too.
     """
-    named = (node for f in formulas for node in walk(f) if isinstance(node, Signal | Label))
+    named = (n for tree in _trees(formulas, measured) for n in walk(tree) if isinstance(n, Signal | Label))
     names = frozenset(node.name for node in named if node != Label(END))
     normal = tuple(normalize(f, severity) for f in formulas)
-    return Monitor(tuple(formulas), severity, names, aggregates(formulas), normal)
+    within = tuple([ANYTHING] * len(measured) if ranges is None else ranges)
+    return Monitor(tuple(formulas), severity, names, aggregates(formulas), tuple(measured), within, normal)
+
+
+def _trees(formulas: Sequence[Formula], measured: Sequence[Formula | Quantity]) -> Iterator[Node]:
+    for subject in (*formulas, *measured):
+        yield from roots(subject)

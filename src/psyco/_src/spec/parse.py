@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
-from typing import Any, NamedTuple, NoReturn, cast
+from typing import Any, NamedTuple, cast
 
 from lark import Lark, Token, Transformer_NonRecursive, UnexpectedToken, v_args
 from lark.exceptions import UnexpectedInput, VisitError
@@ -22,23 +22,31 @@ from psyco._src.spec.formula import (
     Call,
     Compare,
     Constraint,
+    Expectation,
     Finally,
     Formula,
     Globally,
     Goal,
     Iff,
     Implies,
+    Instant,
     Label,
+    LongRun,
     Minus,
     Next,
     Node,
     Not,
     Number,
     Or,
+    Over,
+    Quantity,
+    Question,
+    Reaching,
     Release,
     Requirement,
     Signal,
     Term,
+    Total,
     Until,
     WeakUntil,
     is_formula,
@@ -68,12 +76,13 @@ _ASCII = {
     "−": "-",
     "·": "*",
 }
-_RESERVED = {"A", "E", "I", "S"}  # PRISM's other operators; C F G P R U W X are words of the grammar
+_RESERVED = {"A", "E"}  # PRISM's other operators; C F G I P R S U W X are words of the grammar
+_LETTERS = "PRISM reserves the letters A C E F G I P R S U W X"
 _BINARY: dict[str, type[Until | WeakUntil | Release]] = {"U": Until, "W": WeakUntil, "R": Release}
 
 
 def parse(text: str) -> Requirement:
-    """Read a requirement: a goal (the default is to maximise the return) and any number of constraints.
+    """Read a requirement: a goal (the default is to maximise the return), any number of constraints and of questions.
 
     Raises RequirementError, which shows the offending place, for anything that is not one.
     """
@@ -124,9 +133,9 @@ class _Piece(NamedTuple):
 
 
 class _Property(NamedTuple):
-    """A goal or constraint, where it starts, and where its name stands if it has one."""
+    """A goal, constraint or question, where it starts, and where its name stands if it has one."""
 
-    statement: Any  # Goal | Constraint
+    statement: Any  # Goal | Constraint | Expectation | Question
     place: Place
     name_place: Place | None = None
 
@@ -134,6 +143,19 @@ class _Property(NamedTuple):
 class _Confidence(NamedTuple):
     value: float
     place: Place
+
+
+class _Range(NamedTuple):
+    value: tuple[float, float]
+    place: Place
+
+
+class _Tail(NamedTuple):
+    """What may follow a property."""
+
+    confidence: float
+    within: tuple[float, float] | None
+    place: Place | None  # of the range, or else of the confidence, if there is one
 
 
 class _Real(NamedTuple):
@@ -150,6 +172,12 @@ class _Real(NamedTuple):
             )
         return value
 
+    def number(self) -> float:
+        value = float(self.text)
+        if not math.isfinite(value):
+            raise RequirementError(f"the number {self.text} is too large", self.place)
+        return value
+
     def natural(self, what: str) -> int:
         if not self.text.isdecimal():
             raise RequirementError(
@@ -160,6 +188,12 @@ class _Real(NamedTuple):
         if len(self.text) > MAX_DIGITS:
             raise RequirementError(f"{what} is too large", self.place, f"{MAX_DIGITS} digits are enough")
         return int(self.text)
+
+
+class _Bounds(NamedTuple):
+    symbol: str
+    ends: tuple[_Real, ...]  # one, or both of an interval
+    place: Place
 
 
 @v_args(inline=True)
@@ -192,8 +226,13 @@ class _Builder(Transformer_NonRecursive[Token, Any]):
             raise RequirementError(
                 "a second goal", goals[1].place, "a requirement has one goal; make the other a constraint"
             )
-        constraints = tuple(each.statement for each in properties if isinstance(each.statement, Constraint))
-        return Requirement(goals[0].statement if goals else Goal(), constraints, text=self.text)
+        statements = [each.statement for each in properties]
+        return Requirement(
+            goals[0].statement if goals else Goal(),
+            tuple(each for each in statements if isinstance(each, Constraint | Expectation)),
+            tuple(each for each in statements if isinstance(each, Question)),
+            text=self.text,
+        )
 
     def property(self, name: Token | None, body: _Property | _Confidence) -> _Property:
         if isinstance(body, _Confidence):
@@ -204,42 +243,151 @@ class _Builder(Transformer_NonRecursive[Token, Any]):
             return body
         return _Property(replace(body.statement, name=name[1:-1]), body.place, self.place(name))
 
-    def goal(self, word: Token, _: Token) -> _Property:
-        return _Property(Goal(word.startswith("Rmax")), self.place(word))
-
-    def constraint(
-        self, word: Token, bounds: tuple[Any, float, float], path: _Piece, confidence: _Confidence | None
-    ) -> _Property:
+    def constraint(self, word: Token, bounds: _Bounds, path: _Piece, tail: _Tail) -> _Property:
         self.count(1, self.place(word))
-        c = DEFAULT_CONFIDENCE if confidence is None else confidence.value
-        return _Property(Constraint(self.boolean("P", path), *bounds, c), self.place(word))
+        formula, between = self.boolean("P", path), self.bounds("P", bounds, 0.0, 1.0)
+        return _Property(Constraint(formula, *between, self.of_probability(tail)), self.place(word))
 
-    def query(self, word: Token, *_: Any) -> NoReturn:
-        raise RequirementError(
-            "a question instead of a requirement",
-            self.place(word),
-            "PSyCo needs a bound to work towards: write P>=0.95 [ ... ] instead of P=? [ ... ]",
+    def expectation(
+        self, word: Token, reward: _Piece | None, bounds: _Bounds, over: Over, tail: _Tail
+    ) -> _Property:
+        between = self.bounds("R", bounds, -math.inf, math.inf)
+        stated = Expectation(self.quantity(word, reward, over), *between, tail.confidence, tail.within)
+        return _Property(stated, self.place(word))
+
+    def share(self, word: Token, bounds: _Bounds, path: _Piece, tail: _Tail) -> _Property:
+        between = self.bounds("S", bounds, 0.0, 1.0)
+        stated = Expectation(self.time_in(word, path), *between, self.of_probability(tail))
+        return _Property(stated, self.place(word))
+
+    def asked_path(self, word: Token, path: _Piece, tail: _Tail) -> _Property:
+        self.count(1, self.place(word))
+        subject = self.boolean("P", path) if word[0] == "P" else self.time_in(word, path)
+        return _Property(Question(subject, _best(word), self.of_probability(tail)), self.place(word))
+
+    def asked_return(self, word: Token, over: Over, tail: _Tail) -> _Property:
+        best = _best(word)
+        if best is None or over != Total():
+            return self.asked_reward(word, None, word, over, tail)
+        if tail.place is not None:
+            raise RequirementError(
+                "a goal has neither a confidence nor a range",
+                tail.place,
+                f"ask what can be reached with R{{reward}}{best}=? [ C ]",
+            )
+        return _Property(Goal(best == "max"), self.place(word))
+
+    def asked_reward(
+        self, word: Token, reward: _Piece | None, asked: Token, over: Over, tail: _Tail
+    ) -> _Property:
+        subject = self.quantity(word, reward, over)
+        return _Property(Question(subject, _best(asked), tail.confidence, tail.within), self.place(word))
+
+    def threshold(self, comparison: Token, end: _Real) -> _Bounds:
+        return _Bounds(_ASCII.get(comparison, str(comparison)), (end,), self.place(comparison))
+
+    def interval(self, word: Token, lower: _Real, upper: _Real) -> _Bounds:
+        return _Bounds("in", (lower, upper), self.place(word))
+
+    def bounds(self, word: str, given: _Bounds, least: float, most: float) -> tuple[Any, float, float]:
+        """How a value between `least` and `most` is compared, and what it may be."""
+        if given.symbol in ("=", "!="):
+            raise RequirementError(
+                f"{word} cannot be compared by {given.symbol}",
+                given.place,
+                f"write {word}>=p, {word}>p, {word}<=p, {word}<p or {word} in [a,b]",
+            )
+        is_probability = (least, most) == (0.0, 1.0)
+        values = [e.probability("the probability") if is_probability else e.number() for e in given.ends]
+        if given.symbol == "in":
+            if values[0] > values[1]:
+                raise _empty(*given.ends)
+            return "in", values[0], values[1]
+        if (given.symbol, values[0]) in ((">", most), ("<", least)):
+            text = f"{given.symbol} {given.ends[0].text}"
+            raise RequirementError(
+                f"no probability is {text}", given.place, f"write {word}{given.symbol}={given.ends[0].text}"
+            )
+        return (given.symbol, values[0], most) if ">" in given.symbol else (given.symbol, least, values[0])
+
+    def tail(self, *parts: _Confidence | _Range) -> _Tail:
+        confidences = [each for each in parts if isinstance(each, _Confidence)]
+        ranges = [each for each in parts if isinstance(each, _Range)]
+        if len(confidences) > 1 or len(ranges) > 1:
+            raise RequirementError(
+                "a second confidence or range", parts[-1].place, "give one of each at most"
+            )
+        return _Tail(
+            confidences[0].value if confidences else DEFAULT_CONFIDENCE,
+            ranges[0].value if ranges else None,
+            (ranges or parts)[0].place if parts else None,
         )
 
-    def threshold(self, comparison: Token, p: _Real) -> tuple[str, float, float]:
-        symbol, value = _ASCII.get(comparison, str(comparison)), p.probability("the probability")
-        if symbol in ("=", "!="):
+    def of_probability(self, tail: _Tail) -> float:
+        """The confidence that a probability is bounded with."""
+        if tail.within is not None:
             raise RequirementError(
-                f"P cannot be compared by {symbol}",
-                self.place(comparison),
-                "write P>=p, P>p, P<=p, P<p or P in [a,b]",
+                "a range for a probability", tail.place, "leave it out: probabilities lie within [0,1] anyway"
             )
-        if (symbol, value) in ((">", 1.0), ("<", 0.0)):
-            raise RequirementError(
-                f"no probability is {symbol} {p.text}", self.place(comparison), f"write P{symbol}={p.text}"
-            )
-        return (symbol, value, 1.0) if ">" in symbol else (symbol, 0.0, value)
+        return tail.confidence
 
-    def interval(self, _: Token, lower: _Real, upper: _Real) -> tuple[str, float, float]:
-        a, b = lower.probability("the probability"), upper.probability("the probability")
-        if a > b:
+    def within(self, word: Token, lower: _Real, upper: _Real) -> _Range:
+        if lower.number() >= upper.number():
             raise _empty(lower, upper)
-        return "in", a, b
+        return _Range((lower.number(), upper.number()), self.place(word))
+
+    # quantities
+
+    def quantity(self, word: Token, reward: _Piece | None, over: Over) -> Quantity:
+        self.count(1, self.place(word))
+        return Quantity(Signal("reward", None, self.place(word)) if reward is None else reward.node, over)
+
+    def time_in(self, word: Token, path: _Piece) -> Quantity:
+        self.count(1, self.place(word))
+        self.one_state("S", path, "S is about the long run already; P>=p [ ... ] is about paths")
+        return Quantity(self.boolean("S", path), LongRun(share=True))
+
+    def reward(self, body: _Piece) -> _Piece:
+        if isinstance(body.node, Number):
+            raise RequirementError(
+                f"R{{{body.node}}} is the same at every step",
+                body.place,
+                "PRISM numbers the reward structures of a model; here name a signal, or write R{true} to count steps",
+            )
+        self.one_state("R", body, "a state formula is worth 1 where it holds; P>=p [ ... ] is about paths")
+        return body
+
+    def total(self, _: Token, comparison: Token | None, steps: _Real | None) -> Total:
+        if comparison is None or steps is None:
+            return Total()
+        if _ASCII.get(comparison, comparison) != "<=":
+            raise RequirementError(
+                f"C cannot be bounded by {comparison}",
+                self.place(comparison),
+                "write C<=k for the first k steps, or C for all of them",
+            )
+        return Total(steps.natural("the bound"), self.place(comparison))
+
+    def instant(self, word: Token, comparison: Token, step: _Real) -> Instant:
+        if comparison != "=":
+            raise RequirementError(
+                f"I cannot be compared by {comparison}", self.place(comparison), "write I=k for state k"
+            )
+        return Instant(step.natural("the step"), self.place(word))
+
+    def long_run(self, _: Token) -> LongRun:
+        return LongRun()
+
+    def reaching(self, path: _Piece) -> Reaching:
+        match path.node:
+            case Finally(body, None) if is_state_formula(body):
+                return Reaching(body)
+        raise RequirementError(
+            f"R cannot be taken over {_short(path)}",
+            path.place,
+            "rewards are added up over [ C ] or [ C<=k ], or until a state is reached, [ F φ ] with no temporal "
+            "operator in φ; besides there are [ I=k ] and [ S ]",
+        )
 
     def confidence(self, word: Token, comparison: Token, c: _Real) -> _Confidence:
         value = c.probability("the confidence")
@@ -331,12 +479,7 @@ class _Builder(Transformer_NonRecursive[Token, Any]):
                 inner.place,
                 "compare or add up the two side by side",
             )
-        if is_formula(body.node) and not is_state_formula(body.node):
-            raise RequirementError(
-                f"{word} looks at one state at a time, but {_short(body)} has a temporal operator in it",
-                body.place,
-                f"let temporal operators stand around {word}(...), not inside",
-            )
+        self.one_state(word, body, f"let temporal operators stand around {word}(...), not inside")
         node: Node
         if word == "count":
             node = self.boolean(word, body)
@@ -353,9 +496,7 @@ class _Builder(Transformer_NonRecursive[Token, Any]):
     def signal(self, word: Token, index: _Real | None) -> _Piece:
         place = self.place(word)
         if word in _RESERVED:
-            raise RequirementError(
-                f"{word} cannot name a signal", place, "PRISM reserves the letters A C E F G I P R S U W X"
-            )
+            raise RequirementError(f"{word} cannot name a signal", place, _LETTERS)
         return _Piece(Signal(str(word), None if index is None else index.natural("the index"), place), place)
 
     def label(self, word: Token) -> _Piece:
@@ -368,6 +509,8 @@ class _Builder(Transformer_NonRecursive[Token, Any]):
     # numbers outside of formulas
 
     def at_most(self, comparison: Token, upper: _Real) -> Bound:
+        if comparison == "=":
+            return Bound(upper.natural("the bound"), upper.natural("the bound"), self.place(comparison))
         if _ASCII.get(comparison, comparison) != "<=":
             raise RequirementError(
                 f"an operator cannot be bounded by {comparison}",
@@ -404,6 +547,14 @@ class _Builder(Transformer_NonRecursive[Token, Any]):
         if self.operators > MAX_OPERATORS:
             raise RequirementError(f"more than {MAX_OPERATORS} operators", place, SPLIT)
 
+    def one_state(self, word: str, piece: _Piece, advice: str) -> None:
+        if is_formula(piece.node) and not is_state_formula(piece.node):
+            raise RequirementError(
+                f"{word} looks at one state at a time, but {_short(piece)} has a temporal operator in it",
+                piece.place,
+                advice,
+            )
+
     def boolean(self, word: str, piece: _Piece) -> Formula:
         if is_formula(piece.node):
             return piece.node
@@ -429,6 +580,11 @@ def _empty(lower: _Real, upper: _Real) -> RequirementError:
     )
 
 
+def _best(word: str) -> Any:
+    """Of a question over all controllers: "max" or "min"."""
+    return next((each for each in ("max", "min") if each in word), None)
+
+
 def _short(piece: _Piece) -> str:
     text = str(piece.node)
     return text if len(text) <= 40 else f"{text[:37]}..."
@@ -438,27 +594,36 @@ def _short(piece: _Piece) -> str:
 
 # What may follow, in the words of a reader: a phrase, the terminals that call for it, and those it covers as well.
 _OPERAND = {"NAME", "NUMBER", "STRING", "TRUTH", "FUNCTION", "AGGREGATE", "MINUS", "LPAR"}
+_PROPERTY = {"ASK_PATH", "ASK_REWARD", "R", "STEADY", "CONF"}
 _EXPECTED: tuple[tuple[str, set[str], set[str]], ...] = (
     (
-        "P>=p [ ... ], Rmax=? [ C ] or a name in quotes",
-        {"PROB", "GOAL"},
-        {"STRING", "QUERY", "CONF", "$END", "SEMICOLON"},
+        "P>=p [ ... ], R{x}<=r [ C ], Rmax=? [ C ] or a name in quotes",
+        {"PROB", "STRING"},
+        _PROPERTY | {"$END", "SEMICOLON"},
     ),
-    ("P>=p [ ... ] or Rmax=? [ C ]", {"PROB"}, {"GOAL", "QUERY", "CONF"}),
+    ("P>=p [ ... ], R{x}<=r [ C ] or Rmax=? [ C ]", {"PROB"}, _PROPERTY),
+    (
+        "[ C ], [ C<=k ], [ I=k ], [ F φ ] or [ S ]",
+        {"INSTANT", "PREFIX"},
+        _OPERAND | {"CONF", "STEADY", "NOT"},
+    ),
     ("a formula", {"PREFIX", "NAME"}, _OPERAND | {"NOT", "RELATION", "LSQB"}),
     ("a number or a signal", {"NAME"}, _OPERAND),
     ("a number", {"NUMBER"}, {"MINUS"}),
     ("a bound such as >=0.95 or in [0.8,0.9]", {"IN"}, {"EQUALITY", "RELATION"}),
     (">=", {"RELATION"}, {"EQUALITY"}),
     ("C", {"CONF"}, set()),
-    ("& C>=c", {"_AND"}, {"_OR"}),
+    ("& C>=c", {"_AND"}, {"_OR", "WITHIN"}),
     (";", {"SEMICOLON"}, set()),
+    ("=?", {"ASK"}, set()),
     (":", {"COLON"}, set()),
     (",", {"COMMA"}, set()),
     ("(", {"LPAR"}, set()),
     (")", {"RPAR"}, set()),
     ("[", {"LSQB"}, set()),
     ("]", {"RSQB"}, set()),
+    ("{", {"LBRACE"}, set()),
+    ("}", {"RBRACE"}, set()),
     ("the end of the text", {"$END"}, set()),
 )
 _SLIPS = {"==": "=", "&&": "&", "||": "|", "->": "=>"}
@@ -474,6 +639,8 @@ def _syntax_error(text: str, start: str, error: UnexpectedInput) -> RequirementE
             return RequirementError(
                 "the text ends too early", _place(text, len(written), len(written[-1]) + 1), expected
             )
+        if (reason := _other_prism(error.token, error.accepts or set())) and not _slip(text, at):
+            return RequirementError(f"unexpected {error.token}", place, reason)
         advice = _slip(text, at) or _bare_formula(error) + expected
         return RequirementError(f"unexpected {error.token}", place, advice)
     if text[at] == '"':
@@ -509,6 +676,33 @@ def _slip(text: str, at: int) -> str:
         (slip for slip in _SLIPS if slip in (text[at : at + 2], text[max(at - 1, 0) : at + 1])), None
     )
     return f"PRISM writes {_SLIPS[written]} for {written}" if written else ""
+
+
+# What else a property may start with in PRISM, and why it does not here.
+_OTHER_STARTS = {
+    "const": "constants are not known here: write the number where it is needed",
+    "label": "labels are the Boolean signals of a domain: write the state formula where it is needed",
+    "filter": "a requirement is about episodes, from their first state on: other states cannot be filtered",
+    "multi": "properties in one text are required together: separate them by ;",
+    "A": "episodes cannot show what all paths do: write P>=p [ ... ], with p below 1",
+    "E": "episodes cannot show what some path does: write P>=p [ ... ], with p above 0",
+}
+
+
+def _other_prism(token: Token, accepts: set[str]) -> str:
+    """Why something that PRISM knows is refused."""
+    if "PROB" in accepts:
+        calculated = "answers cannot be calculated with: ask for each by itself"
+        return calculated if token.type == "NUMBER" else _OTHER_STARTS.get(str(token), "")
+    if "NAME" in accepts and token.type in _PROPERTY | {"PROB", "INSTANT"}:
+        return f"{token} cannot name a signal, nor stand inside a formula: {_LETTERS}"
+    if "NUMBER" in accepts and "NAME" not in accepts and token.type in ("NAME", "LPAR"):
+        return "constants and expressions are not known here: write the number itself"
+    if token.type == "LBRACE" and "RSQB" in accepts:
+        return "a requirement is about episodes, from their first state on: other states cannot be filtered"
+    if token.type in ("PLUS", "MINUS", "TIMES", "DIVIDE") and "SEMICOLON" in accepts:
+        return "answers cannot be calculated with: ask for each by itself"
+    return ""
 
 
 def _bare_formula(error: UnexpectedToken) -> str:

@@ -1,4 +1,4 @@
-"""A recorded path against a formula."""
+"""A recorded path against a formula, and what it makes of a quantity."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 
 from psyco._src.errors import RequirementError
 from psyco._src.spec.check import check_signals
-from psyco._src.spec.formula import Formula, SignalInfo
-from psyco._src.spec.monitor import compile_monitor
-from psyco._src.spec.parse import parse_formula
+from psyco._src.spec.formula import Formula, Quantity, Question, SignalInfo
+from psyco._src.spec.monitor import Monitor, compile_monitor
+from psyco._src.spec.parse import parse, parse_formula
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +31,36 @@ def check_path(formula: str | Formula, signals: Mapping[str, Any], *, severity: 
     """
     if isinstance(formula, str):
         formula = parse_formula(formula)
-    arrays = {name: np.asarray(values) for name, values in signals.items()}
-    length = _length(arrays)
-    arrays.setdefault("step", np.arange(length))
-    check_signals(formula, {name: _info(array) for name, array in arrays.items()}, "the path")
     monitor = compile_monitor([formula], severity=severity)
+    satisfied, cost = monitor(_used(formula, monitor, signals))
+    return PathCheck(bool(satisfied[0]), float(cost[0]))
+
+
+def path_value(question: str | Question, signals: Mapping[str, Any]) -> float:
+    """What a recorded path contributes to the answer of a question, such as `R{distance < 0.1}=? [ C ]`.
+
+    That is the total, or the value at a step; for `S` the total, which has to be divided by the steps of all paths; for
+    `P=? [ ... ]` 1 or 0. `signals` is what `check_path` takes.
+    """
+    if isinstance(question, str):
+        asked = parse(question).questions
+        if len(asked) != 1:
+            raise RequirementError(f"{len(asked)} questions in {question!r}", advice="ask one: R{x}=? [ C ]")
+        question = asked[0]
+    monitor = compile_monitor([], measured=[question.subject])
+    value = monitor.measure(_used(question.subject, monitor, signals)).value
+    return float(value[0])  # type: ignore[index]
+
+
+def _used(subject: Formula | Quantity, monitor: Monitor, signals: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The signals that are needed, checked; at least one, since a path has a length."""
+    arrays = {name: np.asarray(values) for name, values in signals.items()}
+    arrays.setdefault("step", np.arange(_length(arrays)))
+    check_signals(subject, {name: _info(array) for name, array in arrays.items()}, "the path")
     used = {name: arrays[name] for name in monitor.signals} or {"step": arrays["step"]}
     for name, array in used.items():
         _check_values(name, array)
-    satisfied, cost = monitor(used)
-    return PathCheck(bool(satisfied[0]), float(cost[0]))
+    return used
 
 
 def _length(arrays: Mapping[str, np.ndarray]) -> int:

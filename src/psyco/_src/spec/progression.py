@@ -68,6 +68,10 @@ class Automaton:
             for remainder in self._remainders[progress]
         )
 
+    def holds(self, progress: int, formula: int) -> bool:
+        """Does a formula hold, whatever is to come?"""
+        return self._remainders[progress][formula] == TRUE
+
     def decided(self, progress: int) -> bool:
         """Is nothing left to be seen?"""
         return all(remainder in (TRUE, FALSE) for remainder in self._remainders[progress])

@@ -17,6 +17,7 @@ import numpy as np
 from jax import Array
 
 from psyco._src.certify.ledger import look_share
+from psyco._src.certify.source import Source
 from psyco._src.certify.verify import Verification, verify_parameters
 from psyco._src.errors import EpisodeError
 from psyco._src.learn.base import LearnerState
@@ -26,7 +27,7 @@ from psyco._src.learn.train import bursts
 from psyco._src.policy.file import Policy, policy_for
 from psyco._src.policy.network import Network
 from psyco._src.rollout.episodes import Stream, stream_key
-from psyco._src.smc.base import Verdict
+from psyco._src.smc.base import Tally, Verdict
 from psyco._src.smc.methods import make_test
 from psyco._src.synthesis.problem import Problem
 
@@ -142,7 +143,9 @@ def _check(problem: Problem, at: Position) -> tuple[Verification, bool]:
     settings = problem.settings
     theta = jnp.asarray(problem.keeper.deployed(at.state))
     key = stream_key(settings.seed, Stream.CHECK, at.generation)
-    look = partial(verify_parameters, problem.sampler, theta, problem.requirement, key)
+    look = partial(
+        verify_parameters, Source(problem.sampler, theta, key, problem.domain, problem.requirement)
+    )
     if settings.until_satisfied:
         share = look_share(-(-at.generation // problem.segment))
         done = look(method="anytime", max_episodes=settings.max_episodes, share=share)
@@ -153,17 +156,19 @@ def _check(problem: Problem, at: Position) -> tuple[Verification, bool]:
 
 
 def _enter(metrics: Metrics, problem: Problem, done: Verification) -> None:
-    """The outcome of a verification goes into the last row; of several constraints, that which held least often."""
-    least = min(range(len(done.progress)), key=lambda k: done.progress[k].share)
-    constraint = problem.requirement.constraints[least]
-    belief, beside = make_test("bayes", constraint), (1.0 - constraint.confidence) / 2.0
+    """The outcome of a verification goes into the last row; of several probabilities, that which held least often."""
     row: dict[str, Any] = {
-        "verified_confidence": done.confidence(problem.requirement),
-        "verified_share": done.progress[least].share,
+        "verified_confidence": done.confidence,
         "verified_return": np.mean(done.returns, dtype=np.float64),
         "verified_episodes": done.episodes,
     }
-    row["verified_lower"], row["verified_upper"] = belief.bounds(done.progress[least].counts, beside)
+    shares = [tally for tally in done.progress if isinstance(tally, Tally)]
+    if shares:
+        least = min(range(len(shares)), key=lambda k: shares[k].share)
+        constraint = problem.requirement.probabilities[least]
+        belief, beside = make_test("bayes", constraint), (1.0 - constraint.confidence) / 2.0
+        row["verified_share"] = shares[least].share
+        row["verified_lower"], row["verified_upper"] = belief.bounds(shares[least].counts, beside)
     if problem.settings.until_satisfied or problem.settings.learner == "snes":
         row["verdict"] = done.verdict.name
     for name, value in row.items():

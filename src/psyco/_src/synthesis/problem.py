@@ -7,10 +7,12 @@ from typing import NamedTuple, cast
 from psyco._src.certify.verify import check_decidable
 from psyco._src.domain.base import Domain
 from psyco._src.domain.gym_env import GymDomain
+from psyco._src.domain.ranges import spans
 from psyco._src.errors import RunError
 from psyco._src.learn.base import Learner
 from psyco._src.learn.keep import Keeping
 from psyco._src.learn.learners import make_learner
+from psyco._src.learn.means import means_of
 from psyco._src.policy.network import Bias, Network, network_for
 from psyco._src.rollout.episodes import Sampler, Stream, stream_key
 from psyco._src.rollout.execution import HERE, Execution
@@ -77,9 +79,11 @@ def prepare(
             f"{domain.name} has changed: the network that the run began with does not fit it any more"
         )
     sampler = make_sampler(domain, network, requirement, execution=execution, severity=settings.severity)
+    check_decidable(requirement, spans(requirement, domain))
     learner = make_learner(
-        settings.learner, requirement, network=network, budget=settings.episodes, **settings.options
-    )
+        settings.learner, requirement, means=means_of(requirement, domain), network=network,
+        budget=settings.episodes, **settings.options,
+    )  # fmt: skip
     return Problem(domain, requirement, settings, network, sampler, learner, execution)
 
 

@@ -6,16 +6,18 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 
 from psyco._src.certify.certificate import Certificate
+from psyco._src.certify.findings import Finding, MeanFinding
+from psyco._src.certify.further import play
 from psyco._src.certify.ledger import Ledger
-from psyco._src.certify.verify import certify_candidates, constraint_outcomes, sample
+from psyco._src.certify.source import Source
+from psyco._src.certify.verify import certify_candidates
 from psyco._src.errors import EpisodeError
 from psyco._src.policy.file import Policy, policy_for
 from psyco._src.rollout.episodes import Stream, stream_key
-from psyco._src.smc.base import Counts, Verdict
-from psyco._src.smc.bayes import posterior_mass
+from psyco._src.smc.base import Verdict, observed
+from psyco._src.smc.bayes import belief
 from psyco._src.synthesis.loop import Position, Sink
 from psyco._src.synthesis.problem import Problem
 
@@ -26,7 +28,7 @@ class Candidate(NamedTuple):
     generation: int
     policy: Policy
     episodes: int  # that it played; 0: there was nothing to select from
-    satisfied: tuple[int, ...]  # in how many of them each constraint's formula held
+    found: tuple[float, ...]  # of each constraint: the share of them in which its formula held, or the mean
     mean_return: float
     confidence: float  # that the constraint which is believed in the least holds
     enough: bool  # every constraint is believed in as much as is required
@@ -93,20 +95,21 @@ def ranked(problem: Problem, at: Position) -> list[Candidate]:
         policy = policy_for(problem.domain, problem.network, theta)
         if len(kept) == 1:
             return [Candidate(generation, policy, 0, (), 0.0, 0.0, True)]
-        parts = list(sample(problem.sampler, jnp.asarray(theta), key, settings.selection_episodes))
-        n = settings.selection_episodes
-        returns = np.concatenate([part.ret for part in parts])[:n].astype(np.float64)
-        satisfied = np.concatenate([part.satisfied for part in parts])[:n]
-        hits = tuple(map(int, constraint_outcomes(requirement, satisfied).sum(axis=0)))
-        belief = [
-            float(posterior_mass(Counts(s, n - s), c.lower, c.upper))
-            for s, c in zip(hits, requirement.constraints, strict=True)
-        ]
-        enough = all(b >= c.confidence for b, c in zip(belief, requirement.constraints, strict=True))
-        mean = float(returns.mean())
-        candidates.append(Candidate(generation, policy, n, hits, mean, min(belief, default=1.0), enough))
+        source = Source(problem.sampler, jnp.asarray(theta), key, problem.domain, requirement)
+        candidates.append(_tried(source, generation, policy, settings.selection_episodes))
     return sorted(
         candidates, key=lambda c: (c.enough, sign * c.mean_return if c.enough else c.confidence), reverse=True
+    )
+
+
+def _tried(source: Source, generation: int, policy: Policy, count: int) -> Candidate:
+    """How a candidate does in so many episodes."""
+    tests, progress, returns = play(source, count)
+    beliefs = list(map(belief, tests, progress))
+    found = tuple(map(observed, tests, progress))
+    enough = all(b >= c.confidence for b, c in zip(beliefs, source.requirement.constraints, strict=True))
+    return Candidate(
+        generation, policy, count, found, float(returns.mean()), min(beliefs, default=1.0), enough
     )
 
 
@@ -117,7 +120,7 @@ def remark(certificate: Certificate, candidate: Candidate | None = None) -> str:
         certificate: of the policy that came closest.
         candidate: how that policy did in the selection, which may have played many more episodes.
     """
-    if certificate.verdict is Verdict.SATISFIED:
+    if certificate.verdict in (Verdict.SATISFIED, Verdict.ANSWERED):
         return ""
     tried = len(certificate.looks)
     lines = [
@@ -128,11 +131,9 @@ def remark(certificate: Certificate, candidate: Candidate | None = None) -> str:
     for k, finding in enumerate(certificate.findings):
         if finding.verdict is Verdict.SATISFIED:
             continue
-        held = f"it held in {finding.satisfied:,} of {finding.episodes:,} episodes of the test"
-        if candidate is not None and candidate.episodes:
-            share = candidate.satisfied[k] / candidate.episodes
-            held += f", and in {candidate.satisfied[k]:,} of {candidate.episodes:,} of the selection ({share:.4f})"
-        lines.append(f"{finding.constraint}: {held}; the probability lies {finding.interval}.")
+        lines.append(
+            f"{finding.constraint}: {_seen(finding, k, candidate)}; the {finding.about} lies {finding.interval}."
+        )
         close = close and finding.verdict is Verdict.UNDECIDED
     lines.append(
         f"It may be good enough; {certificate.advice}. More training episodes would make it better."
@@ -141,3 +142,17 @@ def remark(certificate: Certificate, candidate: Candidate | None = None) -> str:
         "ask for a lower probability, or weaken the formula."
     )
     return "\n".join(lines)
+
+
+def _seen(finding: Finding | MeanFinding, k: int, candidate: Candidate | None) -> str:
+    """How a constraint did in the test and in the selection."""
+    if isinstance(finding, Finding):
+        test = f"it held in {finding.satisfied:,} of {finding.episodes:,} episodes of the test"
+    else:
+        test = f"the mean of {finding.episodes:,} episodes of the test is {finding.mean:.4g}"
+    if candidate is None or not candidate.episodes:
+        return test
+    n, found = candidate.episodes, candidate.found[k]
+    if isinstance(finding, Finding):
+        return f"{test}, and in {round(found * n):,} of {n:,} of the selection ({found:.4f})"
+    return f"{test}, that of {n:,} of the selection {found:.4g}"
