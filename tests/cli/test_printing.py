@@ -3,9 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from psyco._src.cli.common import visible
+from psyco._src.cli.progress import NARROW, summary
+from psyco._src.learn.metrics import Metrics
 from tests.run.small import begun
 
 NAMES = ["[/red]", "[bold]x", ":dog:", "[link=x]y", "\\[", "a[0]"]
@@ -99,3 +102,13 @@ def test_what_memory_cannot_hold_is_one_sentence(
     said = cli("runs")
     assert said.status == 2
     assert said.err.count("\n") == 1 and "needs more memory than there is" in said.err
+
+
+def test_the_line_of_a_run_shows_mean_values_where_there_is_room() -> None:
+    row = {"return": 1.0, "satisfied": 1.0, "c_sat": 0.5, "lambda": 0.25, "value[0]": 0.5, "value[1]": 1234.0}
+    metrics = Metrics({name: np.array([value, value]) for name, value in row.items()})
+    assert "value 0.5, 1.23e+03  c_sat" in summary(metrics)
+    assert "value" not in summary(metrics, NARROW)
+    assert "value" not in summary(
+        Metrics({name: column for name, column in metrics.items() if "[" not in name})
+    )

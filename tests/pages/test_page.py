@@ -78,6 +78,7 @@ def open_page(browser: Any, address: str, **options: Any) -> Iterator[Any]:
     """A page that has to get by without the network (but its own server) and without a word in the console."""
     context = browser.new_context(**options)
     page = context.new_page()
+    page.set_default_timeout(180_000)  # a busy machine is no failure
     complaints: list[str] = []
     page.on("console", lambda m: complaints.append(m.text) if m.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: complaints.append(str(error)))

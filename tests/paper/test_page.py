@@ -23,6 +23,7 @@ def browser(chromium):
 def page(browser, reproduction):
     """The page in a browser that notes down whatever goes wrong and whatever it asks the network for."""
     page = browser.new_page(viewport={"width": 1200, "height": 900})
+    page.set_default_timeout(180_000)  # a busy machine is no failure
     page.problems = []
     page.on("console", lambda message: page.problems.append(message.text))
     page.on("pageerror", lambda error: page.problems.append(str(error)))

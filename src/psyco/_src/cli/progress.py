@@ -41,6 +41,8 @@ def summary(metrics: Metrics, width: int = WIDE) -> str:
     """The state of learning in one line; on a narrow terminal what matters most."""
     values = [f"return {metrics['return'].mean():7.2f}", f"satisfied {metrics['satisfied'].mean():.3f}"]
     if width >= WIDE:
+        means = [column.mean() for name, column in metrics.items() if name.startswith("value[")]
+        values += [f"value {', '.join(f'{mean:.3g}' for mean in means)}"] if means else []
         values += [f"c_sat {metrics['c_sat'][-1]:.4f}", f"λ {metrics['lambda'].mean():.2f}"]
     return "  ".join(values if width >= NARROW else values[:1])
 
