@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from functools import cache
 
 import jax
@@ -280,7 +281,9 @@ def test_small_rates_and_large_costs_have_digits_enough(certificate):
 
 
 def test_an_estimate_has_the_means_of_the_episodes_after_the_decision(certificate, episodes):
-    estimate = verify(estimate=200).estimate
+    whole = verify(estimate=200)
+    estimate = whole.estimate
+    assert re.search(r"  rate 0\.\d{3,} of S<=0.5", str(whole))
     first = certificate.episodes
     cost, rate = (columns_of(parse(REQUIRE), episodes)[k][first : first + 200] for k in (1, 4))
     assert estimate.shares[1].mean == pytest.approx(cost.mean())

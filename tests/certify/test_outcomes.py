@@ -197,3 +197,43 @@ def test_what_traces_do_not_show_is_named(tmp_path, text, requirement, horizon, 
 def test_a_horizon_is_for_traces():
     with pytest.raises(RunError, match="horizon is the longest episode of traces"):
         psyco.verify_outcomes([1], "P>=0.5", horizon=4)
+
+
+@pytest.mark.parametrize("horizon", [0, 2.5, "x", True])
+def test_a_horizon_is_a_whole_number_of_steps(tmp_path, horizon):
+    with pytest.raises(RunError, match="horizon must be a whole number of at least 1, got "):
+        recorded(tmp_path, "episode,hit\n0,false\n0,true\n", "R{hit}=? [ S ]", traces=True, horizon=horizon)
+
+
+@pytest.mark.parametrize("within", ["[0,1e300]", "[-1e308,1e308]", "[0,1e-290]"])
+def test_a_range_whose_square_is_no_number_is_refused(within):
+    with pytest.raises(
+        RunError, match=r"no narrower than 1e-100 and no wider than 1e\+100, got .* another unit"
+    ):
+        psyco.verify_outcomes([0.0] * 9, f"R{{cost}}>=1e-295 [ C ] within {within}")
+
+
+def test_what_questions_have_looked_at_counts_as_looked_at():
+    asked = psyco.verify_outcomes([1.0, 3.0] * 50, "R{cost}=? [ C ] within [0,9]")
+    assert "100 of 100 recorded outcomes" in str(asked)
+    assert "not looked at" not in str(asked)
+    assert repr(asked).startswith("<Certificate ANSWERED after 100 episodes")
+    assert "confidence interval, at all times, if no value can lie outside of [0, 9])" in str(asked)
+    assert "nothing to be wrong about" not in str(asked)
+    decided = psyco.verify_outcomes([[1, 0], [1, 1]] * 50, "P>=0.5; P=?", width=0.9)
+    assert decided.findings[0].episodes == 7
+    assert "100 of 100 recorded outcomes" in str(decided)
+
+
+def test_advice_on_a_missing_length_of_episodes_is_of_use(tmp_path):
+    text = "episode,hit\n0,false\n0,true\n"
+    with pytest.raises(RequirementError, match="horizon=N") as rate:
+        recorded(tmp_path, text, "R{hit}=? [ S ]", traces=True)
+    assert "within" not in str(rate.value)  # it would not help
+    with pytest.raises(RequirementError, match=r"horizon=N.*within"):
+        recorded(tmp_path, text, "R{hit}=? [ C ]", traces=True)
+
+
+def test_a_bound_that_nothing_can_show_is_refused_without_an_infinite_range():
+    with pytest.raises(RequirementError, match="a little inside of its range"):
+        psyco.verify_outcomes([0.5] * 9, "R{cost} in [0.5,0.5] [ C ] within [0,1]")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import psyco
 from psyco._src.domain.base import signal_table
-from psyco._src.domain.ranges import value_range, worth_range
+from psyco._src.domain.ranges import spans, value_range, worth_range
 from psyco._src.errors import RequirementError
 from psyco._src.policy.file import policy_for
 from psyco._src.policy.network import network_for
@@ -173,3 +173,8 @@ def test_no_state_of_a_path_is_outside_of_the_range(term, path, data):
     value = by_definition.value(term, path, data.draw(st.integers(0, len(path["x"]) - 1)))
     low, high = worth_range(term, Declared())
     assert np.isnan(value) or low - 1e-9 * abs(low) <= value <= high + 1e-9 * abs(high)
+
+
+def test_what_every_episode_has_the_same_value_of_is_no_question():
+    with pytest.raises(RequirementError, match=r"every episode has the value 0, .*R{caught}=\? \[ C<=0 \]"):
+        spans(psyco.parse("R{caught}=? [ C<=0 ]"), psyco.make("obstacle-run"))

@@ -23,10 +23,12 @@ from psyco._src.certify.findings import (
     Finding,
     MeanFinding,
     ShareEstimate,
+    between,
     check,
     read_answer,
     read_estimate,
     read_finding,
+    shown,
 )
 from psyco._src.certify.joint import guarantee_of_all
 from psyco._src.errors import RunError
@@ -199,7 +201,7 @@ class Certificate:
         for answer in self.answers:
             lines += [f"  {answer.question}", f"    {answer.words}"]
         if self.mean_return is not None:
-            lines += [f"  return {self.mean_return:.2f} ± {self.return_error:.2f} (mean ± standard error)"]
+            lines += [f"  return {self.returned}"]
         lines += [f"  {line}" for line in self.estimated]
         lines += [f"  {self.subject}, method {self.method}"]
         if self.setting:
@@ -213,7 +215,7 @@ class Certificate:
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        return f"<Certificate {self.verdict.name} after {self.episodes:,} episodes: {self.subject}>"
+        return f"<Certificate {self.verdict.name} after {self.looked_at:,} episodes: {self.subject}>"
 
     def _repr_html_(self) -> str:
         from psyco._src.certify.html import certificate_html
@@ -226,9 +228,14 @@ class Certificate:
         return dataclasses.replace(self, looks=looks, guarantee=guarantee)
 
     @property
+    def looked_at(self) -> int:
+        """How many episodes the verdict and the answers are from: questions go on where constraints are decided."""
+        return max([self.episodes, *(answer.episodes for answer in self.answers)])
+
+    @property
     def _unseen(self) -> str:
-        """A word on recorded outcomes that the test did not need."""
-        rest = (self.max_episodes or self.episodes) - self.episodes
+        """A word on recorded outcomes that nobody needed."""
+        rest = (self.max_episodes or self.looked_at) - self.looked_at
         return f" (decided before the other {rest:,}, which were not looked at)" if rest > 0 else ""
 
     @property
@@ -258,6 +265,12 @@ class Certificate:
         )
 
     @property
+    def returned(self) -> str:
+        """The mean return in words, if there is one; answers may be from more episodes."""
+        of = f" of the first {self.episodes:,} episodes" * (self.looked_at > self.episodes)
+        return f"{self.mean_return:.2f} ± {self.return_error:.2f} (mean ± standard error{of})"
+
+    @property
     def estimated(self) -> list[str]:
         """The estimate in words, if there is one."""
         if (e := self.estimate) is None:
@@ -265,15 +278,12 @@ class Certificate:
         lines = [f"estimate from {e.episodes:,} further episodes, which the stopping rule does not bias:"]
         for each, f in zip(e.shares, self.findings, strict=True):
             of = f" of {f.called}" if len(self.findings) > 1 else ""
-            found = (
-                f"share {each.satisfied / e.episodes:.4f}"
-                if isinstance(each, ShareEstimate)
-                else f"mean {each.mean:.4f}"
-            )
-            lines += [
-                f"  {found}{of}, between {rounded_down(each.lower)} and {rounded_up(each.upper)} "
-                f"({confidence_percent(each.level)} confidence interval)"
-            ]
+            if isinstance(each, ShareEstimate):
+                found = f"share {each.satisfied / e.episodes:.4f}"
+                bounds = f"between {rounded_down(each.lower)} and {rounded_up(each.upper)}"
+            else:
+                found, bounds = f"{'rate' if f.about == 'rate' else 'mean'} {shown(each)}", between(each)
+            lines += [f"  {found}{of}, {bounds} ({confidence_percent(each.level)} confidence interval)"]
         return [*lines, f"  return {e.mean_return:.2f} ± {e.return_error:.2f}"]
 
     @property
@@ -287,7 +297,7 @@ class Certificate:
     def subject(self) -> str:
         """What was verified, in a few words."""
         if self.policy is None:
-            given = "" if self.max_episodes is None else f"{self.episodes:,} of {self.max_episodes:,} "
+            given = "" if self.max_episodes is None else f"{self.looked_at:,} of {self.max_episodes:,} "
             return f"{given}recorded outcomes sha256:{str(self.outcomes)[:16]}{self._unseen}"
         policy = f"policy sha256:{self.policy[:16]}{self.qualification}"
         return f"{policy} on {self.domain}, seed {self.seed}, block {self.block}"

@@ -84,13 +84,13 @@ class MeanFinding:
     @property
     def observed(self) -> str:
         """The values in words."""
-        average = f"mean {_shown(self)}" if self.restart is None else f"{_shown(self)} per step"
+        average = f"mean {shown(self)}" if self.restart is None else f"{shown(self)} per step"
         return f"{average}{_circumstances(self)}"
 
     @property
     def interval(self) -> str:
         """The bounds in words, with what they are worth."""
-        return _interval(self, _between(self))
+        return _interval(self, between(self))
 
 
 @dataclass(frozen=True)
@@ -112,11 +112,13 @@ class Answer:
     @property
     def words(self) -> str:
         """All of it in one line."""
-        level = f"{confidence_percent(self.level)} confidence interval, at all times"
+        low, high = self.range
+        known = f", if no value can lie outside of [{low:.12g}, {high:.12g}]" * (self.range != (0.0, 1.0))
+        level = f"{confidence_percent(self.level)} confidence interval, at all times{known}"
         wide = self.width is not None and self.upper - self.lower > self.width
         short = f"; not yet as narrow as {self.width:g}" if wide else ""
         seen = f"after {self.episodes:,} episodes{_circumstances(self)}"
-        return f"{_shown(self)}, {_between(self)} ({level}{short}) {seen}"
+        return f"{shown(self)}, {between(self)} ({level}{short}) {seen}"
 
 
 def _interval(found: Finding | MeanFinding, between: str) -> str:
@@ -128,16 +130,18 @@ def _interval(found: Finding | MeanFinding, between: str) -> str:
     return f"{between} ({confidence_percent(found.level)} {kind} interval, two-sided{why})"
 
 
-def _between(found: MeanFinding | Answer) -> str:
+def between(found: MeanFinding | Answer | MeanEstimate) -> str:
+    """The bounds of a mean, rounded outward."""
     digits = _digits(found)
     return f"between {rounded_down(found.lower, digits)} and {rounded_up(found.upper, digits)}"
 
 
-def _shown(found: MeanFinding | Answer) -> str:
+def shown(found: MeanFinding | Answer | MeanEstimate) -> str:
+    """A mean with as many digits as its bounds have."""
     return f"{found.mean:.{_digits(found)}f}"
 
 
-def _digits(found: MeanFinding | Answer) -> int:
+def _digits(found: MeanFinding | Answer | MeanEstimate) -> int:
     """So many that three of the interval's width are seen: rates are small, and costs may be large."""
     width = found.upper - found.lower
     return 4 if width <= 0.0 else min(max(2 - math.floor(math.log10(width)), 2), 12)

@@ -155,13 +155,13 @@ def _circumstances(c: Certificate) -> dict[str, str]:
             "domain": " ".join([str(c.domain), *_settings(c.parameters)]),
             "horizon": "not known" if c.horizon is None else f"{c.horizon:,} steps",
             "code": "not known" if c.code is None else f"sha256:{c.code}",
-            "episodes": f"{c.episodes:,} of at most {c.max_episodes:,}",
+            "episodes": f"{c.looked_at:,} of at most {c.max_episodes:,}",
             "seed": f"{c.seed}, stream {c.stream}, block {c.block}",
         }
     else:
         rows["outcomes"] = f"sha256:{c.outcomes}"
     if c.mean_return is not None:
-        rows["return"] = f"{c.mean_return:.2f} ± {c.return_error:.2f} (mean ± standard error)"
+        rows["return"] = c.returned
     if c.estimated:
         rows["estimate"] = " ".join(map(str.strip, c.estimated))
     return rows | {"issued": c.issued, "versions": " ".join(_settings(c.versions))}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from psyco._src.smc.base import Guarantee, confidence_percent, percent
+from psyco._src.smc.base import Guarantee, Verdict, confidence_percent, percent
 
 if TYPE_CHECKING:
     from psyco._src.certify.certificate import Look
@@ -16,6 +16,9 @@ def guarantee_of_all(
     findings: Sequence[Finding | MeanFinding], looks: Sequence[Look], share: float
 ) -> Guarantee:
     """What the verdict about the whole requirement is worth, with all looks counted; `share` is this look's."""
+    if looks[-1].verdict is Verdict.ANSWERED:
+        nothing = "There is no constraint, so no verdict can be wrong; each answer says what it is worth."
+        return Guarantee("exact", nothing, 0.0, 0.0)
     if not findings:
         return Guarantee("exact", "There is no constraint, so there is nothing to be wrong about.", 0.0, 0.0)
     own = findings[0].guarantee

@@ -289,9 +289,8 @@ def check_decidable(requirement: Requirement, spans: Sequence[Span] = ()) -> Non
             least, largest, exactly, open_ = 0.0, 1.0, "P>=0.999 or P<=0.001", "P>=0.001 or P<=0.999"
         else:
             least, largest, _ = next(left, Span(-np.inf, np.inf))
-            exactly = open_ = (
-                f"a bound a little inside of [{least:g}, {largest:g}], where the value of an episode lies"
-            )
+            known = "its range" if np.isinf(least) else f"[{least:g}, {largest:g}]"
+            exactly = open_ = f"a bound a little inside of {known}, where the value of an episode lies"
         what = "probability" if isinstance(constraint, Constraint) else "expected value"
         if max(constraint.lower, least) == min(constraint.upper, largest):
             raise RequirementError(

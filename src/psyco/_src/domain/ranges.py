@@ -68,7 +68,13 @@ def _span(stated: Expectation | Question, domain: Domain | Recording) -> Span:
         case Quantity(body, LongRun(share)):
             horizon = _horizon(domain, stated)
             return Span(*TRUTH, horizon) if share else Span(*step_range(body, stated.within, domain), horizon)
-    return Span(*value_range(stated, domain))
+    low, high = value_range(stated, domain)
+    if low == high:
+        raise RequirementError(
+            f"every episode has the value {low:g}, so there is nothing to find out: {stated}",
+            advice="leave it out",
+        )
+    return Span(low, high)
 
 
 def value_range(stated: Expectation | Question, domain: Domain | Recording, *, rate: float = 0.0) -> Range:
@@ -99,11 +105,11 @@ def value_range(stated: Expectation | Question, domain: Domain | Recording, *, r
 
 def _horizon(domain: Domain | Recording, stated: Expectation | Question) -> int:
     if math.isinf(domain.horizon):
+        is_rate = isinstance(stated.subject.over, LongRun)
+        otherwise = "; or where the value of an episode lies, `within [lo,hi]` after the property"
         raise RequirementError(
             f"how long an episode can be is not known, and without that episodes show nothing about {stated}",
-            advice="say it, horizon=N (--horizon N)"
-            + ", or where the value of an episode lies, `within [lo,hi]` after the property"
-            * (stated.within is None),
+            advice="say it for traces, horizon=N (--horizon N)" + otherwise * (not is_rate),
         )
     return int(domain.horizon)
 

@@ -18,6 +18,7 @@ from psyco._src.certify.ledger import IGNORED, Ledger, entries_of, look_share, m
 from psyco._src.certify.replay import Replay
 from psyco._src.certify.verify import Selection
 from psyco._src.domain.catalogue import describe
+from psyco._src.domain.checks import check_count
 from psyco._src.domain.gym_env import GymDomain
 from psyco._src.errors import RunError
 from psyco._src.exact import answers
@@ -204,6 +205,12 @@ def verify_outcomes(
         horizon: of traces, no episode can have more steps; rates and totals need to know.
     """
     wanted = as_requirement(requirement, parse if traces else recorded.outcome_requirement)
+    if horizon is not None:
+        if not traces:
+            raise RunError(
+                f"horizon is the longest episode of traces, in steps; got {horizon!r} without traces"
+            )
+        horizon = check_count("horizon", horizon)
     judged: Any = outcomes
     if isinstance(outcomes, str | Path):
         data, origin = _read(outcomes)
@@ -213,8 +220,6 @@ def verify_outcomes(
             judged = recordings.read_outcomes(data, wanted, origin=origin)
     elif traces:
         raise RunError("traces are read from a file: give its name, or judge them with psyco.check_path")
-    if horizon is not None and not (traces and horizon >= 1):
-        raise RunError(f"horizon is the longest episode of traces, in steps; got {horizon!r}")
     return recorded.verify_outcomes(
         judged, wanted, method=method, options=method_options or {}, max_episodes=max_episodes, issued=issued,
         width=width,

@@ -123,6 +123,9 @@ class Test(Protocol):
         """What its verdicts are worth."""
 
 
+NARROWEST, WIDEST = 1e-100, 1e100  # range: its square must be a number
+
+
 @dataclass(frozen=True)
 class MeanTask:
     """Is the mean of an episode's value between `lower` and `upper`? As `Task`, for values in a known range.
@@ -155,6 +158,11 @@ class MeanTask:
     def __post_init__(self) -> None:
         if not (np.isfinite([self.lo, self.hi]).all() and self.lo < self.hi):
             raise RunError(f"a range is two finite numbers, the smaller one first; got {self.range_text}")
+        if not NARROWEST <= (self.hi - self.lo) * (self.steps or 1) <= WIDEST:
+            raise RunError(
+                f"a range is no narrower than {NARROWEST:g} and no wider than {WIDEST:g}, got {self.range_text}; "
+                "take another unit"
+            )
         if not self.lower <= self.upper or self.lower > self.hi or self.upper < self.lo:
             raise RunError(
                 f"no mean of values in {self.range_text} lies between {self.lower:g} and {self.upper:g}; "
