@@ -8,6 +8,7 @@ a state that `feed` moves on. `run_tests` sees a tally of either kind.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
@@ -273,6 +274,8 @@ def decisions(accept: ArrayLike, reject: ArrayLike) -> NDArray[np.int8]:
 
 # Numbers are rounded outward: what is printed must never claim more than what was shown.
 
+WIDE = Context(prec=400)  # for every finite number, with some digits behind the point
+
 
 def percent(rate: float) -> str:
     """An error rate as a reader would say it, at most a little too large: 2%, 0.1%."""
@@ -295,7 +298,9 @@ def rounded_up(p: float, digits: int = 4) -> str:
 
 
 def _rounded(p: float, digits: int, way: str) -> str:
-    return format(Decimal(str(p)).quantize(Decimal(10) ** -digits, way, Context(prec=60)), "f")
+    if not math.isfinite(p):
+        return str(p)
+    return format(Decimal(str(p)).quantize(Decimal(10) ** -digits, way, WIDE), "f")
 
 
 def _percentage(rate: float) -> Decimal:
