@@ -16,6 +16,7 @@ BENCHMARKS = {
     "startup": "from the command line to the first generation, cold and cached",
     "host": "host rollouts of Gymnasium environments against a bare loop, and two workers against one",
     "means": "episodes until a mean is shown, wrong verdicts at the limit, and the time for a million values",
+    "deployment": "runtime and monitor beside rtamt, how soon a change is found, what a guard leaves of a return",
     "checkpoint": "what a device run pays for its checkpoints",
 }
 LONG = ("learners", "ablation")

@@ -49,6 +49,18 @@ def chromium() -> str:
     return path
 
 
+@pytest.fixture(scope="session")
+def compiler() -> str:
+    """The path of a C compiler; where there is none the test is skipped, or fails if CI=true."""
+    path = shutil.which(os.environ.get("CC") or "cc")
+    if path is None:
+        message = "no C compiler here: install cc or set CC"
+        if os.environ.get("CI") == "true":
+            pytest.fail(message)
+        pytest.skip(message)
+    return path
+
+
 class Said(NamedTuple):
     """How a command ended."""
 

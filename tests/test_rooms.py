@@ -23,6 +23,7 @@ ORDER = [
     ["certify", "exact"],
     ["synthesis"],
     ["run"],
+    ["fleet"],
     ["paper", "pages"],
     ["front"],
     ["psyco"],  # the public names: for users and the command line, never for the rooms above

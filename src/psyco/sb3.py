@@ -31,7 +31,7 @@ from psyco._src.certify.keys import unknown_key
 from psyco._src.certify.verify import check_decidable
 from psyco._src.domain.base import Domain, signal_table
 from psyco._src.domain.checks import check_seed
-from psyco._src.domain.gym_env import INFO, GymDomain, signal_values
+from psyco._src.domain.gym_env import INFO, GymDomain, Moment, moment_signals
 from psyco._src.errors import RunError
 from psyco._src.front.verify import verify
 from psyco._src.learn.belief import double_precision
@@ -47,7 +47,6 @@ from psyco._src.spec.monitor import Monitor, compile_monitor
 from psyco._src.spec.parse import parse
 
 PROGRESS = 1_000_000  # the whole of learning, for the rule's schedule
-RECORDED = ("obs", "action", "reward", "return", "step", "terminated", "truncated")
 
 
 class Weighing:
@@ -130,22 +129,12 @@ class ConstrainedEnv(gymnasium.Wrapper):  # type: ignore[type-arg]
     def _note(
         self, raw: Any, info: dict[str, Any], action: Any, reward: float, terminated: bool, truncated: bool
     ) -> None:
-        others = [name for name in self.monitor.signals if name not in RECORDED]
-        found = dict(zip(others, signal_values(self.domain, others, raw, info), strict=True))
-        self.unseen -= {name for name, value in found.items() if value is not None}
-        every = {
-            "obs": self.domain.flatten(raw),
-            "action": self.domain.to_signal([action])[0],
-            "reward": reward,
-            "return": self._return,
-            "step": self._length,
-            "terminated": bool(terminated),
-            "truncated": bool(truncated),
-            # As in verification: 0, or false.
-            **{name: False if value is None else value for name, value in found.items()},
-        }
+        moment = Moment(raw, info, action, self._length, reward, self._return, terminated, truncated)
+        every = moment_signals(self.domain, self.monitor.signals, moment)
+        self.unseen -= {name for name, value in every.items() if value is not None}
         for name in self.monitor.signals:
-            value = np.asarray(every[name])
+            # As in verification: 0, or false.
+            value = np.asarray(False if every[name] is None else every[name])
             if name not in self._signals:
                 self._signals[name] = np.zeros((self.domain.horizon + 1, *value.shape), value.dtype)
             kind = np.result_type(self._signals[name], value)  # a signal may begin as 0 and go on as 0.5

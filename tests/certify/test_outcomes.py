@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import psyco
-from psyco._src.certify.outcomes import outcome_requirement
 from psyco._src.errors import RequirementError, RunError
 from psyco._src.smc.base import CONTINUE, init, update
 from psyco._src.smc.methods import METHODS, make_test
+from psyco._src.spec.bare import outcome_requirement
 
 ONE = outcome_requirement("P>=0.5 & C>=0.9")
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import psyco
 from psyco._src.certify import recordings
-from psyco._src.certify.outcomes import outcome_requirement
 from psyco._src.errors import PsycoError, RunError
+from psyco._src.spec.bare import outcome_requirement
 from psyco._src.spec.parse import parse
 
 ONE = outcome_requirement("P>=0.5 & C>=0.9")

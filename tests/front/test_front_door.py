@@ -16,7 +16,8 @@ import pytest
 
 import psyco
 from psyco._src.certify.verify import look_share
-from psyco._src.front.inputs import as_requirement, as_subject
+from psyco._src.front.inputs import as_subject
+from psyco._src.spec.requirement import as_requirement
 from psyco._src.synthesis.settings import Settings
 
 pytestmark = pytest.mark.slow  # whole runs
@@ -26,7 +27,7 @@ EASY = "P>=0.02 [ G (!caught | collisions <= 9) ] & C>=0.9"
 SMALL: dict[str, Any] = {"episodes": 44, "verify_every": 0, "max_episodes": 50, "selection_episodes": 5}
 VERBS = (
     "make", "synthesize", "verify", "verify_outcomes", "exact", "plan", "check", "replay", "start", "resume",
-    "open_run", "report", "export", "render", "certify_candidates",
+    "open_run", "report", "export", "export_c", "render", "certify_candidates",
 )  # fmt: skip
 
 

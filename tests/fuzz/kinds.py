@@ -22,10 +22,11 @@ import matplotlib
 import numpy as np
 import typer.main
 
-import psyco._src.paper.reproduce  # noqa: F401  # commands import it late, which takes longer than any input may
+import psyco
+import psyco._src.paper.reproduce  # commands import it late, which takes longer than any input may
 from psyco._src import durable
 from psyco._src.certify.certificate import Certificate, _checksum
-from psyco._src.certify.outcomes import outcome_requirement, verify_outcomes
+from psyco._src.certify.outcomes import verify_outcomes
 from psyco._src.certify.recordings import read_outcomes, read_traces
 from psyco._src.cli import main
 from psyco._src.cli.compare import CURVES, _curve, sparkline
@@ -34,8 +35,12 @@ from psyco._src.domain import gym_env
 from psyco._src.domain.actions import Discrete
 from psyco._src.domain.catalogue import Description, remake
 from psyco._src.errors import PsycoError
+from psyco._src.fleet.drift import Reference
+from psyco._src.fleet.session import open_session
+from psyco._src.fleet.state import _checksum as _watch_checksum
 from psyco._src.pages.page import compare_page, run_page
-from psyco._src.pages.serve import RunServer, _Handler
+from psyco._src.pages.serve import LiveRun, PageServer, _Handler
+from psyco._src.pages.watch import watch_page
 from psyco._src.policy.file import Policy, load_policy
 from psyco._src.policy.foreign import open_policy
 from psyco._src.policy.network import Network
@@ -45,11 +50,23 @@ from psyco._src.run.checkpoint import About as CheckpointAbout
 from psyco._src.run.config import read_config
 from psyco._src.run.folder import load_about, load_metrics, read_run
 from psyco._src.run.session import _network
+from psyco._src.spec.bare import outcome_requirement
 from psyco._src.spec.formula import Signal, walk
 from psyco._src.spec.monitor import compile_monitor
 from psyco._src.spec.parse import parse
 from tests.fuzz.mutate import WORDS, as_json, mutate_bytes, mutate_json, requirement
 from tests.run.small import CONFIG, begun
+
+# A watch with everything that a state can hold: episodes with numbers, drift, an alarm, expected values and rates.
+WATCHED = '"a": P>=0.5 [ G x < 3 ]; "b": R{x}<=2 [ C ] within [0,10]; "c": R{x}<=0.5 [ S ] within [0,5]'
+REFERENCE = Reference(100, np.zeros(2), np.ones(2))
+TRACES = b"episode,x,obs[0],obs[1],terminated\n" + b"".join(
+    b"%d,4,9,0,0\n%d,1,9,0,1\n" % (i, i) for i in range(1, 81, 2)
+)
+
+
+def watcher(state: dict[str, Any] | None) -> psyco.Watcher:
+    return psyco.Watcher(WATCHED, None if state else 1000, horizon=5, state=state)
 
 
 class Place:
@@ -61,7 +78,7 @@ class Place:
         (self.run / "checkpoints").mkdir()
         (folder / "secret").write_text("precious")
         self.file = folder / "input"
-        self.server = RunServer(self.run)
+        self.server = PageServer(LiveRun(self.run))
         self.server.server_close()  # nobody connects: handlers are given their requests
         matplotlib.get_configdir(), matplotlib.get_cachedir()  # which it makes once
 
@@ -93,6 +110,16 @@ class Place:
         about = CheckpointAbout(3, CONFIG.identity, config, 1_700_000_000, 10, "0" * 64)
         save_checkpoint(self.run, about, {"theta": np.zeros(3, np.float32), "step": np.int32(1)})
         return next((self.run / "checkpoints").iterdir()).read_bytes()
+
+    @cached_property
+    def watch(self) -> dict[str, Any]:
+        path = self.folder / "watch.json"
+        session = open_session(watcher, traces=True, state=path)
+        session.refer_to(REFERENCE)
+        list(session.listen([TRACES], stop=lambda _: False))
+        content: dict[str, Any] = json.loads(path.read_bytes())
+        del content["checksum"]
+        return content
 
     @cached_property
     def onnx(self) -> bytes:
@@ -261,6 +288,26 @@ def _read_checkpoint(data: bytes, place: Place) -> None:
     found.restore({"theta": np.zeros(3, np.float32), "step": np.int32(1)})
 
 
+def _make_watch(rng: Random, place: Place) -> bytes:
+    content = mutate_json(rng, place.watch)
+    if isinstance(content, dict) and rng.random() < 0.9:  # anybody can compute a checksum
+        content = {**content, "checksum": _watch_checksum(content)}
+    data = as_json(content).encode(errors="replace")
+    return mutate_bytes(rng, data) if rng.random() < 0.1 else data
+
+
+def _read_watch(data: bytes, place: Place) -> None:
+    path = place.folder / "watch.json"
+    path.write_bytes(data)
+    for _ in range(2):  # what it has written it reads again
+        session = open_session(watcher, traces=True, state=path)
+        session.refer_to(REFERENCE)
+        before = session.watcher.episodes
+        list(session.listen([TRACES[:150]], stop=lambda _: False))
+        assert before <= session.watcher.episodes <= before + 10
+        assert watch_page(session, "the input")
+
+
 # ---- recordings and policies ---------------------------------------------------------------------------------------
 
 
@@ -389,6 +436,7 @@ LINES = [
     ["report", "RUN"],
     ["report", "RUN", "--out", "OUT"],
     ["export", "NAME", "--onnx", "OUT"],
+    ["export", "NAME", "--c", "OUT"],
     ["resume", "NAME"],
     ["resume", "RUN", "--episodes", "NAME"],
     ["exact", "NAME", "--require", "TEXT"],
@@ -399,6 +447,10 @@ LINES = [
     ["verify", "--traces", "DATA", "--require", "TEXT"],
     ["verify", "--replay", "NAME", "NAME"],
     ["verify", "NAME", "--require", "TEXT", "--width", "NAME"],
+    ["watch", "--certificate", "TEXT", "--outcomes", "DATA", "--page", "OUT"],
+    ["watch", "--certificate", "NAME", "--outcomes", "DATA", "--state", "NAME"],
+    ["watch", "--certificate", "P>=0.9", "--outcomes", "NAME"],
+    ["watch", "--certificate", "P>=0.9", "--traces", "DATA", "--range", "NAME"],
     ["plan", "TEXT", "--max-episodes", "3"],
     ["plan", "TEXT", "--max-episodes", "3", "--mean", "NAME", "--spread", "NAME"],
     ["plan", "P>=0.9", "--max-episodes", "3", "--method", "NAME"],
@@ -527,6 +579,7 @@ KINDS = {
     "description": Kind(_make_description, _read_description),
     "metrics": Kind(_make_metrics, _read_metrics),
     "checkpoint": Kind(_make_checkpoint, _read_checkpoint),
+    "watch": Kind(_make_watch, _read_watch),
     "outcomes": Kind(_make_outcomes, _read_outcomes),
     "traces": Kind(_make_traces, _read_traces),
     "policy": Kind(_make_policy, _read_policy),

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from psyco._src.pages.page import compare_page, embed, run_page
-from psyco._src.pages.serve import RunServer
+from psyco._src.pages.serve import LiveRun, PageServer
 from psyco._src.run.config import Config
 from psyco._src.run.folder import load_episodes, read_run
 from psyco._src.run.samples import sampling
@@ -202,7 +202,9 @@ def test_an_episode_plays_pauses_and_scrubs(browser: Any, address: str) -> None:
 
 
 @pytest.mark.browser
-def test_violations_are_marked(browser: Any, tmp_path: Path) -> None:
+def test_violations_are_marked_and_it_is_said_since_when_an_episode_is_decided(
+    browser: Any, tmp_path: Path
+) -> None:
     # The bodies start so close to each other that they often collide.
     config = dataclasses.replace(CONFIG, parameters={"horizon": 5, "start": 0.01})
     folder = run(tmp_path / "run", config)
@@ -213,6 +215,14 @@ def test_violations_are_marked(browser: Any, tmp_path: Path) -> None:
         assert page.locator("#ticks i").count() >= 1
         page.locator("#scrub").evaluate("s => { s.value = s.max; s.dispatchEvent(new Event('input')); }")
         assert page.locator("#stage .cross").count() >= 1
+        (first, *_) = next(
+            e["violations"] for e in load_episodes(read_run(folder))["episodes"] if e["violations"]
+        )
+        scrub = "(s, step) => { s.value = step; s.dispatchEvent(new Event('input')); }"
+        for step, said in ((first - 1, False), (first, True)):  # of `G`, the first violation decides
+            page.locator("#scrub").evaluate(scrub, step)
+            found = f"violated whatever comes, since step {first}" in page.locator("#moment").inner_text()
+            assert found == said
 
 
 @pytest.mark.browser
@@ -249,7 +259,7 @@ def test_a_run_that_has_only_begun_has_a_page(browser: Any, tmp_path: Path) -> N
 
 @pytest.mark.browser
 def test_a_live_page_follows_the_run_to_its_verdict(browser: Any, unfinished: Path) -> None:
-    server = RunServer(unfinished)
+    server = PageServer(LiveRun(unfinished))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         with open_page(browser, server.url) as page:
@@ -353,7 +363,7 @@ def test_data_in_a_script_element_cannot_end_it() -> None:
 def test_the_server_listens_on_loopback_answers_two_addresses_and_no_other_host(finished: Path) -> None:
     import http.client
 
-    server = RunServer(finished)
+    server = PageServer(LiveRun(finished))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         host, port = server.server_address[:2]

@@ -14,6 +14,7 @@ from PIL import Image
 import psyco
 from psyco._src.domain.base import Scene, scene_of
 from psyco._src.errors import DomainError
+from psyco._src.front.runs import _outcomes
 from psyco._src.pages.film import LINE, WIDTH, animate_film, film
 from psyco._src.pages.trajectory import animate_trajectory, draw_trajectory
 from psyco._src.policy.file import Policy, policy_for
@@ -76,6 +77,21 @@ def test_a_scene_has_any_number_of_bodies(count: int, tmp_path: Path) -> None:
     draw_trajectory(domain_with(*names), [path], tmp_path / "a.png")
     animate_trajectory(domain_with(*names), path, tmp_path / "a.gif")
     assert len(frames_of(tmp_path / "a.gif")) == 2
+
+
+def test_a_picture_says_when_an_episode_was_decided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    titles: list[str] = []
+    monkeypatch.setattr("matplotlib.axes.Axes.set_title", lambda self, text, **_: titles.append(text))
+    paths = [path_of(one=[(0, 0)] * 3, far=[1.0, 0.0, 1.0]), path_of(one=[(0, 0)] * 3, far=[1.0] * 3)]
+    domain = domain_with("one")
+    domain.horizon = 9
+    outcomes = _outcomes("P>=0.5 [ G far > 0.5 ]", domain, paths)
+    draw_trajectory(domain, paths, tmp_path / "a.png", outcomes=outcomes)
+    assert [title.partition("\n")[2] for title in titles] == [
+        "violated, decided at step 1",
+        "satisfied, decided at step 2",
+    ]
+    assert _outcomes("P>=0.5 [ G near > 0.5 ]", domain, paths) == []  # drawn in another domain than its own
 
 
 def test_an_episode_of_one_state_can_be_drawn(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from psyco._src.errors import RunError
 from psyco._src.pages import serve
-from psyco._src.pages.serve import CONNECTIONS, RunServer
+from psyco._src.pages.serve import CONNECTIONS, LiveRun, PageServer
 from tests.run.small import begun
 
 HOST = "Host: localhost\r\n"
@@ -24,8 +24,8 @@ def run(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def serving(folder: Path, host: str = "127.0.0.1") -> Iterator[RunServer]:
-    server = RunServer(folder, host)
+def serving(folder: Path, host: str = "127.0.0.1") -> Iterator[PageServer]:
+    server = PageServer(LiveRun(folder), host)
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     try:
         yield server
@@ -35,16 +35,16 @@ def serving(folder: Path, host: str = "127.0.0.1") -> Iterator[RunServer]:
 
 
 @pytest.fixture
-def server(run: Path) -> Iterator[RunServer]:
+def server(run: Path) -> Iterator[PageServer]:
     with serving(run) as server:
         yield server
 
 
-def connect(server: RunServer) -> socket.socket:
+def connect(server: PageServer) -> socket.socket:
     return socket.create_connection(("127.0.0.1", server.server_address[1]), timeout=30)
 
 
-def ask(server: RunServer, request: str) -> tuple[int, str, str]:
+def ask(server: PageServer, request: str) -> tuple[int, str, str]:
     """Status, headers and body of the answer; 0 where there is none."""
     with connect(server) as connection:
         connection.sendall(request.encode())
@@ -55,11 +55,11 @@ def ask(server: RunServer, request: str) -> tuple[int, str, str]:
     return int(head.split()[1]) if head else 0, head, body
 
 
-def get(server: RunServer, path: str = "/", head: str = HOST) -> int:
+def get(server: PageServer, path: str = "/", head: str = HOST) -> int:
     return ask(server, f"GET {path} HTTP/1.1\r\n{head}\r\n")[0]
 
 
-def test_head_is_get_without_a_body_and_nothing_else_is_permitted(server: RunServer) -> None:
+def test_head_is_get_without_a_body_and_nothing_else_is_permitted(server: PageServer) -> None:
     status, shown, body = ask(server, f"GET / HTTP/1.1\r\n{HOST}\r\n")
     assert (status, "</html>" in body) == (200, True)
     length = re.search("Content-Length: .*", shown)
@@ -84,7 +84,7 @@ def test_head_is_get_without_a_body_and_nothing_else_is_permitted(server: RunSer
         ("", 403),
     ],
 )
-def test_a_page_of_another_site_cannot_read_along(server: RunServer, head: str, status: int) -> None:
+def test_a_page_of_another_site_cannot_read_along(server: PageServer, head: str, status: int) -> None:
     """A site may let its own name lead to 127.0.0.1; the browser then sends that name."""
     assert get(server, "/", head) == status
 
@@ -102,11 +102,11 @@ def test_a_page_of_another_site_cannot_read_along(server: RunServer, head: str, 
         "/data.json/x",
     ],
 )
-def test_there_are_two_addresses_and_no_way_to_a_file(server: RunServer, path: str) -> None:
+def test_there_are_two_addresses_and_no_way_to_a_file(server: PageServer, path: str) -> None:
     assert get(server, path) == 404
 
 
-def test_the_content_policy_permits_no_outside_origin(server: RunServer) -> None:
+def test_the_content_policy_permits_no_outside_origin(server: PageServer) -> None:
     for path in ("/", "/data.json", "/nowhere"):
         _, head, _ = ask(server, f"GET {path} HTTP/1.1\r\n{HOST}\r\n")
         found = re.search("Content-Security-Policy: (.*)", head)
@@ -119,13 +119,13 @@ def test_the_content_policy_permits_no_outside_origin(server: RunServer) -> None
         assert "script-src 'sha256-" in found[1]
 
 
-def test_a_request_that_is_too_long_is_refused(server: RunServer) -> None:
+def test_a_request_that_is_too_long_is_refused(server: PageServer) -> None:
     assert get(server, "/" + "x" * 9000) == 431
     assert get(server, "/", HOST + "X: y\r\n" * 3000) == 431
 
 
 def test_a_request_that_comes_in_too_slowly_is_dropped(
-    server: RunServer, monkeypatch: pytest.MonkeyPatch
+    server: PageServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serve, "REQUEST_SECONDS", 0.1)
     with connect(server) as connection:
@@ -133,7 +133,7 @@ def test_a_request_that_comes_in_too_slowly_is_dropped(
         assert connection.recv(1) == b""
 
 
-def test_there_is_room_for_some_connections_and_for_others_when_they_have_gone(server: RunServer) -> None:
+def test_there_is_room_for_some_connections_and_for_others_when_they_have_gone(server: PageServer) -> None:
     idle = [connect(server) for _ in range(CONNECTIONS)]
     with connect(server) as late:
         assert late.recv(1) == b"", "closed at once"
@@ -146,11 +146,11 @@ def test_there_is_room_for_some_connections_and_for_others_when_they_have_gone(s
 
 
 def test_a_client_that_hangs_up_leaves_no_traceback(
-    server: RunServer, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    server: PageServer, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone, answered = threading.Event(), threading.Event()
-    monkeypatch.setattr(server, "page", lambda: gone.wait(30) and "x" * 10_000_000)
-    monkeypatch.setattr(serve.RunServer, "shutdown_request", lambda *_: answered.set())
+    monkeypatch.setattr(LiveRun, "page", lambda _: gone.wait(30) and "x" * 10_000_000)
+    monkeypatch.setattr(serve.PageServer, "shutdown_request", lambda *_: answered.set())
     with connect(server) as connection:
         connection.sendall(f"GET / HTTP/1.1\r\n{HOST}\r\n".encode())
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # reset, not closed
@@ -159,7 +159,7 @@ def test_a_client_that_hangs_up_leaves_no_traceback(
     assert capfd.readouterr().err == ""
 
 
-def test_a_run_that_is_gone_is_an_answer(server: RunServer, run: Path) -> None:
+def test_a_run_that_is_gone_is_an_answer(server: PageServer, run: Path) -> None:
     shutil.rmtree(run)
     status, _, body = ask(server, f"GET / HTTP/1.1\r\n{HOST}\r\n")
     assert (status, "is not a run folder" in body) == (503, True)
@@ -179,9 +179,9 @@ def test_beyond_loopback_the_address_has_a_secret_part(run: Path) -> None:
 @pytest.mark.parametrize("host", ["no.such.name.invalid", "300.1.2.3", "x" * 300, "192.0.2.1", "\0"])
 def test_a_wrong_host_is_told_from_a_wrong_port(run: Path, host: str) -> None:
     with pytest.raises(RunError, match="--host is a name or an address of this machine"):
-        RunServer(run, host)
+        PageServer(LiveRun(run), host)
 
 
-def test_a_port_in_use_is_said_so(run: Path, server: RunServer) -> None:
+def test_a_port_in_use_is_said_so(run: Path, server: PageServer) -> None:
     with pytest.raises(RunError, match="choose another --port"):
-        RunServer(run, port=server.server_address[1])
+        PageServer(LiveRun(run), port=server.server_address[1])

@@ -22,8 +22,9 @@ class Counting:
     """A crew with memory: after `patience[i]` steps, policy i goes to the right for good."""
 
     patience: np.ndarray  # [B]
+    handed: None = None
 
-    def __call__(self, flat: np.ndarray, raw: Any, disturbance: Any = None) -> list[int]:
+    def __call__(self, flat: np.ndarray, raw: Any, disturbance: Any = None, signals: Any = ()) -> list[int]:
         self.patience = self.patience - 1
         return (self.patience < 0).astype(int).tolist()
 
@@ -32,6 +33,8 @@ class Counting:
 
 
 class Patient:
+    signals: frozenset[str] = frozenset()
+
     def crew(self, domain: Any, theta: np.ndarray, seeds: Any) -> Counting:
         return Counting(theta[:, 0])
 

@@ -16,6 +16,7 @@ import pytest
 
 from psyco._src import durable
 from psyco._src.errors import RunError
+from psyco._src.fleet.drift import find_reference
 from psyco._src.run.checkpoint import checkpoint_files
 from psyco._src.run.config import Config
 from psyco._src.run.folder import read_run
@@ -47,6 +48,16 @@ def test_a_finished_run_with_a_damaged_file_is_reported_and_made_whole(
     assert name in caplog.text
     assert outcome(finished) == outcome(original)
     assert read_run(finished).state == "finished"
+
+
+def test_what_the_policy_saw_is_kept_beside_its_certificate(original: Path) -> None:
+    record = read_run(original)
+    assert record.certificate is not None
+    found = find_reference(original / "certificate.json", record.certificate.policy)
+    assert found is not None
+    assert found.episodes == 100
+    assert found.mean.shape == (record.policy.network.inputs,)
+    assert (found.spread > 0.0).all()
 
 
 @pytest.mark.parametrize("damaged", [1, 2])

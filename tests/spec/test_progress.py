@@ -1,11 +1,17 @@
 """The automaton of a formula, read state by state, decides what the definition decides on the whole path."""
 
+import itertools
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 
 from psyco._src.spec.atoms import States
+from psyco._src.spec.formula import Bound, Not, Release, Signal, Until, WeakUntil
+from psyco._src.spec.monitor import compile_monitor
+from psyco._src.spec.normal import normalize
 from psyco._src.spec.parse import parse_formula
-from psyco._src.spec.progression import Automaton, state_formulas
+from psyco._src.spec.progression import Automaton, Obligation, _implies, state_formulas
 from tests.spec import by_definition
 from tests.spec.strategies import formulas, paths
 
@@ -52,3 +58,25 @@ def test_a_broken_safety_property_is_decided_and_stays_so():
 def test_atoms_are_the_largest_state_formulas_each_once():
     formula = parse_formula("G (a & b => F (a & b)) | X !(b | x > 1)")
     assert [str(atom) for atom in state_formulas([formula])] == ["a & b", "!(b | x > 1)"]
+
+
+UNROLLED = [
+    lambda bound: Until(Signal("a"), Signal("b"), bound),
+    lambda bound: WeakUntil(Signal("a"), Signal("b"), bound),
+    lambda bound: Release(Signal("a"), Signal("b"), bound),
+    lambda bound: Not(WeakUntil(Signal("a"), Signal("b"), bound)),
+]
+
+
+@pytest.mark.parametrize("operator", UNROLLED, ids=["U", "W", "R", "M"])
+def test_an_obligation_implies_a_weaker_one_of_the_same_operator(operator):
+    """Exactly that: on all paths of two switches, for all bounds of up to three steps."""
+    switches = np.array(list(itertools.product((False, True), repeat=8))).reshape(-1, 2, 4)
+    bounds = [(lower, upper) for upper in range(4) for lower in range(upper + 1)]
+    holds = compile_monitor([operator(Bound(*each)) for each in bounds])(
+        {"a": switches[:, 0], "b": switches[:, 1]}
+    )[0]
+    node = normalize(operator(Bound(0, 3)), False)
+    for one, other in itertools.product(range(len(bounds)), repeat=2):
+        implied = _implies(Obligation(node, *bounds[one]), Obligation(node, *bounds[other]))
+        assert implied == bool((~holds[:, one] | holds[:, other]).all())

@@ -35,6 +35,14 @@ def verify(folder: Path) -> psyco.Replay:
     return psyco.replay(certificate, folder)
 
 
+def watch(certificate: psyco.Certificate) -> bool:
+    watcher = psyco.Watcher(certificate, false_alarm_every=10_000)
+    alarm = watcher.update(True)
+    assert_type(alarm, psyco.Alarm | None)
+    assert_type(watcher.interval, psyco.Interval)
+    return alarm is not None and bool(alarm.lost)
+
+
 def follow() -> psyco.Sink:
     def show(problem: psyco.Problem, metrics: psyco.Metrics) -> None:
         print(problem.generations, metrics["return"][-1])

@@ -11,7 +11,6 @@ import math
 import os
 import re
 import stat
-import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -27,6 +26,8 @@ LIMITS = {  # bytes of a file of each kind; docs/security.md says so, too
     "certificate": 16 * MB,
     "description of a run": 16 * MB,
     "sample episodes": 16 * MB,
+    "state of a watch": 16 * MB,
+    "risk": 16 * MB,
     "table of metrics": 256 * MB,
     "checkpoint": 1024 * MB,
     "policy": 1024 * MB,
@@ -68,10 +69,7 @@ def read_bytes(
         if inside is not None and leads_out(path, inside):
             raise RunError(f"{cannot}: it is a link out of {inside}; put a copy of the file in its place")
         with open(path, "rb", opener=_open_at_once) as file:
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                what = _KINDS.get(stat.S_IFMT(found.st_mode), "no file")
-                raise RunError(f"{cannot}: it is {what}; give the name of a file")
+            found = _check_plain(file.fileno(), cannot)
             if found.st_size > limit:
                 raise RunError(f"{cannot}: it has {found.st_size:,} bytes, and at most {limit:,} are read")
             data = file.read(found.st_size + 1)  # never more, however fast it grows
@@ -82,6 +80,20 @@ def read_bytes(
     if len(data) < found.st_size or (len(data) > found.st_size and not growing):
         raise RunError(f"{cannot}: it changed while it was read; try again when nobody writes to it")
     return data[: found.st_size]
+
+
+def read_part(path: str | Path, kind: str, start: int, size: int) -> bytes:
+    """At most `size` bytes from `start` on, of a file that may be growing; nothing where it ends before that."""
+    cannot = f"cannot read the {kind} {path}"
+    try:
+        with open(path, "rb", opener=_open_at_once) as file:
+            _check_plain(file.fileno(), cannot)
+            file.seek(start)
+            return file.read(size)
+    except FileNotFoundError:
+        raise MissingFileError(f"{cannot}: there is no file of that name") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{cannot}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def read_text(path: str | Path, kind: str, *, inside: Path | None = None, growing: bool = False) -> str:
@@ -103,6 +115,8 @@ def from_json(text: str | bytes, origin: str) -> Any:
 
 def from_toml(text: str, origin: str) -> dict[str, Any]:
     """What a TOML text holds; as `from_json`."""
+    import tomllib  # a deployed policy does without
+
     try:
         if _DEEP_KEY.search(text):
             raise RecursionError
@@ -148,6 +162,14 @@ def check_folder(folder: Path, *, but: tuple[str, ...] = ()) -> None:
 def _open_at_once(path: str, flags: int) -> int:
     """A pipe must not keep us waiting for whoever writes into it; Windows has no such pipes."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _check_plain(descriptor: int, cannot: str) -> os.stat_result:
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        what = _KINDS.get(stat.S_IFMT(found.st_mode), "no file")
+        raise RunError(f"{cannot}: it is {what}; give the name of a file")
+    return found
 
 
 def _entries(folder: Path, but: tuple[str, ...]) -> Iterator[Path]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,12 +17,6 @@ from psyco._src.errors import RunError
 from psyco._src.smc.base import run_tests
 from psyco._src.smc.methods import DEFAULT_METHOD, make_tests
 from psyco._src.spec.formula import Requirement
-from psyco._src.spec.parse import parse
-
-# A probability with nothing to speak of: recorded outcomes have been judged already.
-_BARE = re.compile(
-    r"\bP\s*(?:=\s*\?|(?:>=|<=|>|<|≥|≤)\s*[\d.eE+-]+|in\s*\[[^\[\]]*\])(?=\s*(?:&|∧|and\b|;|$))"
-)
 
 
 def verify_outcomes(
@@ -41,7 +34,7 @@ def verify_outcomes(
     Args:
         outcomes: what was read; or did the formula hold, `[B]`, or `[B, N]` for N constraints and questions: Booleans
             or 0 and 1, of an expected value numbers.
-        requirement: what must hold; see `outcome_requirement` for one without a formula.
+        requirement: what must hold; see `spec.bare` for one without a formula.
         method: how the constraints are tested, a name in `METHODS`.
         options: parameters of the method.
         max_episodes: look at no more than so many, a number chosen without looking; default: all there are.
@@ -68,11 +61,6 @@ def verify_outcomes(
         requirement, Subject(outcomes=_digest(columns), horizon=seen.horizon), tests, progress, reached=seen.reached,
         method=method, options=options, max_episodes=cap, issued=issued, answers=answered,
     )  # fmt: skip
-
-
-def outcome_requirement(text: str) -> Requirement:
-    """A requirement in which `P>=0.85` may stand without a formula, for outcomes that somebody else has judged."""
-    return parse(_BARE.sub(lambda bound: f'{bound[0]} [ "satisfied" ]', text))
 
 
 def _as_recorded(outcomes: ArrayLike, requirement: Requirement) -> Recorded:

@@ -26,7 +26,9 @@ from psyco._src.domain.ranges import Span
 from psyco._src.domain.source import code_digest
 from psyco._src.errors import RangeError, RequirementError, RunError
 from psyco._src.policy.doubt import Doubting
+from psyco._src.policy.file import Policy
 from psyco._src.policy.foreign import AnyPolicy, ForeignPolicy
+from psyco._src.policy.guard import Guard
 from psyco._src.rollout.check import seed_doubts
 from psyco._src.rollout.episodes import Episodes, Stream, episode_keys, episode_seeds, stream_key
 from psyco._src.rollout.execution import HERE, Execution
@@ -148,7 +150,7 @@ def _look(
     source = Source(sampler, jnp.asarray(policy.theta), stream_key(seed, ledger.stream), domain, requirement)
     check_decidable(requirement, source.spans)
     make_tests(method, requirement, spans=source.spans, max_episodes=max_episodes, **options)
-    if isinstance(policy, ForeignPolicy):
+    if not isinstance(policy, Policy):
         _ask_twice(policy, domain, stream_key(seed, Stream.SHOW), execution)
     *earlier, look = ledger.begin(make_claim(requirement, where, method, options), policy.digest, seed)
     source = source._replace(key=stream_key(seed, ledger.stream, look.block or 0))
@@ -164,7 +166,8 @@ def _look(
     certificate = certify(
         requirement, subject, done.tests, done.progress, returns=done.returns, reached=done.seen.reached,
         method=method, options=options, max_episodes=max_episodes, share=look.share, earlier=tuple(earlier),
-        issued=issued, notes=[*notes, *policy.notes, *missing, *_doubts(source, policy, done)],
+        issued=issued,
+        notes=[*notes, *policy.notes, *_handed_over(done.seen), *missing, *_doubts(source, policy, done)],
         estimate=None if estimate is None else estimate_further(source, done.episodes, estimate),
     )  # fmt: skip
     ledger.end(certificate)
@@ -176,6 +179,17 @@ def _look(
     )
 
 
+def _handed_over(episodes: Episodes) -> list[str]:
+    """How often the fallback of a guard acted, if there is one."""
+    if episodes.handed is None:
+        return []
+    handed, steps = np.asarray(episodes.handed), np.asarray(episodes.length)
+    return [
+        f"The fallback acted in {np.count_nonzero(handed):,} of {len(handed):,} episodes, and in "
+        f"{handed.sum() / max(steps.sum(), 1):.1%} of their steps."
+    ]
+
+
 def _doubts(source: Source, policy: AnyPolicy, done: Verification) -> list[str]:
     """What the first episodes of a Gymnasium environment put in doubt; in a compiled domain all chance is the key's."""
     if not isinstance(source.sampler, HostSampler):
@@ -184,7 +198,7 @@ def _doubts(source: Source, policy: AnyPolicy, done: Verification) -> list[str]:
     return seed_doubts(source.sampler.job, policy.theta, seeds, float(done.returns[0]))
 
 
-def _ask_twice(policy: ForeignPolicy, domain: Domain, key: Array, execution: Execution) -> None:
+def _ask_twice(policy: ForeignPolicy | Guard, domain: Domain, key: Array, execution: Execution) -> None:
     """Refuse a policy of others whose actions are no function of its own episode; see `Doubting`."""
     sampler = make_sampler(domain, Doubting(policy), Requirement(), execution=execution)
     sampler(jnp.zeros((DOUBTED, 0)), episode_keys(key, 0, DOUBTED))

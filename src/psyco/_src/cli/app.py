@@ -29,6 +29,7 @@ from psyco._src.cli import (
     status_of,
     synthesize,
     verify,
+    watch,
 )
 from psyco._src.cli.common import remark, status
 from psyco.version import __version__
@@ -74,6 +75,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "synthesize": synthesize.synthesize,
     "resume": resume.resume,
     "verify": verify.verify,
+    "watch": watch.watch,
     "plan": plan.plan,
     "exact": exact.exact,
     "runs": runs.runs,

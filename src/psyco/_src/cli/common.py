@@ -23,6 +23,7 @@ from psyco._src.smc.methods import METHODS
 
 if TYPE_CHECKING:
     from psyco._src.certify.certificate import Certificate
+    from psyco._src.pages.serve import PageServer, Shown
 
 
 def make_console(**options: Any) -> Console:
@@ -109,6 +110,9 @@ Method = Annotated[
     ),
 ]
 
+Host = Annotated[str, typer.Option(help="With --serve: the address to listen on.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="With --serve: 0 takes a free one.")]
+
 
 def given(context: typer.Context) -> dict[str, Any]:
     """What stands on the command line, without the defaults."""
@@ -192,6 +196,19 @@ def say(text: str) -> None:
 def remark(text: str, style: str = "") -> None:
     """A word beside the results, as it is."""
     status.print(visible(text), soft_wrap=True, style=style)
+
+
+def open_server(shown: Shown, host: str, port: int) -> PageServer:
+    """A live page, ready to be served; who can reach it is said."""
+    from psyco._src.pages.serve import PageServer
+
+    server = PageServer(shown, host, port)
+    if not server.loopback:
+        remark(
+            f"note: {host} can be reached from other machines. Only who has the address below, with its random part, "
+            "can read the page; on its way it is not encrypted"
+        )
+    return server
 
 
 def leave(certificate: Certificate) -> None:

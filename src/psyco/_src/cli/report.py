@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import psyco
-from psyco._src.cli.common import remark, say
+from psyco._src.cli.common import Host, Port, open_server, remark, say
 
 
 def report(
@@ -17,8 +17,8 @@ def report(
         Path | None, typer.Option(help="The page; default: report.html in the run's folder.")
     ] = None,
     serve: Annotated[bool, typer.Option("--serve", help="Show the page live while the run goes on.")] = False,
-    host: Annotated[str, typer.Option(help="With --serve: the address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="With --serve: 0 takes a free one.")] = 0,
+    host: Host = "127.0.0.1",
+    port: Port = 0,
 ) -> None:
     """Write one self-contained HTML page about a run, or serve it live.
 
@@ -36,14 +36,9 @@ def report(
 
 
 def _serve(run: Path, host: str, port: int) -> None:
-    from psyco._src.pages.serve import RunServer
+    from psyco._src.pages.serve import LiveRun
 
-    server = RunServer(run, host, port)
-    if not server.loopback:
-        remark(
-            f"note: {host} can be reached from other machines. Only who has the address below, with its random part, "
-            "can read the page; on its way it is not encrypted"
-        )
+    server = open_server(LiveRun(run), host, port)
     # Flushed at once, so that a program that started this one can read the address.
     print(f"live page: {server.url}  (Ctrl-C ends it)", flush=True)
     try:

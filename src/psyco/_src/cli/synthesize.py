@@ -245,8 +245,8 @@ def _configure(base: Config | None, given: dict[str, Any]) -> Config:
 
     An option goes where its name is known: among the settings, or the learner's hyperparameters.
     """
-    from psyco._src.front.inputs import as_requirement
     from psyco._src.run.config import Config
+    from psyco._src.spec.requirement import as_requirement
 
     if base is None:
         for name, hint in {"domain": "the domain (see `psyco domains`)", "require": "--require"}.items():

@@ -1,4 +1,7 @@
-"""What a policy may do: the four kinds of action spaces, and how outputs of a network become actions."""
+"""What a policy may do: the four kinds of action spaces, and how outputs of a network become actions.
+
+Outputs are arrays of NumPy or of JAX; nothing here imports JAX, since `psyco.runtime` has to do without.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ import itertools
 import math
 from typing import Any, ClassVar
 
-import jax.numpy as jnp
 import numpy as np
 
 from psyco._src.errors import DomainError
@@ -73,7 +75,7 @@ class Discrete:
 
     def decode(self, y: Any) -> Any:
         """Network outputs `[..., n]` -> action `[...]` int32."""
-        xp = _module(y)
+        xp = y.__array_namespace__()
         return xp.argmax(y, axis=-1).astype(xp.int32)
 
 
@@ -96,7 +98,7 @@ class MultiDiscrete:
 
     def decode(self, y: Any) -> Any:
         """Network outputs `[..., outputs]` -> action `[..., size]` int32."""
-        xp = _module(y)
+        xp = y.__array_namespace__()
         ends = list(itertools.accumulate(self.n))
         parts = [y[..., end - n : end] for n, end in zip(self.n, ends, strict=True)]
         return xp.stack([xp.argmax(part, axis=-1) for part in parts], axis=-1).astype(xp.int32)
@@ -121,15 +123,10 @@ class MultiBinary:
 
     def decode(self, y: Any) -> Any:
         """Network outputs `[..., n]` -> action `[..., n]` int32 of 0 and 1."""
-        return (y > 0).astype(_module(y).int32)
+        return (y > 0).astype(np.int32)
 
 
 Actions = Continuous | Discrete | MultiDiscrete | MultiBinary
 ACTIONS: dict[str, type[Actions]] = {
     kind.__name__: kind for kind in (Continuous, Discrete, MultiDiscrete, MultiBinary)
 }
-
-
-def _module(y: Any) -> Any:
-    """NumPy for NumPy arrays, which host rollouts decode step by step; jax.numpy for all else."""
-    return np if isinstance(y, np.ndarray) else jnp

@@ -86,7 +86,8 @@ class CompiledDomain(Domain, Protocol):
     It may also have a method `draw(key)`: the randomness of all steps of an episode, drawn at once, which is faster;
     arrays whose first axis is the horizon. Then `step` is given its entry of them instead of a key. And it may have
     `ranges`, which maps signals (`distance`, `obs[2]`, `reward`) to the least and the largest value that they can have:
-    what is required of the mean of such a signal then needs no `within [lo,hi]`.
+    what is required of the mean of such a signal then needs no `within [lo,hi]`. `counters` names signals that never
+    fall along an episode; what is left of a requirement is then said by how much they may still rise.
     """
 
     def reset(self, key: Array) -> State:
@@ -134,6 +135,11 @@ def _compiled_table(domain: CompiledDomain) -> dict[str, SignalInfo]:
     table["obs"] = SignalInfo(domain.observation_size, False)
     table["action"] = SignalInfo(domain.actions.size, False)
     return table | BUILT_IN_SIGNALS
+
+
+def counters_of(domain: Domain) -> tuple[str, ...]:
+    """The signals that never fall along an episode, if it names some."""
+    return tuple(getattr(domain, "counters", ()))
 
 
 def scene_of(domain: Domain) -> Scene | None:

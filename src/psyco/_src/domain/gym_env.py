@@ -10,10 +10,10 @@ import importlib
 import json
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import cloudpickle
 import gymnasium
@@ -188,11 +188,6 @@ def gym_domain(
     if not isinstance(signals or {}, Mapping) or not isinstance(wrappers, list | tuple):
         raise DomainError(f"{name}: wrappers are a list of names or functions, signals a dictionary of them")
     functions = {key: _resolve(each) for key, each in (signals or {}).items()}
-    for key in functions:
-        if key in _RESERVED or key.startswith(INFO):
-            raise DomainError(
-                f"{name}: a signal cannot be called {key!r}; every environment has that one already"
-            )
     wrap = tuple(_resolve(each) for each in wrappers)
     env = _make_env(source, arguments, horizon, wrap, name)
     try:
@@ -201,31 +196,64 @@ def gym_domain(
             raise DomainError(
                 f"{name} has no time limit of its own; say how long an episode may be, with horizon"
             )
-        actions, space = _actions(env.action_space, action_bound, name)
-        try:
-            spaces.flatdim(env.observation_space)
-        except (NotImplementedError, ValueError):
-            raise DomainError(
-                f"{name} has observations in {env.observation_space}, which cannot be flattened; "
-                "add a wrapper that turns them into a Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple"
-            ) from None
-        made = GymDomain(
-            source,
-            arguments,
-            limit,
-            wrap,
-            functions,
-            action_bound,
-            name,
-            actions,
-            space,
-            env.observation_space,
-            {},
-            type(env.unwrapped),
-        )
+        made = _described(env, name, source, arguments, limit, wrap, functions, action_bound)
         return dataclasses.replace(made, table=_probe(made, env))
     finally:
         close(env)
+
+
+def running_domain(env: Env, *, horizon: int, signals: Mapping[str, SignalFunction]) -> GymDomain:
+    """What is known of an environment that somebody else steps: it is neither made again nor tried out.
+
+    Args:
+        env: the environment.
+        horizon: its longest episode.
+        signals: further signals by name, as in `gym_domain`.
+    """
+    # Its actions are only looked at, so any range will do where there is none.
+    made = _described(env, str(env), lambda: env, {}, horizon, (), signals, action_bound=1.0)
+    own = dict.fromkeys(signals, SignalInfo(None, None))
+    return dataclasses.replace(made, table={**_built_in_table(made), **own})
+
+
+def _described(
+    env: Env,
+    name: str,
+    source: str | Callable[..., Env],
+    arguments: Mapping[str, Any],
+    horizon: int,
+    wrappers: tuple[Callable[[Env], Env], ...],
+    functions: Mapping[str, SignalFunction],
+    action_bound: float | None,
+) -> GymDomain:
+    """The domain of an environment, as yet without its signals."""
+    for key in functions:
+        if key in _RESERVED or key.startswith(INFO):
+            raise DomainError(
+                f"{name}: a signal cannot be called {key!r}; every environment has that one already"
+            )
+    actions, space = _actions(env.action_space, action_bound, name)
+    try:
+        spaces.flatdim(env.observation_space)
+    except (NotImplementedError, ValueError):
+        raise DomainError(
+            f"{name} has observations in {env.observation_space}, which cannot be flattened; "
+            "add a wrapper that turns them into a Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple"
+        ) from None
+    return GymDomain(
+        source,
+        arguments,
+        horizon,
+        wrappers,
+        functions,
+        action_bound,
+        name,
+        actions,
+        space,
+        env.observation_space,
+        {},
+        type(env.unwrapped),
+    )
 
 
 _RESERVED = ("obs", "action", "terminated", "truncated", "end", *BUILT_IN_SIGNALS)
@@ -256,6 +284,35 @@ def signal_values(
     """The values of `info.key` and of the user's own signals in one state; a missing key gives None."""
     for name in names:
         yield _info_value(info, name) if name.startswith(INFO) else domain.functions[name](observation, info)
+
+
+class Moment(NamedTuple):
+    """What `reset` or `step` has just given, and what led to it."""
+
+    observation: Any
+    info: dict[str, Any]
+    action: Any  # that led to it; in the first state the first action
+    step: int = 0
+    reward: float = 0.0
+    total: float = 0.0  # the return so far
+    terminated: bool = False
+    truncated: bool = False
+
+
+def moment_signals(domain: GymDomain, names: Iterable[str], moment: Moment) -> dict[str, Any]:
+    """Signals in one state, by name; None for a key that `info` does not have."""
+    others = [name for name in names if name not in _RESERVED]
+    known: dict[str, Callable[[], Any]] = {
+        "obs": lambda: domain.flatten(moment.observation),
+        "action": lambda: domain.to_signal([moment.action])[0],
+        "reward": lambda: moment.reward,
+        "return": lambda: moment.total,
+        "step": lambda: moment.step,
+        "terminated": lambda: bool(moment.terminated),
+        "truncated": lambda: bool(moment.truncated),
+    }
+    found = zip(others, signal_values(domain, others, moment.observation, moment.info), strict=True)
+    return {name: known[name]() for name in names if name in known} | dict(found)
 
 
 def name_of(thing: Any) -> str:
@@ -356,16 +413,21 @@ def _actions(space: Any, bound: float | None, name: str) -> tuple[Actions, space
     )
 
 
-def _probe(domain: GymDomain, env: Env) -> dict[str, SignalInfo]:
-    """Names and types of the signals, from a few random steps."""
-    rng = np.random.default_rng(0)
-    table = dict(BUILT_IN_SIGNALS) | {
+def _built_in_table(domain: GymDomain) -> dict[str, SignalInfo]:
+    """The signals of every environment."""
+    return dict(BUILT_IN_SIGNALS) | {
         "obs": SignalInfo(domain.observation_size, False),
         "action": SignalInfo(domain.actions.size, False),
         "terminated": SignalInfo(None, True),
         "truncated": SignalInfo(None, True),
         INFO: SignalInfo(None, None),
     }
+
+
+def _probe(domain: GymDomain, env: Env) -> dict[str, SignalInfo]:
+    """Names and types of the signals, from a few random steps."""
+    rng = np.random.default_rng(0)
+    table = _built_in_table(domain)
     names = list(domain.functions)
     try:
         with as_guest():

@@ -46,6 +46,7 @@ class ParticleDance:
     max_acceleration: float = 0.1
 
     name: ClassVar[str] = "particle-dance"
+    counters: ClassVar[tuple[str, ...]] = ("collisions",)
     requirement: ClassVar[str] = "P>=0.85 [ G (distance >= 0.1 | collisions <= 1) ] & C>=0.98"
 
     def __post_init__(self) -> None:

@@ -25,7 +25,9 @@ from psyco._src.domain.finite import FiniteDomain, finite
 from psyco._src.errors import DomainError, PsycoError, RequirementError, RunError, told
 from psyco._src.exact.law import check_law
 from psyco._src.policy.doubt import Doubting
+from psyco._src.policy.file import Policy
 from psyco._src.policy.foreign import ForeignPolicy, PolicyLike, as_policy
+from psyco._src.policy.guard import Guard
 from psyco._src.spec.atoms import Past, States
 from psyco._src.spec.check import check_bounds, check_signals
 from psyco._src.spec.formula import (
@@ -146,13 +148,13 @@ def actions_of(policy: PolicyLike, domain: Domain) -> Act:
     """What a policy does, by the same code that runs it in rollouts."""
     policy = as_policy(policy)
     policy.check(domain)
-    if isinstance(policy, ForeignPolicy):
+    if not isinstance(policy, Policy):
         return _asked(policy, domain)
     act = jax.vmap(partial(policy.network.act, domain.actions, jnp.asarray(policy.theta)))
     return lambda observations: np.asarray(act(jnp.asarray(observations)))
 
 
-def _asked(policy: ForeignPolicy, domain: Domain) -> Act:
+def _asked(policy: ForeignPolicy | Guard, domain: Domain) -> Act:
     if policy.remembers:
         raise RunError(
             f"the policy {policy.source} has a memory; exact answers are about policies that act on what they see now. "

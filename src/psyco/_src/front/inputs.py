@@ -13,20 +13,18 @@ from psyco._src.certify.ledger import Ledger
 from psyco._src.domain.base import Domain
 from psyco._src.domain.catalogue import Description, make, remake
 from psyco._src.domain.trust import names
-from psyco._src.errors import DomainError, RequirementError, RunError
+from psyco._src.errors import DomainError, RunError
 from psyco._src.policy import foreign
 from psyco._src.policy.file import Policy
 from psyco._src.policy.foreign import AnyPolicy, as_policy
-from psyco._src.reading import read_text
+from psyco._src.policy.guard import Guard
 from psyco._src.run.folder import Run, is_run, ledger_of, read_run
 from psyco._src.spec.formula import Requirement
 from psyco._src.spec.parse import parse
+from psyco._src.spec.requirement import AnyRequirement, as_requirement
 
 AnyDomain: TypeAlias = Domain | str | Callable[..., Any]
-AnyRequirement: TypeAlias = Requirement | str | Path
 PolicyLike: TypeAlias = foreign.PolicyLike | Run
-
-FILES = (".props", ".prop", ".pctl", ".txt")  # a requirement with such an ending is a file's name
 
 
 def as_domain(domain: AnyDomain, parameters: Mapping[str, Any] | None = None) -> Domain:
@@ -44,21 +42,6 @@ def as_domain(domain: AnyDomain, parameters: Mapping[str, Any] | None = None) ->
     if parameters:
         raise DomainError(f"{domain!r} is made already; give its parameters where it is made")
     return cast(Domain, domain)
-
-
-def as_requirement(requirement: AnyRequirement, parser: Callable[[str], Requirement] = parse) -> Requirement:
-    """The requirement itself, its text, or the file that holds it."""
-    if isinstance(requirement, Requirement):
-        return requirement
-    if not isinstance(requirement, str | Path):
-        raise RequirementError(f"{requirement!r} is no requirement; give its text, or the name of a file")
-    if isinstance(requirement, Path) or _is_file(requirement):
-        try:
-            text = read_text(requirement, "requirement")
-        except RunError as error:
-            raise RequirementError(str(error)) from None
-        return parser(text)
-    return parser(requirement)
 
 
 class Subject(NamedTuple):
@@ -109,31 +92,35 @@ def as_actor(
 def _where(
     found: AnyPolicy, domain: AnyDomain | None, parameters: Mapping[str, Any] | None, trust: Collection[str]
 ) -> Domain:
-    if domain is not None and not (isinstance(found, Policy) and domain == found.domain):
+    own = found.policy if isinstance(found, Guard) else found  # a guard is at home where its policy is
+    if domain is not None and not (isinstance(own, Policy) and domain == own.domain):
         where = as_domain(domain, parameters)
-    elif isinstance(found, Policy):
-        named = names(trust) | (set() if domain is None else {found.domain})  # who names the domain trusts it
-        where = remake(Description(found.domain, {**found.parameters, **(parameters or {})}), named)
+    elif isinstance(own, Policy):
+        named = names(trust) | (set() if domain is None else {own.domain})  # who names the domain trusts it
+        where = remake(Description(own.domain, {**own.parameters, **(parameters or {})}), named)
     else:
-        raise RunError(f"{found.source} is a policy of others: say where it acts with domain (--domain)")
+        raise RunError(f"{own.source} is a policy of others: say where it acts with domain (--domain)")
     found.check(where)
     return where
 
 
 def find_policy(policy: PolicyLike, trust: Collection[str] = ()) -> tuple[AnyPolicy, str | None]:
-    """A policy from whatever stands for one, and the requirement that its run was made for, if it has a run."""
+    """A policy from whatever stands for one, and the requirement that its run or its guard was made for, if any."""
     if isinstance(policy, str | Path):
         if not str(policy).strip():
             raise RunError("an empty name is no policy")
         if os.path.isdir(policy):  # false, not an error, for a name that no folder can have
             policy = read_run(Path(policy))
-    elif isinstance(result := getattr(policy, "policy", None), Policy) and not isinstance(policy, Run):
+    elif isinstance(result := getattr(policy, "policy", None), Policy) and not isinstance(
+        policy, Run | Guard
+    ):
         return result, None  # what `psyco.synthesize` returns
     if isinstance(policy, Run):
         if policy.config is None:
             raise RunError("\n".join(policy.problems))
         return policy.policy, policy.config.requirement
-    return as_policy(policy, trust), None
+    found = as_policy(policy, trust)
+    return found, str(found.requirement) if isinstance(found, Guard) else None
 
 
 def known_looks(policy: PolicyLike) -> Ledger | None:
@@ -158,15 +145,3 @@ def find_run(run: Run | str | Path) -> Run:
     if not isinstance(run, str | Path):
         raise RunError(f"{run!r} is no run; give its folder, or what psyco.open_run returns")
     return read_run(Path(run))
-
-
-def _is_file(text: str) -> bool:
-    """Does a text name a file? One that is there but can't be read does, too."""
-    if text.strip().endswith(FILES):
-        return True
-    try:
-        return not Path(text).is_dir() and Path(text).exists()  # a pipe, too: whoever reads it says so
-    except PermissionError:
-        return True
-    except (OSError, ValueError):  # too long for a name, or with characters that no name has
-        return False

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from psyco._src import durable
+from psyco._src.domain.base import Domain, counters_of
+from psyco._src.domain.catalogue import BUILT_IN
 from psyco._src.domain.gym_env import GymDomain
 from psyco._src.errors import DomainError, RunError
 from psyco._src.front.inputs import AnyDomain, PolicyLike, as_actor, find_policy, find_run
 from psyco._src.front.verb import verb
+from psyco._src.policy.c_source import c_files
 from psyco._src.policy.file import Policy
+from psyco._src.policy.foreign import AnyPolicy
+from psyco._src.policy.guard import Guard
 from psyco._src.policy.onnx import export_onnx
 from psyco._src.rollout.record import Signals, record_many
 from psyco._src.run.folder import Run
+from psyco._src.spec.online import Monitor, decision
+from psyco._src.spec.parse import parse
+from psyco._src.spec.requirement import AnyRequirement, as_requirement
 
 
 @verb
@@ -78,10 +86,55 @@ def export(policy: PolicyLike, path: str | Path) -> float:
     Returns:
         The largest difference between an action of the file and of the policy, relative to the range of actions.
     """
-    found, _ = find_policy(policy)
-    if not isinstance(found, Policy):
-        raise RunError(f"{policy} is a policy of others; only PSyCo's own policies can be exported")
-    return export_onnx(found, path)
+    return export_onnx(_own(find_policy(policy)[0]), path)
+
+
+@verb
+def export_c(
+    policy: PolicyLike,
+    folder: str | Path,
+    *,
+    requirement: AnyRequirement | None = None,
+    horizon: int | None = None,
+    counters: Collection[str] | None = None,
+) -> list[Path]:
+    """Write a policy and the monitor of its requirement as C99 without dependencies; returns the files.
+
+    They are a header, a source and a small test program. A formula whose monitor is too large for a table is refused.
+
+    Args:
+        policy: a policy of ours, its file, a run or its folder.
+        folder: where the files go.
+        requirement: what episodes are watched against; by default what its run was made for.
+        horizon: the longest episode, in steps; by default that of the domain it was learned in, if a file says so.
+        counters: signals that never fall; by default those that a domain of ours has.
+    """
+    anything, own = find_policy(policy)
+    found = _own(anything)
+    wanted = requirement if requirement is not None else own and parse(own)
+    declared = counters_of(BUILT_IN[found.domain]) if found.domain in BUILT_IN else ()
+    files = c_files(
+        found,
+        None if wanted is None else as_requirement(wanted),
+        horizon=found.parameters.get("horizon") if horizon is None else horizon,
+        counters=declared if counters is None else counters,
+    )
+    where = _made_folder(folder)
+    for name, text in files.items():
+        durable.write(where / name, text.encode("ascii"))
+    return [where / name for name in files]
+
+
+def _own(policy: AnyPolicy) -> Policy:
+    """Refuse what cannot be exported."""
+    if isinstance(policy, Guard):
+        raise RunError(
+            f"{policy.source} is a guard, with a memory and two policies: export each of them, with the monitor "
+            "(psyco export --c), and let your program choose"
+        )
+    if not isinstance(policy, Policy):
+        raise RunError(f"{policy.source} is a policy of others; only PSyCo's own policies can be exported")
+    return policy
 
 
 @verb
@@ -99,6 +152,8 @@ def render(
 ) -> list[Path]:
     """Draw sample trajectories of a policy, and animate one; returns the files.
 
+    Of a run, which knows its requirement, the picture says what each episode came to, and when that was decided.
+
     Of a Gymnasium environment that can draw itself (`rgb_array`) the animation is a film.
 
     Args:
@@ -115,7 +170,8 @@ def render(
     from psyco._src.pages.film import Film, animate_film, film
     from psyco._src.pages.trajectory import animate_trajectory, draw_trajectory
 
-    found, where_it_acts = as_actor(policy, domain, parameters, trust)
+    own, requirement = find_policy(policy, trust)
+    found, where_it_acts = as_actor(own, domain, parameters, trust)
     paths = record_many(where_it_acts, found, seed=seed, count=episodes)
     shown: Film | None = None
     if isinstance(where_it_acts, GymDomain):
@@ -124,13 +180,10 @@ def render(
             paths[0] = dict(shown.signals)
         except DomainError as error:
             on_remark(f"drawing signals instead: {error}")
-    where = Path(folder)
-    try:
-        where.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"cannot make the folder {where}: {error.strerror}") from None
+    where = _made_folder(folder)
     files = [where / "trajectory.png"]
-    draw_trajectory(where_it_acts, paths, files[0], shown.frames if shown else ())
+    outcomes = _outcomes(requirement, where_it_acts, paths) if requirement else []
+    draw_trajectory(where_it_acts, paths, files[0], shown.frames if shown else (), outcomes)
     if animation:
         files.append(where / "trajectory.gif")
         if shown:
@@ -138,3 +191,22 @@ def render(
         else:
             animate_trajectory(where_it_acts, paths[0], files[1])
     return files
+
+
+def _outcomes(requirement: str, domain: Domain, paths: Sequence[Signals]) -> list[str]:
+    """`violated, decided at step 7`, for each episode; nothing where it lacks the signals that are spoken of."""
+    monitor = Monitor(parse(requirement), horizon=domain.horizon, counters=counters_of(domain))
+    if not all(monitor.signals <= path.keys() for path in paths):
+        return []
+    found = [decision(monitor, path) for path in paths]
+    return [f"{each[0].name.lower()}, decided at step {each[1]}" if each else "" for each in found]
+
+
+def _made_folder(folder: str | Path) -> Path:
+    """The folder, made if it is not there."""
+    where = Path(folder)
+    try:
+        where.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot make the folder {where}: {error.strerror}") from None
+    return where

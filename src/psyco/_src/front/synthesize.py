@@ -12,7 +12,7 @@ from psyco._src.certify.html import certificate_html
 from psyco._src.certify.ledger import Ledger
 from psyco._src.domain.catalogue import describe
 from psyco._src.errors import check_known
-from psyco._src.front.inputs import AnyDomain, AnyRequirement, as_domain, as_requirement, find_run
+from psyco._src.front.inputs import AnyDomain, as_domain, find_run
 from psyco._src.front.verb import verb
 from psyco._src.learn.metrics import Metrics, concatenate
 from psyco._src.policy.file import Policy
@@ -23,6 +23,7 @@ from psyco._src.run.folder import Run, read_run
 from psyco._src.run.keeper import CHECKPOINT_EVERY
 from psyco._src.run.session import default_folder, execute, resume_run, start_run
 from psyco._src.run.tracking import TRACKERS
+from psyco._src.spec.requirement import AnyRequirement, as_requirement
 from psyco._src.synthesis.loop import Sink, learn
 from psyco._src.synthesis.problem import Problem, prepare
 from psyco._src.synthesis.selection import Candidate, certified, remark

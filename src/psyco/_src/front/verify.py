@@ -25,11 +25,9 @@ from psyco._src.exact import answers
 from psyco._src.exact.answers import ExactAnswer
 from psyco._src.front.inputs import (
     AnyDomain,
-    AnyRequirement,
     PolicyLike,
     Subject,
     as_domain,
-    as_requirement,
     as_subject,
     find_policy,
     known_looks,
@@ -42,7 +40,9 @@ from psyco._src.rollout.episodes import Stream
 from psyco._src.rollout.execution import Execution
 from psyco._src.smc.methods import DEFAULT_MAX_EPISODES, DEFAULT_METHOD
 from psyco._src.smc.plan import Plan, make_plan
+from psyco._src.spec.bare import outcome_requirement
 from psyco._src.spec.parse import parse
+from psyco._src.spec.requirement import AnyRequirement, as_requirement
 from psyco._src.synthesis.settings import Settings
 
 DEFAULT = Settings()
@@ -204,7 +204,7 @@ def verify_outcomes(
         width: questions are answered until their intervals are as narrow as that; by default with all outcomes.
         horizon: of traces, no episode can have more steps; rates and totals need to know.
     """
-    wanted = as_requirement(requirement, parse if traces else recorded.outcome_requirement)
+    wanted = as_requirement(requirement, parse if traces else outcome_requirement)
     if horizon is not None:
         if not traces:
             raise RunError(
@@ -326,7 +326,7 @@ def plan(
         horizon: the longest episode; the range of totals and counts follows from it, where `within` does not say it.
         on_progress: called with the name of each method before it is computed.
     """
-    wanted = as_requirement(requirement, recorded.outcome_requirement)
+    wanted = as_requirement(requirement, outcome_requirement)
     verification.check_decidable(wanted)
     if not 0.0 < share <= 1.0:
         raise RunError(f"the share of the error is a number above 0 and at most 1, got {share}")

@@ -349,7 +349,9 @@ function drawMoment() {
   const violating = episode.violations.includes(step);
   stage.classList.toggle("violating", violating);
   const values = Object.entries(episode.signals).filter(([, v]) => isNumber(v[step])).map(([name, v]) => `${name} ${short(v[step])}`);
-  $("moment").replaceChildren(`step ${step} of ${episode.steps} · ${values.join(" · ")}`, ...(violating ? [" ", html("b", {}, "violation")] : []));
+  const known = isNumber(episode.decided) && step >= episode.decided;
+  const decided = known ? ` · ${episode.satisfied.every(Boolean) ? "satisfied" : "violated"} whatever comes, since step ${episode.decided}` : "";
+  $("moment").replaceChildren(`step ${step} of ${episode.steps} · ${values.join(" · ")}${decided}`, ...(violating ? [" ", html("b", {}, "violation")] : []));
 }
 
 function paint(root, episode, time, size, small) {

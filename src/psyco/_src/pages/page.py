@@ -38,7 +38,7 @@ STATES = {
 def run_page(record: Run, *, live: bool = False) -> str:
     """The page of one run; `live`: it asks its server for news, and gets its episodes from there."""
     data = run_data(record, load_episodes(record))
-    return _page(record.folder.resolve().name, sections(record), data, live=live)
+    return whole_page(record.folder.resolve().name, sections(record), data, live=live)
 
 
 def compare_page(records: list[Run]) -> str:
@@ -51,7 +51,7 @@ def compare_page(records: list[Run]) -> str:
         ],
         "limits": _limits(records[0]),
     }
-    return _page("Comparison", {"top": _comparison(names, records)}, data)
+    return whole_page("Comparison", {"top": _comparison(names, records)}, data)
 
 
 def run_data(record: Run, episodes: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -103,7 +103,8 @@ def _file(name: str) -> str:
     return (files("psyco._src.pages") / name).read_text(encoding="utf-8")
 
 
-def _page(title: str, parts: Sections, data: dict[str, Any], *, live: bool = False) -> str:
+def whole_page(title: str, parts: Sections, data: dict[str, Any], *, live: bool = False) -> str:
+    """The page with these parts, whose script draws the data; `live`: it asks its server for news."""
     values = {
         "title": escape(title),
         "style": f":root {{{CSS}}}\n" + _file("page.css"),

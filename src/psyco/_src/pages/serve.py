@@ -1,4 +1,4 @@
-"""The page of a run while the run goes on: a small server that tells the page when there is news.
+"""A page about something that goes on: a small server that tells the page when there is news.
 
 It is for the people at this machine, and for those to whom they give its address. Other sites that they have open can't
 read along (the Host header is checked; beyond loopback the address has a secret part), and whoever connects gets
@@ -17,10 +17,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
 
 from psyco._src.errors import PsycoError, RunError
@@ -37,29 +38,24 @@ REQUEST_SECONDS = 5.0  # for a request to arrive, and for its answer to be taken
 PLAIN = "text/plain; charset=utf-8"
 
 
-class RunServer(ThreadingHTTPServer):
-    """Serves `/`, the page, and `/data.json`, its news; nothing else, and it changes nothing."""
+class Shown(Protocol):
+    """What a server shows."""
 
-    daemon_threads = True
+    def version(self) -> str:
+        """Changes when there is news."""
 
-    def __init__(self, folder: Path, host: str = "127.0.0.1", port: int = 0) -> None:
-        self.folder = folder
-        self.free = threading.BoundedSemaphore(CONNECTIONS)
-        try:
-            # IPv4 first, where a name has both.
-            self.address_family = min(found[0] for found in socket.getaddrinfo(host, port))
-            super().__init__((host, port), _Handler)
-        except (OSError, UnicodeError) as error:
-            raise RunError(f"cannot serve on {host!r}, port {port}: {_remedy(error)}") from None
-        self.loopback = ip_address(str(self.server_address[0])).is_loopback
-        # Who can't see this machine's screen must be told the address.
-        self.root = "/" if self.loopback else f"/{secrets.token_urlsafe(16)}/"
+    def news(self) -> dict[str, Any]:
+        """Everything that the page shows, as it is now, with its version."""
 
-    @property
-    def url(self) -> str:
-        """Where to look."""
-        host, port = str(self.server_address[0]), self.server_address[1]
-        return f"http://{f'[{host}]' if ':' in host else host}:{port}{self.root}"
+    def page(self) -> str:
+        """The page itself."""
+
+
+@dataclass(frozen=True)
+class LiveRun:
+    """A run, by what its files say."""
+
+    folder: Path
 
     def version(self) -> str:
         """Changes when the run's files do."""
@@ -87,6 +83,31 @@ class RunServer(ThreadingHTTPServer):
         except OSError:
             return "-"
         return f"{found.st_mtime_ns}.{found.st_size}"
+
+
+class PageServer(ThreadingHTTPServer):
+    """Serves `/`, the page, and `/data.json`, its news; nothing else, and it changes nothing."""
+
+    daemon_threads = True
+
+    def __init__(self, shown: Shown, host: str = "127.0.0.1", port: int = 0) -> None:
+        self.shown = shown
+        self.free = threading.BoundedSemaphore(CONNECTIONS)
+        try:
+            # IPv4 first, where a name has both.
+            self.address_family = min(found[0] for found in socket.getaddrinfo(host, port))
+            super().__init__((host, port), _Handler)
+        except (OSError, UnicodeError) as error:
+            raise RunError(f"cannot serve on {host!r}, port {port}: {_remedy(error)}") from None
+        self.loopback = ip_address(str(self.server_address[0])).is_loopback
+        # Who can't see this machine's screen must be told the address.
+        self.root = "/" if self.loopback else f"/{secrets.token_urlsafe(16)}/"
+
+    @property
+    def url(self) -> str:
+        """Where to look."""
+        host, port = str(self.server_address[0]), self.server_address[1]
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}{self.root}"
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """In a thread of its own, if there are not too many; else the connection is closed."""
@@ -118,7 +139,7 @@ def _remedy(error: OSError | UnicodeError) -> str:
 class _Handler(BaseHTTPRequestHandler):
     """One request, which is read whole before it is looked at."""
 
-    server: RunServer
+    server: PageServer
     server_version, sys_version = "PSyCo", ""
     default_request_version = "HTTP/1.0"  # headers are sent to whoever asks as in 1991, too
 
@@ -164,7 +185,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # `_answer` leaves the body out
 
     def _try(self, answer: Callable[[], None]) -> None:
-        """A run that can't be shown (somebody has removed it, say) is an answer, not a traceback."""
+        """What can't be shown (somebody has removed the run, say) is an answer, not a traceback."""
         try:
             answer()
         except PsycoError as error:
@@ -173,17 +194,19 @@ class _Handler(BaseHTTPRequestHandler):
             raise
         except Exception:
             logger.exception("the page can't be made")
-            self._answer(500, PLAIN, b"the page can't be made; the log of psyco report says why\n")
+            self._answer(500, PLAIN, b"the page can't be made; the log of the server says why\n")
 
     def _page(self) -> None:
-        self._answer(200, "text/html; charset=utf-8", self.server.page().encode())
+        self._answer(200, "text/html; charset=utf-8", self.server.shown.page().encode())
 
     def _news(self) -> None:
         known = parse_qs(urlsplit(self.path).query).get("version", [""])[0]
-        if known == self.server.version():
+        if known == self.server.shown.version():
             self._answer(204, "application/json", b"")
         else:
-            self._answer(200, "application/json", json.dumps(self.server.news(), allow_nan=False).encode())
+            self._answer(
+                200, "application/json", json.dumps(self.server.shown.news(), allow_nan=False).encode()
+            )
 
     def _answer(self, status: int, kind: str, body: bytes) -> None:
         self.send_response(status)

@@ -37,7 +37,11 @@ STEPS_PER_SECOND = 12
 
 
 def draw_trajectory(
-    domain: Domain, episodes: Sequence[Signals], path: Path, frames: Sequence[Image.Image] = ()
+    domain: Domain,
+    episodes: Sequence[Signals],
+    path: Path,
+    frames: Sequence[Image.Image] = (),
+    outcomes: Sequence[str] = (),
 ) -> None:
     """Write a picture of some episodes, side by side.
 
@@ -46,6 +50,7 @@ def draw_trajectory(
         episodes: the signals of each, `[n+1, ...]`.
         path: of the picture.
         frames: a film of the first episode, one per state; some of them stand above the signals.
+        outcomes: what each episode came to, if that is known; it stands in the title.
     """
     figure = Figure(figsize=(WIDTH * len(episodes), HEIGHT), layout="constrained")
     below: Figure | SubFigure = figure
@@ -54,9 +59,11 @@ def draw_trajectory(
         figure.set_figheight(height + HEIGHT)
         strip, below = figure.subfigures(2, 1, height_ratios=(height, HEIGHT), squeeze=False)[:, 0]
         _draw_strip(strip, frames)
-    for axis, signals in zip(below.subplots(1, len(episodes), squeeze=False)[0], episodes, strict=True):
+    axes = below.subplots(1, len(episodes), squeeze=False)[0]
+    for axis, signals, outcome in zip(axes, episodes, outcomes or [""] * len(episodes), strict=True):
         _picture(domain, axis, signals).show(len(signals["step"]))
-        axis.set_title(f"return {signals['return'][-1]:.2f}, {int(signals['step'][-1])} steps", fontsize=10)
+        title = f"return {signals['return'][-1]:.2f}, {int(signals['step'][-1])} steps"
+        axis.set_title(f"{title}\n{outcome}" if outcome else title, fontsize=10)
     drawn = io.BytesIO()
     figure.savefig(drawn, dpi=130, format="png")
     durable.write(path, drawn.getvalue())

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from psyco._src.domain.base import Domain
 from psyco._src.errors import RunError
 from psyco._src.policy.actor import Crew
 from psyco._src.policy.foreign import ForeignPolicy
+from psyco._src.policy.guard import Guard
 
 ROUNDING = 1e-4  # of the range of actions: a network may round otherwise in another row
 
@@ -25,7 +26,12 @@ class Doubting:
     Who then answers otherwise shares a memory among episodes, or draws random numbers that are no function of a seed.
     """
 
-    policy: ForeignPolicy
+    policy: ForeignPolicy | Guard
+
+    @property
+    def signals(self) -> frozenset[str]:
+        """As the policy has them."""
+        return self.policy.signals
 
     def crew(self, domain: Domain, theta: NDArray[np.float32], seeds: Sequence[int]) -> Crew:
         """Two crews for the same episodes."""
@@ -35,20 +41,27 @@ class Doubting:
 
 @dataclass(frozen=True)
 class _Twice:
-    policy: ForeignPolicy
+    policy: ForeignPolicy | Guard
     actions: Actions
     count: int
     first: Crew
     second: Crew  # in the reverse order
+
+    handed: ClassVar[None] = None
 
     def take(self, rows: NDArray[np.intp]) -> _Twice:
         second = self.second.take(self.count - 1 - rows[::-1])
         return _Twice(self.policy, self.actions, len(rows), self.first.take(rows), second)
 
     def __call__(
-        self, flat: NDArray[np.float32], raw: Sequence[Any], disturbance: NDArray[np.float32] | None = None
+        self,
+        flat: NDArray[np.float32],
+        raw: Sequence[Any],
+        disturbance: NDArray[np.float32] | None = None,
+        signals: Sequence[Mapping[str, Any]] = (),
     ) -> Sequence[Any]:
-        chosen, again = self.first(flat, raw, disturbance), self.second(flat[::-1], raw[::-1])[::-1]
+        chosen = self.first(flat, raw, disturbance, signals)
+        again = self.second(flat[::-1], raw[::-1], signals=signals[::-1])[::-1]
         for one, other in zip(chosen, again, strict=True):
             if (np.abs(np.subtract(one, other, dtype=float)) > self._rounding).any():
                 raise RunError(_complaint(self.policy, one, other))
@@ -61,7 +74,7 @@ class _Twice:
         return ROUNDING * np.subtract(self.actions.high, self.actions.low)
 
 
-def _complaint(policy: ForeignPolicy, one: Any, other: Any) -> str:
+def _complaint(policy: ForeignPolicy | Guard, one: Any, other: Any) -> str:
     said = f"the policy {policy.source} chose {one} and then, asked again about the same, {other}: "
     if policy.remembers:
         return said + (

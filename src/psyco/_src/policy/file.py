@@ -1,4 +1,4 @@
-"""A policy of ours, and its file."""
+"""A policy of ours, and its file: read and run with NumPy alone (`psyco.runtime`)."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ import hashlib
 import json
 import struct
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
 from psyco._src.domain.actions import ACTIONS, Actions
-from psyco._src.domain.base import Domain
-from psyco._src.domain.catalogue import describe
 from psyco._src.errors import RunError
 from psyco._src.policy.network import Network
 from psyco._src.policy.recognize import recognized
 from psyco._src.reading import from_json, read_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from psyco._src.domain.base import Domain
 
 FORMAT = "psyco-policy-1"
 
@@ -54,7 +55,14 @@ class Policy:
             raise RunError(
                 f"this policy sees {self.network.inputs} numbers, the observation has shape {x.shape}"
             )
-        return np.asarray(_act(self.network, self.actions, jnp.asarray(self.theta), jnp.asarray(x)))
+        rows = self._scores(x.reshape(-1, x.shape[-1]))
+        # See `Network.act`, of which this is the same for NumPy.
+        action: NDArray[Any] = self.actions.decode(rows if self.actions.ranked else np.tanh(rows, out=rows))
+        return action.reshape(x.shape[:-1] + action.shape[1:])
+
+    @cached_property
+    def _scores(self) -> Callable[[NDArray[np.float32]], NDArray[np.float32]]:
+        return self.network.evaluator(self.theta[None])
 
     @property
     def digest(self) -> str:
@@ -97,6 +105,8 @@ def policy_for(domain: Domain, network: Network, theta: ArrayLike) -> Policy:
         network: what turns observations into actions.
         theta: parameters `[D]`, kept as float32.
     """
+    from psyco._src.domain.catalogue import describe  # which knows all of the simulators
+
     name, values = describe(domain)
     return Policy(np.asarray(theta, np.float32), network, domain.actions, name, values)
 
@@ -130,12 +140,6 @@ def load_policy(path: str | Path) -> Policy:
 def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
     """JSON knows lists only; frozen dataclasses hold tuples."""
     return {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
-
-
-@jax.jit(static_argnums=(0, 1))
-def _act(network: Network, actions: Actions, theta: Array, x: Array) -> Array:
-    flat = jax.vmap(lambda row: network.act(actions, theta, row))(x.reshape(-1, x.shape[-1]))
-    return flat.reshape(*x.shape[:-1], *flat.shape[1:])
 
 
 def _write_tensors(tensors: dict[str, NDArray[Any]], metadata: dict[str, str]) -> bytes:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 import cloudpickle
 import numpy as np
@@ -26,6 +26,7 @@ from psyco._src.errors import DomainError, RunError
 from psyco._src.policy import loaders
 from psyco._src.policy.actor import Crew
 from psyco._src.policy.file import Policy, load_policy
+from psyco._src.policy.guard import Guard
 from psyco._src.policy.loaders import Decide
 from psyco._src.policy.memory import Play, Remembering, each_its_own, explicit_state
 from psyco._src.policy.onnx_file import read_onnx
@@ -49,6 +50,8 @@ class ForeignPolicy:
     # It speaks the environment's own language: raw observations in, actions as `step` takes them.
     native: bool = False
     version: str | None = None  # as the user calls it
+
+    signals: ClassVar[frozenset[str]] = frozenset()  # see `Actor`
 
     @property
     def theta(self) -> NDArray[np.float32]:
@@ -109,11 +112,17 @@ class _Guests:
     play: Play
     rows: NDArray[np.intp]  # of its episodes, those that go on
 
+    handed: ClassVar[None] = None
+
     def take(self, rows: NDArray[np.intp]) -> _Guests:
         return dataclasses.replace(self, rows=self.rows[rows])
 
     def __call__(
-        self, flat: NDArray[np.float32], raw: Sequence[Any], disturbance: NDArray[np.float32] | None = None
+        self,
+        flat: NDArray[np.float32],
+        raw: Sequence[Any],
+        disturbance: NDArray[np.float32] | None = None,
+        signals: Sequence[Mapping[str, Any]] = (),
     ) -> Sequence[Any]:
         if disturbance is not None:  # nobody can learn with a policy that has no scores to disturb
             raise RunError(
@@ -199,7 +208,7 @@ class Stateful(Protocol):
         """Actions for observations `[count, ...]`, and the state after them."""
 
 
-AnyPolicy: TypeAlias = Policy | ForeignPolicy
+AnyPolicy: TypeAlias = Policy | ForeignPolicy | Guard
 
 # Whatever stands for a policy: `as_policy` says how each is read.
 PolicyLike: TypeAlias = (
@@ -225,7 +234,7 @@ def as_policy(policy: PolicyLike, trust: Collection[str] = NOBODY) -> AnyPolicy:
             with a memory, a `Player`, a class of them, or a `Stateful`.
         trust: the names of files that may run code.
     """
-    if isinstance(policy, Policy | ForeignPolicy):
+    if isinstance(policy, Policy | ForeignPolicy | Guard):
         return policy
     if isinstance(policy, str | Path):
         return open_policy(str(policy), trust)
@@ -250,7 +259,8 @@ def open_policy(name: str, trust: Collection[str] = NOBODY) -> AnyPolicy:
     kind, colon, rest = name.partition(":")
     if colon and kind == "python":
         try:
-            return _from_python(rest, resolve(rest))
+            thing = resolve(rest)
+            return thing if isinstance(thing, Guard) else _from_python(rest, thing)
         except DomainError as error:
             raise RunError(str(error)) from None
     if colon and kind == "sb3":
@@ -279,6 +289,8 @@ def with_version(policy: AnyPolicy, version: str | None) -> AnyPolicy:
         return policy
     if not isinstance(version, str) or not version.strip():
         raise RunError(f"a version is a text such as 'controller 3.1', got {version!r}")
+    if isinstance(policy, Guard):
+        return policy.with_version(version)
     if policy.kind != "name":
         return dataclasses.replace(policy, version=version)
     assert isinstance(policy, ForeignPolicy)

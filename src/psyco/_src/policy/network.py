@@ -1,22 +1,27 @@
-"""The network of the paper's policy equation, over a flat vector of parameters."""
+"""The network of the paper's policy equation, over a flat vector of parameters.
+
+It runs in compiled code, and with NumPy alone: `psyco.runtime` has no JAX, so that is imported where it is used.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
 from numpy.typing import NDArray
 
 from psyco._src.domain.actions import Actions
-from psyco._src.domain.base import Domain
-from psyco._src.domain.gym_env import GymDomain
 from psyco._src.errors import RunError
+
+if TYPE_CHECKING:
+    from jax import Array
+
+    from psyco._src.domain.base import Domain
+
+Rows: TypeAlias = NDArray[np.float32]
 
 Bias = Literal["one", "learned"]
 
@@ -34,6 +39,8 @@ class Network:
     bias: Bias = "one"
     shift: tuple[float, ...] = ()  # one per input, or none
     scale: tuple[float, ...] = ()
+
+    signals: ClassVar[frozenset[str]] = frozenset()  # see `Actor`
 
     def __post_init__(self) -> None:
         if self.bias not in ("one", "learned"):
@@ -67,19 +74,24 @@ class Network:
 
     def init(self, key: Array) -> Array:
         """Random parameters `[D]`: weights uniform within 1/sqrt(fan-in), learned biases likewise."""
+        import jax
+
         fan_in = (self.inputs, self.hidden, self.inputs, self.hidden)[: len(self.shapes)]
         sizes = [math.prod(shape) for shape in self.shapes]
         limits = np.repeat(1.0 / np.sqrt(fan_in), sizes)
-        return jax.random.uniform(key, (self.size,), jnp.float32, -1.0, 1.0) * jnp.asarray(
-            limits, jnp.float32
-        )
+        return jax.random.uniform(key, (self.size,), np.float32, -1.0, 1.0) * limits.astype(np.float32)
 
     def __call__(self, theta: Array, x: Array) -> Array:
         """Outputs `[outputs]` in [-1, 1] for one parameter vector `[D]` and one observation `[inputs]`."""
+        import jax.numpy as jnp
+
         return jnp.tanh(self.scores(theta, x))
 
     def scores(self, theta: Array, x: Array) -> Array:
         """θ2 relu(θ1 x + b1) + b2, `[outputs]`, for one parameter vector `[D]` and one observation `[inputs]`."""
+        import jax
+        import jax.numpy as jnp
+
         parts = self.parts(theta)
         b1, b2 = parts[2:] if self.bias == "learned" else (1.0, 1.0)
         if self.scale:
@@ -96,16 +108,39 @@ class Network:
             x: the observation `[inputs]`.
             disturbance: added to the scores `[outputs]`; whoever explores does so there.
         """
+        import jax.numpy as jnp
+
         scores = self.scores(theta, x)
         if disturbance is not None:
             scores += disturbance
         # tanh keeps the order of scores, but in float32 large ones all become 1: choose before it.
         return actions.decode(scores if actions.ranked else jnp.tanh(scores))
 
-    def crew(self, domain: Domain, theta: NDArray[np.float32], seeds: Sequence[int] = ()) -> Networks:
-        """Networks with parameters `[B, D]`, ready to act in the environments of a domain; they need no seeds."""
-        assert isinstance(domain, GymDomain)  # in compiled domains networks are compiled, too
+    def crew(self, domain: Domain, theta: Rows, seeds: Sequence[int] = ()) -> Networks:
+        """Networks with parameters `[B, D]`, ready to act in a domain; they need no seeds."""
         return Networks(self, domain, theta)
+
+    def evaluator(self, theta: Rows) -> Callable[[Rows], Rows]:
+        """`scores` with NumPy: of observations `[B, inputs]`, `[B, outputs]`, for parameters `[B, D]` or `[1, D]`.
+
+        A stacked matmul is one product per row, so a row does not see its neighbours.
+        """
+        w1, w2, *biases = self.parts(theta)
+        w1, w2 = np.ascontiguousarray(w1), np.ascontiguousarray(w2.swapaxes(1, 2))
+        b1, b2 = (each[:, None] for each in biases or np.ones((2, 1, 1), np.float32))
+        shift, scale = np.array(self.shift, np.float32), np.array(self.scale, np.float32)
+
+        def scores(x: Rows) -> Rows:
+            if len(scale):
+                x = (x - shift) / scale
+            hidden = np.matmul(x[:, None], w1)
+            hidden += b1
+            np.maximum(hidden, 0, out=hidden)
+            y: Rows = np.matmul(hidden, w2)
+            y += b2
+            return y[:, 0]
+
+        return scores
 
     def parts(self, theta: Any) -> list[Any]:
         """Parameters `[..., D]` as arrays of `shapes`, each with the leading axes of theta."""
@@ -137,35 +172,27 @@ def _combine(x: Array, rows: Array) -> Array:
 class Networks:
     """The Crew of networks: B of them evaluated in one go, with the bits that each would give alone."""
 
-    def __init__(self, network: Network, domain: GymDomain, theta: NDArray[np.float32]) -> None:
+    handed = None
+
+    def __init__(self, network: Network, domain: Domain, theta: Rows) -> None:
         self.network, self.domain, self.theta = network, domain, theta
-        w1, w2, *biases = network.parts(theta)
-        self.w1, self.w2 = np.ascontiguousarray(w1), np.ascontiguousarray(w2.swapaxes(1, 2))
-        one = np.ones(1, np.float32)
-        self.b1: NDArray[np.float32] = biases[0][:, None] if biases else one
-        self.b2: NDArray[np.float32] = biases[1][:, None] if biases else one
-        self.shift, self.scale = np.array(network.shift, np.float32), np.array(network.scale, np.float32)
+        self.scores = network.evaluator(theta)
 
     def take(self, rows: NDArray[np.intp]) -> Networks:
         """The networks of these rows."""
         return Networks(self.network, self.domain, self.theta[rows])
 
     def __call__(
-        self, flat: NDArray[np.float32], raw: Sequence[Any], disturbance: NDArray[np.float32] | None = None
+        self,
+        flat: Rows,
+        raw: Sequence[Any],
+        disturbance: Rows | None = None,
+        signals: Sequence[Mapping[str, Any]] = (),
     ) -> Sequence[Any]:
         """Actions `[B]` as `step` takes them, for observations `[B, size]`; see `Crew`."""
         actions, y = self.domain.actions, self.scores(flat)
         if disturbance is not None:
             y = y + disturbance
-        return self.domain.to_env(actions.decode(y if actions.ranked else np.tanh(y, out=y)))
-
-    def scores(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """`[B, outputs]`. A stacked matmul is one product per row, so a row does not see its neighbours."""
-        if len(self.scale):
-            x = (x - self.shift) / self.scale
-        hidden = np.matmul(x[:, None], self.w1)
-        hidden += self.b1
-        np.maximum(hidden, 0, out=hidden)
-        y = np.matmul(hidden, self.w2)
-        y += self.b2
-        return y[:, 0]
+        chosen: Sequence[Any] = actions.decode(y if actions.ranked else np.tanh(y, out=y))
+        # A compiled domain takes them as they are.
+        return self.domain.to_env(chosen) if hasattr(self.domain, "to_env") else chosen

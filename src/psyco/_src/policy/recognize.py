@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
 
@@ -13,6 +12,8 @@ def recognized(path: Path) -> str | None:
             "a pickle, which runs code when it is loaded, so PSyCo does not read it; "
             "if you trust it, load it in Python and give psyco.verify the object"
         )
+    import zipfile  # only here, where something went wrong
+
     try:
         with zipfile.ZipFile(path) as file:
             names = file.namelist()

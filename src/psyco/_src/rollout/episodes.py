@@ -45,6 +45,8 @@ class Episodes(NamedTuple):
     value: Array | None = None
     # [B, M] bool: the state was reached up to which the value runs, for R{x} [ F φ ]
     reached: Array | None = None
+    # [B] int32: in how many steps the fallback of a guard acted; None without a guard
+    handed: Array | None = None
     # [B, M] int32: the first step that was worth something outside of the range of x, which is the value then; or 0
     stray: Array | None = None
 
@@ -60,6 +62,7 @@ class Stream(IntEnum):
     SHOW = 5  # pictures
     VERIFY = 6  # a policy by itself
     SCALE = 10  # what random policies observe
+    RISK = 11  # what a risk is learned from
 
 
 class Sampler(Protocol):

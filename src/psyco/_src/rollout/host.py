@@ -23,7 +23,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from psyco._src.domain.guest import as_guest, close
-from psyco._src.domain.gym_env import INFO, NUMBERS, Env, GymDomain, signal_values
+from psyco._src.domain.gym_env import INFO, NUMBERS, Env, GymDomain, Moment, moment_signals, signal_values
 from psyco._src.errors import EpisodeError, PsycoError, told
 from psyco._src.policy.actor import Actor
 from psyco._src.rollout.episodes import Episodes, episode_seeds
@@ -124,6 +124,7 @@ class Played(NamedTuple):
     length: NDArray[np.int32]  # [B]
     disturbance: NDArray[np.float32] | None = None  # [B, n, outputs] of exploring episodes
     absent: NDArray[np.float32] | None = None  # [B, I] as in Episodes
+    handed: NDArray[np.int32] | None = None  # [B] as in Episodes
 
 
 class Runner:
@@ -146,6 +147,7 @@ class Runner:
             "satisfied": satisfied,
             "length": path.length,
             "absent": path.absent,
+            "handed": path.handed,
             **monitor.measure(path.signals, end=end)._asdict(),
         }
         if path.disturbance is not None:
@@ -176,10 +178,13 @@ class Runner:
                 outcomes = [reset() for reset in turn]
                 raw, infos = zip(*outcomes, strict=True)
                 obs = observe(raw)
-                act = job.network.crew(domain, chunk.theta, seeds)
+                act = crew = job.network.crew(domain, chunk.theta, seeds)
+                reward: Sequence[Any] = total  # of the first states
                 disturbance = _disturbance(chunk, domain.horizon)
                 while len(rows):
-                    actions = act(obs, raw) if disturbance is None else act(obs, raw, disturbance[rows, t])
+                    added = None if disturbance is None else disturbance[rows, t]
+                    shown = _shown(domain, job.network.signals, raw, infos, t, reward, total)
+                    actions = act(obs, raw, added, shown)
                     if t == 0:
                         # The action of a state is the one that led to it; the first state shows the first action.
                         recorder.add(0, rows, obs, raw, infos, actions)
@@ -202,8 +207,8 @@ class Runner:
                         )  # right for those that end here; the others come again
                         going = [j for j in range(len(rows)) if not (terminated[j] or truncated[j])]
                         rows, obs, act = rows[going], obs[going], act.take(np.array(going, int))
-                        raw, infos, total, steps = (
-                            [each[j] for j in going] for each in (raw, infos, total, steps)
+                        raw, infos, reward, total, steps = (
+                            [each[j] for j in going] for each in (raw, infos, reward, total, steps)
                         )
         except PsycoError:
             raise
@@ -219,7 +224,7 @@ class Runner:
                 raise EpisodeError(
                     domain.name, seeds[bad[0]], bad[1], f"{name} is {value}, which is no finite number"
                 )
-        return Played(signals, ret, length, disturbance, recorder.absent())
+        return Played(signals, ret, length, disturbance, recorder.absent(), crew.handed)
 
     def close(self) -> None:
         """Close the environments."""
@@ -362,6 +367,28 @@ def _not_finite(values: NDArray[Any]) -> tuple[int, int] | None:
 
 
 # ---- signals --------------------------------------------------------------------------------------------------
+
+
+def _shown(
+    domain: GymDomain,
+    names: frozenset[str],
+    raw: Sequence[Any],
+    infos: Sequence[Any],
+    t: int,
+    reward: Sequence[Any],
+    total: Sequence[Any],
+) -> list[dict[str, Any]]:
+    """What an actor asks for beside observations, in states at time t that are not the last."""
+    if not names:
+        return []
+    found = []
+    for observation, info, gained, so_far in zip(raw, infos, reward, total, strict=True):
+        state = moment_signals(domain, names, Moment(observation, info, None, t, gained, so_far))
+        # As on recorded paths, a key that `info` does not have counts as 0, or false.
+        missing = {name: np.zeros(domain.table[name].size or ()) if name in domain.table else 0.0
+                   for name, value in state.items() if value is None}  # fmt: skip
+        found.append(state | missing)
+    return found
 
 
 class _Recorder:

@@ -30,9 +30,10 @@ def record_many(
     seed: int,
     count: int,
     first: int = 0,
+    stream: Stream = Stream.SHOW,
     execution: Execution = HERE,
 ) -> list[Signals]:
-    """All signals along episodes first, first+1, ... of a stream that nothing else uses.
+    """All signals along episodes first, first+1, ... of a stream, by default one that nothing else uses.
 
     Args:
         domain: where to act.
@@ -40,10 +41,11 @@ def record_many(
         seed: the episodes are a function of it.
         count: how many.
         first: the number of the first.
+        stream: which episodes these are.
         execution: where an environment that hangs or crashes can be ended.
     """
     seed, count, first = check_seed(seed), check_count("episodes", count), check_count("episode", first, 0)
-    keys = episode_keys(stream_key(seed, Stream.SHOW), first, count)
+    keys = episode_keys(stream_key(seed, stream), first, count)
     theta = np.broadcast_to(policy.theta, (count, policy.theta.size))
     if isinstance(domain, GymDomain):
         runner, job = Runner(), Job(domain, policy.network, compile_monitor([]))
@@ -59,5 +61,5 @@ def record_many(
         if isinstance(policy.network, Network):
             signals, length = device.record_batch(domain, policy.network, None, jnp.asarray(theta), keys)
         else:
-            signals, length, _ = stepped.play(domain, policy.network, None, theta, keys)
+            signals, length, *_ = stepped.play(domain, policy.network, None, theta, keys)
     return [{name: values[i, : int(n) + 1] for name, values in signals.items()} for i, n in enumerate(length)]

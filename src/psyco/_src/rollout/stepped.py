@@ -5,10 +5,12 @@ States, steps and random numbers are those of `device.py`, so the same actions l
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import NDArray
@@ -41,7 +43,8 @@ class SteppedSampler:
         end = np.arange(self.domain.horizon + 1) >= path.length[:, None]
         satisfied, cost = self.monitor(path.signals, end=end)
         columns: list[Any] = [path.ret, cost.astype(np.float32), satisfied, path.length]
-        return Episodes(*columns, **self.monitor.measure(path.signals, end=end)._asdict())
+        further = {**self.monitor.measure(path.signals, end=end)._asdict(), "handed": path.handed}
+        return Episodes(*columns, **further)
 
     def explore(self, theta: Any, std: Any, keys: Array) -> Episodes:
         """Nobody can learn with a policy that has no scores to disturb."""
@@ -54,6 +57,7 @@ class Path(NamedTuple):
     signals: dict[str, NDArray[Any]]  # [B, n+1] or [B, n+1, size]
     length: NDArray[np.int32]  # [B]
     ret: NDArray[np.float32]  # [B]
+    handed: NDArray[np.int32] | None  # [B] as in Episodes
 
 
 def play(
@@ -64,11 +68,12 @@ def play(
     Nobody is asked beyond the end of an episode; its last moment repeats until the horizon.
     """
     seeds, rows = episode_seeds(keys), np.arange(len(keys))
-    act = actor.crew(domain, np.asarray(theta, np.float32), seeds)
+    act = crew = actor.crew(domain, np.asarray(theta, np.float32), seeds)
     # Copies fill the batch up, so that all batches share compiled code.
     fill = np.arange(-(-len(keys) // ROWS) * ROWS) % len(keys)
     state, seen, draws = _start(domain, keys[fill])
-    actions = _ask(domain, act, 0, _finite(domain, seeds, 0, "obs", seen))[fill]
+    first = _shown(actor.signals, _signals(domain, state), rows)
+    actions = _ask(domain, act, 0, _finite(domain, seeds, 0, "obs", seen), first)[fill]
     now, signals = _begin(domain, state, actions)
     path = [signals]
     for t in range(1, domain.horizon + 1):
@@ -80,7 +85,7 @@ def play(
         if t == domain.horizon or not len(rows):
             break
         actions = actions.copy()  # the step that was just begun may still read the old ones
-        actions[rows] = _ask(domain, act, t, seen[rows])
+        actions[rows] = _ask(domain, act, t, seen[rows], _shown(actor.signals, signals, rows))
     path += path[-1:] * (domain.horizon + 1 - len(path))
     # All signals are looked at: what is asked for may be a Boolean that was made of a NaN.
     every = {
@@ -88,7 +93,15 @@ def play(
         for name in sorted(path[0], key=lambda name: name == "return")  # a reward explains a return
     }
     together = {name: values for name, values in every.items() if wanted is None or name in wanted}
-    return Path(together, np.asarray(now.length)[: len(seeds)], np.asarray(now.ret)[: len(seeds)])
+    return Path(
+        together, np.asarray(now.length)[: len(seeds)], np.asarray(now.ret)[: len(seeds)], crew.handed
+    )
+
+
+def _shown(names: frozenset[str], signals: Mapping[str, Any], rows: NDArray[np.intp]) -> list[dict[str, Any]]:
+    """What an actor asks for beside observations, in each of these rows."""
+    arrays = {name: np.asarray(signals[name]) for name in names}
+    return [{name: array[row] for name, array in arrays.items()} for row in rows] if names else []
 
 
 def _finite(domain: CompiledDomain, seeds: list[int], t: int, name: str, values: Array) -> NDArray[Any]:
@@ -100,9 +113,11 @@ def _finite(domain: CompiledDomain, seeds: list[int], t: int, name: str, values:
     return array
 
 
-def _ask(domain: CompiledDomain, act: Crew, t: int, seen: NDArray[np.float32]) -> NDArray[Any]:
+def _ask(
+    domain: CompiledDomain, act: Crew, t: int, seen: NDArray[np.float32], shown: Sequence[Mapping[str, Any]]
+) -> NDArray[Any]:
     try:
-        return np.asarray(act(seen, list(seen)))
+        return np.asarray(act(seen, list(seen), signals=shown))
     except PsycoError:
         raise
     except Exception as error:  # whatever a stranger's policy does
@@ -118,6 +133,20 @@ def _start(domain: CompiledDomain, keys: Array) -> tuple[State, Array, Any]:
     """States, observations, and what chance has in store."""
     state, draws = jax.vmap(lambda key: start(domain, key))(keys)
     return state, jax.vmap(domain.observe)(state), draws
+
+
+@jax.jit(static_argnums=0, compiler_options=COMPILER)
+def _signals(domain: CompiledDomain, state: State) -> dict[str, Array]:
+    """The signals of first states but for the action, which is not yet chosen."""
+    nothing = jnp.zeros(len(jax.tree.leaves(state)[0]), jnp.float32)
+    own = jax.vmap(domain.signals)(state)
+    return {
+        **own,
+        "obs": jax.vmap(domain.observe)(state),
+        "step": nothing,
+        "reward": nothing,
+        "return": nothing,
+    }
 
 
 @jax.jit(static_argnums=0, compiler_options=COMPILER)

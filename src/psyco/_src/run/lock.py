@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from psyco._src.errors import RunError
@@ -14,19 +14,23 @@ LOCK = ".lock"
 NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # what a link leads to is not ours to write to
 
 
-@contextmanager
-def lock(folder: Path) -> Iterator[None]:
+def lock(folder: Path) -> AbstractContextManager[None]:
     """Hold the folder until the block ends; the system lets go of it when the process dies, however it dies."""
-    path = folder / LOCK
+    return lock_file(folder / LOCK, folder)
+
+
+@contextmanager
+def lock_file(path: Path, what: Path) -> Iterator[None]:
+    """The same for anything that a file of its own may stand for."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | NO_LINK, 0o644)
     except OSError as error:
-        raise RunError(f"cannot write in {folder}: {error.strerror}") from None
+        raise RunError(f"cannot write in {path.parent}: {error.strerror}") from None
     try:
         if not _seize_soon(descriptor):
             holder = os.read(descriptor, 64).decode(errors="replace").strip()
             raise RunError(
-                f"{folder} is in use by another process{f' ({holder})' * bool(holder)}; "
+                f"{what} is in use by another process{f' ({holder})' * bool(holder)}; "
                 "wait until it ends, or stop it first"
             )
         # Who holds it is only for the message above: a full disk is no reason to stop here.

@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psyco._src import durable
-from psyco._src.domain.base import Domain, Scene
+from psyco._src.domain.base import Domain, Scene, counters_of
 from psyco._src.domain.gym_env import GymDomain
 from psyco._src.policy.file import Policy
 from psyco._src.rollout.execution import HERE, Execution
 from psyco._src.rollout.record import record_many
 from psyco._src.spec.formula import Constraint, Requirement
 from psyco._src.spec.monitor import compile_monitor
+from psyco._src.spec.online import Monitor, decision
 from psyco._src.spec.path import check_path
 from psyco._src.synthesis.loop import Position, Sink, deployed
 from psyco._src.synthesis.problem import Problem
@@ -66,6 +67,7 @@ def _trajectories(
     shown = sorted(shown + bad[: EPISODES - len(shown)])
     scene = getattr(domain, "scene", None)
     scene = scene if isinstance(scene, Scene) else None
+    monitor = Monitor(requirement, horizon=domain.horizon, counters=counters_of(domain))
     spoken_of = compile_monitor([c.formula for c in requirement.probabilities]).signals
     for i in shown:  # what the requirement is about comes first, what every environment has comes last
         seen[i] = dict(
@@ -76,9 +78,23 @@ def _trajectories(
         )
     return {
         "scene": scene and {**vars(scene), "bodies": list(scene.bodies)},
-        "episodes": [_episode(i, seen[i], kept[i], requirement, scene) for i in shown],
+        "episodes": [_episode(i, seen[i], kept[i], monitor, scene) for i in shown],
         "looked_at": count,
         "violating": len(bad),
+        "observations": {
+            "policy": policy.digest,
+            "episodes": count,
+            **_observations([signals["obs"] for signals in seen]),
+        },
+    }
+
+
+def _observations(seen: list[NDArray[Any]]) -> dict[str, list[float | None]]:
+    """Mean and spread of what the policy saw, `[n+1, inputs]` in each episode, for whoever watches it in the field."""
+    every = np.concatenate(seen).astype(np.float64)
+    return {
+        "mean": list(map(_number, every.mean(axis=0))),
+        "spread": list(map(_number, every.std(axis=0))),
     }
 
 
@@ -91,15 +107,17 @@ def _episode(
     number: int,
     signals: Mapping[str, NDArray[Any]],
     kept: list[bool],
-    requirement: Requirement,
+    monitor: Monitor,
     scene: Scene | None,
 ) -> dict[str, Any]:
-    broken = [c for c, good in zip(requirement.probabilities, kept, strict=True) if not good]
+    broken = [c for c, good in zip(monitor.requirement.probabilities, kept, strict=True) if not good]
+    decided = decision(monitor, signals)
     return {
         "number": number,
         "return": _number(float(signals["return"][-1])),
         "steps": len(signals["step"]) - 1,
         "satisfied": kept,
+        "decided": decided and decided[1],  # the step
         "violations": sorted({step for c in broken for step in violating_steps(c, signals)}),
         "signals": _shown_signals(signals, scene),
     }

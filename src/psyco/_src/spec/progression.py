@@ -2,22 +2,25 @@
 
 A formula in normal form is progressed through one state by unrolling its operators once; what remains are obligations
 from the next state on. Without negations above the atoms it is a monotone Boolean function of these, whose minimal
-disjunctive form is unique. So equal remainders are recognised as equal, and there are finitely many.
+disjunctive form is unique. So equal remainders are recognised as equal, and there are finitely many. Obligations of one
+operator that became due at different times imply each other (`F<=3 a` implies `F<=5 a`); only the strongest are kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from psyco._src.errors import RequirementError
-from psyco._src.spec.atoms import States
 from psyco._src.spec.formula import And, Formula, Iff, Implies, Not, Or, is_state_formula, parts
 from psyco._src.spec.normal import Atom, Every, Later, Normal, Some, Unrolled, normalize
+
+if TYPE_CHECKING:
+    from psyco._src.spec.atoms import States  # which needs JAX
 
 LARGEST = 200_000  # remainders of one formula
 
@@ -30,7 +33,9 @@ class Obligation(NamedTuple):
     upper: int | None = None
 
 
-Remainder: TypeAlias = frozenset[frozenset[Obligation]]  # a disjunction of conjunctions
+Clause: TypeAlias = frozenset[Obligation]  # all of them
+Remainder: TypeAlias = frozenset[Clause]  # one of these
+Letter: TypeAlias = tuple[bool, ...]  # the truth of every atom in one state
 FALSE: Remainder = frozenset()
 TRUE: Remainder = frozenset([frozenset()])
 
@@ -44,8 +49,10 @@ class Automaton:
         self._index = {atom: i for i, atom in enumerate(self.atoms)}
         self._remainders: list[tuple[Remainder, ...]] = []
         self._numbers: dict[tuple[Remainder, ...], int] = {}
-        self._next: dict[tuple[int, tuple[bool, ...]], int] = {}
-        self.start = self._number(tuple(_later(normalize(f, False)) for f in formulas))
+        self._next: dict[tuple[int, Letter], int] = {}
+        # What is left before the first state.
+        self.whole = tuple(_later(normalize(f, False)) for f in formulas)
+        self.start = self._number(self.whole)
 
     def letters(self, path: States) -> NDArray[np.bool_]:
         """The truth of every atom along paths, `[..., T, A]`."""
@@ -53,20 +60,17 @@ class Automaton:
             columns = [np.broadcast_to(path.holds(atom), path.shape) for atom in self.atoms]
         return np.stack(columns, axis=-1) if columns else np.zeros((*path.shape, 0), bool)
 
-    def step(self, progress: int, letter: tuple[bool, ...]) -> int:
+    def step(self, progress: int, letter: Letter) -> int:
         """What is left after one more state."""
         key = progress, letter
         if key not in self._next:
-            left = tuple(self._through(remainder, letter) for remainder in self._remainders[progress])
+            left = tuple(self.through(remainder, letter) for remainder in self._remainders[progress])
             self._next[key] = self._number(left)
         return self._next[key]
 
-    def verdicts(self, progress: int, letter: tuple[bool, ...]) -> tuple[bool, ...]:
+    def verdicts(self, progress: int, letter: Letter) -> tuple[bool, ...]:
         """Does each formula hold if this state is the last, and so repeats forever?"""
-        return tuple(
-            any(all(self._constant(each, letter) for each in clause) for clause in remainder)
-            for remainder in self._remainders[progress]
-        )
+        return tuple(self.final(remainder, letter) for remainder in self._remainders[progress])
 
     def holds(self, progress: int, formula: int) -> bool:
         """Does a formula hold, whatever is to come?"""
@@ -87,10 +91,15 @@ class Automaton:
             self._remainders.append(remainders)
         return self._numbers[remainders]
 
-    def _through(self, remainder: Remainder, letter: tuple[bool, ...]) -> Remainder:
+    def through(self, remainder: Remainder, letter: Letter) -> Remainder:
+        """What one more state leaves of a remainder."""
         return _any(_all(self._unroll(each, letter) for each in clause) for clause in remainder)
 
-    def _unroll(self, obligation: Obligation, letter: tuple[bool, ...]) -> Remainder:
+    def final(self, remainder: Remainder, letter: Letter) -> bool:
+        """Does what is left hold if this state is the last, and so repeats forever?"""
+        return any(all(self._constant(each, letter) for each in clause) for clause in remainder)
+
+    def _unroll(self, obligation: Obligation, letter: Letter) -> Remainder:
         """An obligation that has become due: what does this state leave of it?"""
         node, lower, upper = obligation
 
@@ -119,7 +128,7 @@ class Automaton:
                 goes_on = later if left_node is None else _either(now(left_node), later)  # φ2 ∧ (φ1 ∨ next)
                 return goes_on if lower else _both(now(right_node), goes_on)
 
-    def _constant(self, obligation: Obligation, letter: tuple[bool, ...]) -> bool:
+    def _constant(self, obligation: Obligation, letter: Letter) -> bool:
         """Does the obligation hold on the path that stays in one state?"""
         node, lower, _ = obligation
 
@@ -184,7 +193,7 @@ def _later(node: Normal) -> Remainder:
 
 
 def _both(one: Remainder, other: Remainder) -> Remainder:
-    return _minimal({a | b for a in one for b in other})
+    return _minimal({_strongest(a | b) for a in one for b in other})
 
 
 def _either(one: Remainder, other: Remainder) -> Remainder:
@@ -199,8 +208,34 @@ def _any(remainders: Any) -> Remainder:
     return reduce(_either, remainders, FALSE)
 
 
-def _minimal(clauses: set[frozenset[Obligation]] | Remainder) -> Remainder:
-    """Without clauses that another one implies."""
+def _minimal(clauses: set[Clause] | Remainder) -> Remainder:
+    """Without clauses that imply another one."""
     if len(clauses) < 2:
         return frozenset(clauses)
-    return frozenset(c for c in clauses if not any(other < c for other in clauses))
+    return frozenset(c for c in clauses if not any(_adds(c, other) for other in clauses if other != c))
+
+
+def _strongest(clause: Clause) -> Clause:
+    """Without obligations that another one implies."""
+    if len(clause) < 2:
+        return clause
+    return frozenset(a for a in clause if not any(_implies(b, a) for b in clause if b != a))
+
+
+def _adds(clause: Clause, other: Clause) -> bool:
+    """Does a clause ask for everything that another one asks for?"""
+    return all(b in clause or any(_implies(a, b) for a in clause) for b in other)
+
+
+def _implies(one: Obligation, other: Obligation) -> bool:
+    """Obligations of one operator with bounds that have moved on differently far.
+
+    A later end is easier to meet for U and M, which wait for something, and harder for R and W, which keep something
+    up. An earlier beginning is easier for U and W, which may then be over sooner, and harder for R and M.
+    """
+    node = one.node
+    if node is not other.node or not isinstance(node, Unrolled) or one.upper is None or other.upper is None:
+        return False
+    first, second = (one, other) if node.operator in ("U", "M") else (other, one)
+    sooner, later = (other, one) if node.operator in ("U", "W") else (one, other)
+    return first.upper <= second.upper and sooner.lower <= later.lower  # type: ignore[operator]

@@ -1,0 +1,1 @@
+"""After deployment: does the promise hold in the field?"""
