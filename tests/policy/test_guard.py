@@ -230,6 +230,8 @@ def test_a_guard_hands_over_where_the_risk_reaches_its_limit() -> None:
     )  # violated: there is nothing left to lose, and none to gain
     with pytest.raises(psyco.RunError, match="learned for another requirement"):
         psyco.Guard(same, same, "P>=0.6 [ G !hit ]", when=risk)
+    with pytest.raises(psyco.RunError, match=r"a guard hands over when='slack'.* got None"):
+        psyco.Guard(same, same, HIT, when=None)
     guard.reset()
     with pytest.raises(psyco.RunError, match="learned from 3 numbers in every state, here there are 4"):
         guard.act([0.2, 0.3], {"hit": False})

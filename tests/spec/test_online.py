@@ -322,6 +322,10 @@ def test_counters_are_names_of_numbers():
         psyco.RequirementError, match=r"counters must be a list of names, such as \['collisions'\]"
     ):
         psyco.Monitor("P>=0.9 [ G c <= 1 ]", counters="collisions")
+    with pytest.raises(psyco.RequirementError, match="counters must be a list of names"):
+        psyco.Monitor("P>=0.9 [ G c <= 1 ]", counters=None)
+    with pytest.raises(psyco.RequirementError, match="the signals in state 0 must go by name; got None"):
+        psyco.Monitor("P>=0.9 [ G c <= 1 ]").update(None)
     monitor = psyco.Monitor("P>=0.9 [ G obs[0] <= 1 ]", counters=["obs"])
     for state in ([1.0, 0.0], [0.0, 0.0]):
         assert monitor.update({"obs": np.array(state)}).outlook is Outlook.OPEN

@@ -64,7 +64,8 @@ class Guard:
         """
         self.monitor = Monitor(requirement, horizon=horizon, counters=counters)
         self.requirement, self.horizon, self.counters = self.monitor.requirement, horizon, tuple(counters)
-        self.when: tuple[Rule, ...] = (when,) if isinstance(when, str | Risk) else tuple(when)
+        rules: Any = when if isinstance(when, list | tuple) else [when]
+        self.when: tuple[Rule, ...] = tuple(rules)
         self.version: str | None = None  # as the user calls it
         self._given: Any = policy
         self._fallback_given: Any = fallback

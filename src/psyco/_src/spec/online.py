@@ -121,9 +121,10 @@ class Monitor:
         """
         if horizon is not None and (isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1):
             raise RequirementError(f"horizon must be a whole number of at least 1, or None; got {horizon!r}")
-        if isinstance(counters, str):  # whose letters would be taken for names
+        # The letters of a text would be taken for names.
+        if isinstance(counters, str) or not isinstance(counters, Collection):
             raise RequirementError(
-                f"counters must be a list of names, such as [{counters!r}]; got {counters!r}"
+                f"counters must be a list of names, such as ['collisions']; got {counters!r}"
             )
         self.requirement, self.horizon = as_requirement(requirement), horizon
         demanded = {d.constraint: d.formula for d in reversed(self.requirement.demands)}

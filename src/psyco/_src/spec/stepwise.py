@@ -158,6 +158,8 @@ class Stepwise:
 
     def complaint(self, signals: Mapping[str, Any], step: int) -> RequirementError:
         """What is wrong with the signals of a state."""
+        if not isinstance(signals, Mapping):
+            return RequirementError(f"the signals in state {step} must go by name; got {signals!r:.100}")
         for signal in self.signals:
             where, advice = (
                 f"in state {step}",
