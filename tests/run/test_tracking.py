@@ -88,7 +88,11 @@ def test_wandb_keeps_every_row_offline(tmp_path: Path, monkeypatch: pytest.Monke
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     certificate = interrupted_and_resumed(tmp_path / "run", "wandb")
+    deadline = time.monotonic() + 60
     history, summary = read_wandb(tmp_path / "run")
+    while len(history) < 30 and time.monotonic() < deadline:  # a process of its own writes them
+        time.sleep(0.5)
+        history, summary = read_wandb(tmp_path / "run")
     for name in ("return", "verified_share"):
         logged = {int(row["episodes"]): row[name] for row in history if name in row}
         assert logged == pytest.approx(rows(tmp_path / "run", name), rel=1e-6)
