@@ -16,7 +16,7 @@ PIP  := $(BIN)/python -m pip --disable-pip-version-check install $(shell [ -t 2 
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo quick test test-full soak coverage lint format bench bench-learners fuzz browser clean
+.PHONY: help demo quick test test-full soak coverage lint format bench bench-learners bench-peers bench-real fuzz docs gallery browser clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -56,8 +56,21 @@ bench: $(VENV)/installed-dev  ## the benchmark tables
 bench-learners: $(VENV)/installed-dev  ## which learner ends with a certified policy, and how good it is; SEEDS=20
 	$(BIN)/python -m benchmarks.learners --seeds $(or $(SEEDS),20)
 
+bench-real: $(VENV)/installed-dev  ## robots, landing, driving, a slow simulator; TASKS="Hopper Pendulum" SEEDS="0 1 2" STEPS=1e5 JOBS=2
+	$(BIN)/python -m benchmarks.real $(TASKS) --seeds $(or $(SEEDS),0 1 2) $(if $(STEPS),--steps $(STEPS)) $(if $(JOBS),--jobs $(JOBS))
+
+bench-peers: $(VENV)/installed-dev  ## Stable-Baselines3 and OmniSafe on the same tasks; TASKS=dance SEEDS="0 1 2" STEPS=50000 OMNISAFE=PYTHON
+	$(BIN)/python -m benchmarks.peers $(TASKS) --seeds $(or $(SEEDS),0 1 2) $(if $(STEPS),--steps $(STEPS)) $(if $(OMNISAFE),--omnisafe $(OMNISAFE))
+
 fuzz: $(VENV)/installed-dev  ## files, requests and command lines that are almost right; MINUTES=10 SEED=0
 	$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),10) --seed $(or $(SEED),0)
+
+docs: $(VENV)/installed-dev  ## the documentation as a site, build/site/index.html, which opens from disk; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "open build/site/index.html"
+
+gallery: $(VENV)/installed-dev  ## the pictures and certificates of gallery and tutorials, again; some minutes
+	$(BIN)/python docs/gallery.py
 
 # Browser tests drive Debian's Chromium. Elsewhere any chromium, google-chrome or $$CHROMIUM will do.
 browser:
@@ -91,6 +104,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 
 # Every extra and the development tools, on top.
 $(VENV)/installed-dev: $(VENV)/installed
-	@echo "Installing every extra and the development tools: about 600 MB to download, about three minutes, once ..."
-	@$(PIP) -e '.[all,dev]'
+	@echo "Installing every extra and the development tools: about 800 MB to download, about four minutes, once ..."
+	@$(PIP) -e '.[all,dev,docs]'
+	@if $(BIN)/python -c 'import pybullet' >/dev/null 2>&1; then $(PIP) --no-deps bullet-safety-gym; fi
 	@touch $@

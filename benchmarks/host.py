@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from multiprocessing import get_context
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
+import cloudpickle
 import gymnasium
 import numpy as np
-from gymnasium.vector import SyncVectorEnv
 from numpy.typing import NDArray
 
+from benchmarks.clock import side_by_side
 from psyco._src.domain.gym_env import GymDomain, gym_domain
 from psyco._src.policy.network import Network, network_for
 from psyco._src.rollout.host import Chunk, HostSampler, Job, Runner, in_process
@@ -22,8 +24,15 @@ from psyco._src.rollout.pool import in_processes
 from psyco._src.spec.monitor import compile_monitor
 from psyco._src.spec.parse import parse_formula
 
-SIDE_BY_SIDE = 64
 REPEAT = 7
+# environment -> formula, episodes side by side (as many as a worker has of a generation), horizon
+TASKS = {
+    "CartPole-v1": ("G (abs(obs[0]) <= 1)", 64, 500),
+    "Pendulum-v1": ("G (abs(obs[2]) <= 8)", 64, 200),
+    "LunarLander-v3": ('F ("end" & return >= 200)', 32, 200),
+    "HalfCheetah-v5": ("G (count(info.x_velocity > 3.2096) <= 25)", 16, 200),
+    "Ant-v5": ("G (count(info.x_velocity > 2.6222) <= 25)", 16, 200),
+}
 
 
 class Busy(gymnasium.Env[Any, Any]):
@@ -45,49 +54,97 @@ class Busy(gymnasium.Env[Any, Any]):
         return self.np_random.uniform(-1, 1, 4).astype(np.float32), 0.0, False, False, {}
 
 
-def overhead(domain: GymDomain, formula: str, steps: int) -> tuple[float, float, float]:
-    """Microseconds per step of one environment: PSyCo's rollout, a bare loop, Gymnasium's own vector of environments.
+class Recorded(NamedTuple):
+    """Episodes that can be played again without a policy."""
 
-    All play the same episodes: the same seeds, and the actions that PSyCo's policies chose.
-    """
-    network = network_for(domain)
-    theta = np.random.default_rng(0).normal(0.0, 0.01, (SIDE_BY_SIDE, network.size)).astype(np.float32)
-    theta += balancing(network)
-    seeds = list(range(SIDE_BY_SIDE))
-    runner, job = Runner(), Job(domain, network, compile_monitor([parse_formula(formula)]))
-    played = runner.play(job, Chunk(theta, seeds), frozenset({"action"}))
-    actions = [list(map(domain_action(domain), row)) for row in np.moveaxis(played.signals["action"], 0, 1)]
-    lengths = played.length.tolist()
-    total = sum(lengths)
-    envs = [domain.make_env() for _ in seeds]
-    vector = SyncVectorEnv([domain.make_env] * SIDE_BY_SIDE)
+    domain: GymDomain
+    seeds: list[int]  # [B]
+    actions: list[list[Any]]  # [n+1][B], as `step` takes them; the first of them is shown in the first state
+    lengths: list[int]  # [B]
 
-    def psyco() -> None:
-        runner(job, Chunk(theta, seeds))
+    def part(self, some: slice) -> Recorded:
+        return Recorded(
+            self.domain, self.seeds[some], [row[some] for row in self.actions], self.lengths[some]
+        )
 
-    def bare() -> None:
-        for env, seed in zip(envs, seeds, strict=True):
+
+class Bare:
+    """Plays recorded episodes in a bare loop."""
+
+    def __init__(self, recorded: Recorded) -> None:
+        self.recorded = recorded
+        self.envs = [recorded.domain.make_env() for _ in recorded.seeds]
+
+    def __call__(self) -> None:
+        _, seeds, actions, lengths = self.recorded
+        for env, seed in zip(self.envs, seeds, strict=True):
             env.reset(seed=seed)
-        alive = list(range(SIDE_BY_SIDE))
-        t = 0
+        alive, t = list(range(len(seeds))), 0
         while alive:
             t += 1
             row = actions[t]
             for i in alive:
-                envs[i].step(row[i])
+                self.envs[i].step(row[i])
             alive = [i for i in alive if lengths[i] > t]
 
-    def gymnasiums() -> None:
-        # It resets by itself, so it steps every environment until the last episode has ended: count those steps.
-        vector.reset(seed=seeds)
-        for t in range(1, max(lengths) + 1):
-            vector.step(np.array(actions[t]))
 
-    counts = total, total, max(lengths) * SIDE_BY_SIDE
+def task(name: str, rows: int) -> tuple[Job, NDArray[np.float32], list[int], Recorded]:
+    """Policies and seeds of so many episodes, and the same episodes recorded."""
+    formula, _, horizon = TASKS[name]
+    domain = gym_domain(name, horizon=horizon)
+    network = network_for(domain)
+    theta = np.random.default_rng(0).normal(0.0, 0.01, (rows, network.size)).astype(np.float32)
+    theta += balancing(network)
+    seeds = list(range(rows))
+    job = Job(domain, network, compile_monitor([parse_formula(formula)]))
+    played = Runner().play(job, Chunk(theta, seeds), frozenset({"action"}))
+    actions = [list(map(domain_action(domain), row)) for row in np.moveaxis(played.signals["action"], 0, 1)]
+    return job, theta, seeds, Recorded(domain, seeds, actions, played.length.tolist())
+
+
+def alone(name: str, rows: int, repeat: int = REPEAT) -> tuple[float, float]:
+    """Microseconds per step in one process: PSyCo's rollout and a bare loop over the same episodes."""
+    job, theta, seeds, recorded = task(name, rows)
+    runner, bare = Runner(), Bare(recorded)
     # The machine may be busy with other things: count this process's own time, and take the quietest run of each.
-    times = [[_seconds(f, time.process_time) for f in (psyco, bare, gymnasiums)] for _ in range(steps)]
-    best = [min(column) for column in zip(*times, strict=True)]
-    return tuple(1e6 * seconds / count for seconds, count in zip(best, counts, strict=True))  # type: ignore[return-value]
+    best = side_by_side({"psyco": lambda: runner(job, Chunk(theta, seeds)), "bare": bare}, rounds=repeat)
+    steps = sum(recorded.lengths)
+    return 1e6 * best["psyco"] / steps, 1e6 * best["bare"] / steps
+
+
+def in_two(name: str, rows: int, repeat: int = REPEAT) -> tuple[float, float]:
+    """Microseconds on the clock per step: two worker processes with so many rows each, and a bare loop in two alike."""
+    job, theta, seeds, recorded = task(name, 2 * rows)
+    ours = HostSampler(job, in_processes(2, None), 2)
+    halves = [recorded.part(slice(0, rows)), recorded.part(slice(rows, None))]
+    context = get_context("spawn")
+    pipes = []
+    for half in halves:
+        mine, theirs = context.Pipe()
+        context.Process(target=_play_when_told, args=(theirs, cloudpickle.dumps(half)), daemon=True).start()
+        pipes.append(mine)
+
+    def bare() -> None:
+        for pipe in pipes:
+            pipe.send("play")
+        for pipe in pipes:
+            pipe.recv()
+
+    bare()
+    ours.run(theta, seeds)  # start the workers
+    times = [(_seconds(lambda: ours.run(theta, seeds)), _seconds(bare)) for _ in range(repeat)]
+    steps = sum(recorded.lengths)
+    best = [1e6 * min(column) / steps for column in zip(*times, strict=True)]
+    for pipe in pipes:
+        pipe.send("end")
+    return best[0], best[1]
+
+
+def _play_when_told(pipe: Any, recorded: bytes) -> None:
+    bare = Bare(cloudpickle.loads(recorded))
+    while pipe.recv() == "play":
+        bare()
+        pipe.send("played")
 
 
 def balancing(network: Network) -> NDArray[np.float32]:
@@ -130,16 +187,16 @@ def _seconds(function: Callable[[], Any], clock: Callable[[], float] = time.perf
 
 def main() -> None:
     """Print the tables."""
-    print(f"µs per step, {SIDE_BY_SIDE} environments side by side (policy and monitor included in PSyCo's)")
-    print(f"{'environment':28}{'PSyCo':>8}{'bare loop':>11}{'ratio':>7}{'SyncVectorEnv':>15}{'ratio':>7}")
-    for name, formula in {
-        "CartPole-v1": "G (abs(obs[0]) <= 1)",
-        "Pendulum-v1": "G (abs(obs[2]) <= 8)",
-        "MountainCarContinuous-v0": "F (obs[0] >= 0.45)",
-        "Acrobot-v1": "F terminated",
-    }.items():
-        ours, bare, theirs = overhead(gym_domain(name), formula, REPEAT)
-        print(f"{name:28}{ours:8.2f}{bare:11.2f}{ours / bare:7.2f}{theirs:15.2f}{ours / theirs:7.2f}")
+    print("µs per step; policy and monitor are included in PSyCo's, a bare loop has none")
+    print(f"{'environment':18}{'rows':>5}{'PSyCo':>9}{'bare loop':>11}{'ratio':>7}")
+    for name, (_, most, _) in TASKS.items():
+        for rows in sorted({1, 4, most}):
+            ours, bare = alone(name, rows)
+            print(f"{name:18}{rows:5}{ours:9.2f}{bare:11.2f}{ours / bare:7.2f}", flush=True)
+    print("\ntwo workers, µs on the clock per step")
+    for name, (_, most, _) in TASKS.items():
+        ours, bare = in_two(name, most)
+        print(f"{name:18}{most:5}{ours:9.2f}{bare:11.2f}{ours / bare:7.2f}", flush=True)
     print(f"\ntwo workers, steps of 200 µs: {speed_up(2):.2f} times as fast as one process")
 
 

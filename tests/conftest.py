@@ -61,6 +61,16 @@ def compiler() -> str:
     return path
 
 
+@pytest.fixture(scope="module", autouse=True)
+def room_for_programs() -> Iterator[None]:
+    """A process of tests compiles thousands of programs."""
+    yield
+    if "jax" in sys.modules:
+        from psyco._src.study.workers import make_room
+
+        make_room()
+
+
 class Said(NamedTuple):
     """How a command ended."""
 

@@ -44,8 +44,8 @@ print(status.outlook.name, [name for name in {HEAVY[:4]} if name in sys.modules]
     assert done.stdout.strip() == "VIOLATED []"
 
 
-def a_policy(actions, bias, scaled=True, inputs=5):
-    network = Network(inputs, actions.outputs, hidden=32, bias=bias)
+def a_policy(actions, bias, scaled=True, inputs=5, hidden=32):
+    network = Network(inputs, actions.outputs, hidden=hidden, bias=bias)
     if scaled:
         rows = np.linspace(-1, 1, inputs).tolist(), np.linspace(0.5, 2, inputs).tolist()
         network = dataclasses.replace(network, shift=tuple(rows[0]), scale=tuple(rows[1]))
@@ -53,11 +53,11 @@ def a_policy(actions, bias, scaled=True, inputs=5):
     return Policy(theta, network, actions, "nowhere", {})
 
 
-@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize(("scaled", "hidden"), [(False, 32), (True, 32), (True, (40, 16, 8))])
 @pytest.mark.parametrize("bias", ["one", "learned"])
 @pytest.mark.parametrize("actions", KINDS, ids=lambda kind: type(kind).__name__)
-def test_actions_are_those_of_the_compiled_network(tmp_path, actions, bias, scaled):
-    a_policy(actions, bias, scaled).save(tmp_path / "policy.safetensors")
+def test_actions_are_those_of_the_compiled_network(tmp_path, actions, bias, scaled, hidden):
+    a_policy(actions, bias, scaled, hidden=hidden).save(tmp_path / "policy.safetensors")
     policy = runtime.load_policy(tmp_path / "policy.safetensors")
     x = np.random.default_rng(0).normal(size=(500, 5)).astype(np.float32)
     compiled = jax.jit(jax.vmap(lambda row: policy.network.act(actions, jnp.asarray(policy.theta), row)))(x)

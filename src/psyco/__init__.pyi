@@ -32,6 +32,7 @@ from ._src.fleet.watcher import Watcher as Watcher
 from ._src.front.guard import learn_risk as learn_risk
 from ._src.front.inputs import AnyDomain as AnyDomain
 from ._src.front.inputs import PolicyLike as PolicyLike
+from ._src.front.progress import progress as progress
 from ._src.front.runs import export as export
 from ._src.front.runs import export_c as export_c
 from ._src.front.runs import open_run as open_run
@@ -81,6 +82,7 @@ from ._src.spec.path import path_value as path_value
 from ._src.spec.requirement import AnyRequirement as AnyRequirement
 from ._src.synthesis.loop import Position as Position
 from ._src.synthesis.loop import Sink as Sink
+from ._src.synthesis.plan import RunPlan as RunPlan
 from ._src.synthesis.problem import Problem as Problem
 from ._src.synthesis.selection import Candidate as Candidate
 from ._src.synthesis.settings import Settings as Settings

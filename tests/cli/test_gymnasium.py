@@ -38,6 +38,7 @@ def test_from_synthesis_over_verification_to_onnx(cli: Cli, tmp_path: Path) -> N
     code, out, err = cli(
         "synthesize", f"{HERE}:Walk", "--require", REQUIREMENT, "--horizon", "20", "--episodes", "60",
         "--max-episodes", "100", "--verify-every", "0", "--workers", "2", "--out", folder,
+        "--scaling", "sampled",
     )  # fmt: skip
     assert code == 0, err
     assert load_policy(folder / "policy.safetensors").network.scale

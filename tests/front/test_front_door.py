@@ -18,7 +18,7 @@ import psyco
 from psyco._src.certify.verify import look_share
 from psyco._src.front.inputs import as_subject
 from psyco._src.spec.requirement import as_requirement
-from psyco._src.synthesis.settings import Settings
+from psyco._src.synthesis.plan import PLENTY
 
 pytestmark = pytest.mark.slow  # whole runs
 
@@ -27,7 +27,8 @@ EASY = "P>=0.02 [ G (!caught | collisions <= 9) ] & C>=0.9"
 SMALL: dict[str, Any] = {"episodes": 44, "verify_every": 0, "max_episodes": 50, "selection_episodes": 5}
 VERBS = (
     "make", "synthesize", "verify", "verify_outcomes", "exact", "plan", "check", "replay", "start", "resume",
-    "open_run", "report", "export", "export_c", "render", "certify_candidates",
+    "open_run", "report", "export", "export_c", "render", "certify_candidates", "study", "open_study", "front",
+    "tune",
 )  # fmt: skip
 
 
@@ -82,7 +83,7 @@ def test_plan_predicts_what_synthesize_does() -> None:
     """The same cap, and the share that its first look at a candidate has."""
     plan = psyco.plan("P>=0.9 & C>=0.9", method="anytime", p=[0.95])
     result = psyco.synthesize("obstacle-run", EASY, episodes=220, verify_every=0, selection_episodes=5)
-    assert plan.max_episodes == Settings().max_episodes == result.certificate.max_episodes
+    assert plan.max_episodes == PLENTY["max_episodes"] == result.certificate.max_episodes
     assert plan.share == result.certificate.looks[0].share == look_share(1)
     assert psyco.plan("P>=0.9 & C>=0.9", method="anytime", p=[0.95], share=1.0, max_episodes=50).share == 1.0
 

@@ -142,7 +142,7 @@ def test_workers_make_their_environments_once_per_run(here: Path, monkeypatch: p
     monkeypatch.syspath_prepend(here)
     psyco.synthesize(
         "slope_env:Slope", REQUIREMENT, parameters={"horizon": 10}, episodes=44, verify_every=22, verify_episodes=10,
-        max_episodes=20, selection_episodes=10, scaling="none",
+        max_episodes=20, selection_episodes=10, scaling="none", learner="safe-es",
     )  # fmt: skip
     assert (here / "made.txt").read_text().count("made") == 1 + 22 + 1, (
         "one to look at, one for each row of a generation, one to see whether chance comes from the seed"

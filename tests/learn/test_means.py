@@ -279,6 +279,8 @@ def test_where_episodes_are_made_changes_nothing():
                 requirement,
                 means=means_of(requirement, domain),
                 network=network,
+                actions=domain.actions,
+                horizon=domain.horizon,
                 budget=44,
                 **options,
             )

@@ -50,6 +50,19 @@ def test_a_row_is_what_its_generation_shows():
     assert table["verdict"].tolist() == ["", "", ""]
 
 
+def test_what_would_be_deployed_is_shown_apart():
+    seen = generations()
+    table = tabulate(seen, first=0, episodes_per_generation=4, checks=2)
+    np.testing.assert_allclose(table["deployed_return"], seen.episodes.ret[:, 2:].mean(axis=1), rtol=1e-6)
+    share = seen.episodes.satisfied[:, 2:].all(axis=2).mean(axis=1)
+    np.testing.assert_allclose(table["deployed_satisfied"], share)
+    assert "deployed_return" not in tabulate(seen, first=0, episodes_per_generation=4)
+    read = from_csv(table.to_csv())
+    np.testing.assert_allclose(read["deployed_return"], table["deployed_return"], rtol=1e-6)
+    with pytest.raises(ValueError, match="deployed_satisfied"):
+        from_csv(table.to_csv().replace(",1,,", ",7,,"))
+
+
 def test_demands_for_means_come_last_and_have_a_value_in_place_of_cost_and_share():
     seen = generations(demands=3)
     episodes = seen.episodes._replace(

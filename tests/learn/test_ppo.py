@@ -8,11 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 import psyco
 from psyco._src.errors import RunError
 from psyco._src.learn.learners import make_learner
-from psyco._src.learn.ppo import PPO, advantages
+from psyco._src.learn.odds import done, log_likelihood
+from psyco._src.learn.ppo import PPO, Spread, _critics, _expect, _rescaled, advantages
 from psyco._src.learn.train import train
 from psyco._src.policy.network import Network, network_for
 from psyco._src.rollout.sampler import make_sampler
@@ -23,7 +25,8 @@ from tests.making import prepared
 
 pytestmark = pytest.mark.slow  # compiles and trains networks
 
-ONE = {"p_req": (0.85,), "c_req": (0.98,), "network": Network(3, 2)}
+BOX = psyco.Continuous((-1.0, -1.0), (1.0, 1.0))
+ONE = {"p_req": (0.85,), "c_req": (0.98,), "network": Network(3, 2), "actions": BOX, "horizon": 50}
 SMALL = {"learner": "ppo", "verify_every": 0, "candidates": 1, "hidden": 8, "learner_options": {"critic": 8}}
 
 
@@ -54,8 +57,9 @@ def learned(requirement: str, *, episodes: int = 1100, seed: int = 0, **options)
     domain = Hill()
     network = network_for(domain, hidden=8, bias="learned")
     learner = make_learner(
-        "ppo", psyco.parse(requirement), network=network, budget=episodes, critic=8, alpha=0.01, **options
-    )
+        "ppo", psyco.parse(requirement), network=network, actions=domain.actions, horizon=domain.horizon,
+        budget=episodes, critic=8, **({"alpha": 0.01} | options),
+    )  # fmt: skip
     sampler = make_sampler(domain, network, psyco.parse(requirement))
     state = learner.init(network.init(jax.random.key(seed)))
     return learner, *train(
@@ -63,10 +67,10 @@ def learned(requirement: str, *, episodes: int = 1100, seed: int = 0, **options)
     )
 
 
-def direct(gained, value, alive, discount, smoothing):
+def direct(gained, value, alive, after, discount, smoothing):
     """A_t = Σ_l (γλ)^l δ_{t+l}, for one episode and one column, by the definition."""
     steps = int(alive.sum())
-    value = [*value[:steps], 0.0]
+    value = [*value[:steps], after * value[steps]]
     delta = [gained[t] + discount * value[t + 1] - value[t] for t in range(steps)]
     found = [sum((discount * smoothing) ** (s - t) * delta[s] for s in range(t, steps)) for t in range(steps)]
     return found + [0.0] * (len(alive) - steps)
@@ -75,14 +79,64 @@ def direct(gained, value, alive, discount, smoothing):
 @pytest.mark.parametrize(("discount", "smoothing"), [(0.9, 0.8), (1.0, 1.0), (0.97, 0.0)])
 def test_advantages_are_their_definition(discount: float, smoothing: float) -> None:
     rng = np.random.default_rng(0)
-    gained, value = rng.normal(size=(2, 3, 7, 2))
-    alive = (np.arange(7) < np.array([7, 4, 1])[:, None]).astype(float)
+    gained, value = rng.normal(size=(4, 7, 2)), rng.normal(size=(4, 8, 2))
+    alive = (np.arange(7) < np.array([7, 7, 4, 1])[:, None]).astype(float)
+    after = np.array([0.0, 1.0, 1.0, 0.0])  # the second and the third would have gone on
     gained *= alive[..., None]
-    found = advantages(gained, value, jnp.asarray(alive), discount=discount, smoothing=smoothing)
-    for row in range(3):
+    found = advantages(
+        gained, value, jnp.asarray(alive), jnp.asarray(after), discount=discount, smoothing=smoothing
+    )
+    for row in range(4):
         for column in range(2):
-            expected = direct(gained[row, :, column], value[row, :, column], alive[row], discount, smoothing)
+            expected = direct(
+                gained[row, :, column], value[row, :, column], alive[row], after[row], discount, smoothing
+            )
             np.testing.assert_allclose(found[row, :, column], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("actions", "scores"),
+    [
+        (psyco.Discrete(2), [0.1, 0.4]),
+        (psyco.Discrete(4), [0.1, 0.4, -0.3, 0.6]),
+        (psyco.MultiBinary(2), [0.2, -0.4]),
+        (psyco.MultiDiscrete((2, 3)), [0.1, 0.2, 0.0, 0.3, -0.5]),
+    ],
+)
+def test_choices_are_about_as_likely_as_noise_makes_them(actions, scores) -> None:
+    """By 20,000 draws; the approximation itself is off by up to 0.03."""
+    noise = 0.5 * np.random.default_rng(0).normal(size=(20_000, len(scores)))
+    scores, std = jnp.asarray(scores), jnp.full(len(scores), 0.5)
+    seen, counts = np.unique(np.asarray(done(actions, scores + noise)), axis=0, return_counts=True)
+    likely = np.exp(log_likelihood(actions, scores, std, jnp.asarray(seen)))
+    np.testing.assert_allclose(likely, counts / len(noise), atol=0.04)
+    assert likely.sum() == pytest.approx(1.0, abs=1e-5)
+
+
+def test_in_a_box_the_disturbed_scores_have_a_gaussian_density() -> None:
+    scores, std = np.array([0.3, -1.0]), np.array([0.5, 0.2])
+    for one, other in (([0.1, -0.8], [0.9, -1.1]), ([0.3, -1.0], [0.0, 0.0])):
+        found = [
+            log_likelihood(BOX, jnp.asarray(scores), jnp.asarray(std), jnp.asarray(x)) for x in (one, other)
+        ]
+        expected = [stats.norm.logpdf(x, scores, std).sum() for x in (one, other)]
+        assert float(found[0] - found[1]) == pytest.approx(expected[0] - expected[1], rel=1e-4)
+
+
+def test_critics_in_other_units_expect_the_same() -> None:
+    rng = np.random.default_rng(0)
+    critics = {k: jnp.asarray(rng.normal(size=v.shape)) for k, v in _critics(2, 3, 4).items()}
+    one, other = (Spread(jnp.asarray(rng.normal(size=2)), jnp.asarray(rng.random(2))) for _ in range(2))
+    x = jnp.asarray(rng.normal(size=(5, 3)))
+    before = one.mean + jnp.sqrt(one.variance) * _expect(critics, x)
+    after = other.mean + jnp.sqrt(other.variance) * _expect(_rescaled(critics, one, other), x)
+    np.testing.assert_allclose(before, after, rtol=1e-4, atol=1e-5)
+
+
+def test_an_end_that_later_rewards_hardly_reach_is_none() -> None:
+    assert not PPO(**ONE).goes_on  # 50 steps, and a discount of 0.95
+    assert PPO(**(ONE | {"horizon": 1000})).goes_on
+    assert not PPO(**(ONE | {"horizon": 1000}), discount=0.999).goes_on
 
 
 def test_some_explore_and_some_show_what_would_be_deployed() -> None:
@@ -126,12 +180,14 @@ def test_it_stays_within_the_requirement_and_takes_what_that_leaves() -> None:
 
 
 def test_the_cost_of_the_demand_that_asks_for_it_counts() -> None:
-    """The first demand always holds; under the second, which never does, the height falls."""
+    """The first demand always holds; under the second, which at first never does, the height falls."""
     learner, state, rows = learned(
-        "P>=0.9 [ G height <= 2 ] & C>=0.9; P>=0.9 [ G height <= -2 ] & C>=0.9", curriculum=0.0, gain=0.2
+        "P>=0.9 [ G height <= 2 ] & C>=0.9; P>=0.9 [ G height <= 0 ] & C>=0.9", curriculum=0.0, gain=1.0
     )
-    assert np.asarray(state.lam).tolist() == [1.0, 0.0]
-    assert float(rows.weighing.lam[-1]) == 0.0
+    assert float(rows.episodes.ret[0].mean()) > 2.0
+    assert float(rows.episodes.ret[-3:].mean()) < 0.5
+    assert float(state.lam[0]) == 1.0
+    assert float(rows.weighing.lam.min()) == 0.0
     assert np.isfinite(np.asarray(learner.deployed(state))).all()
 
 
@@ -195,14 +251,27 @@ def test_bad_options_are_named(options: dict, words: str) -> None:
 
 
 def test_few_generations_make_more_of_each() -> None:
-    made = [PPO(**ONE, budget=budget, population=20, checks=2) for budget in (1100, 22_000, 60_000)]
+    made = [PPO(**ONE, budget=budget, population=40, checks=4) for budget in (1100, 44_000, 60_000)]
     assert [learner.epochs for learner in made] == [10, 4, 4]
-    assert [learner.alpha for learner in made] == pytest.approx([0.001 * 10**0.5, 0.001, 0.001])
+    updates = [25 * 10 * 4, 1000 * 4 * 4, 1364 * 4 * 4]
+    assert [learner.alpha for learner in made] == pytest.approx(
+        [0.003, *(0.001 * (22_000 / count) ** 0.5 for count in updates[1:])]
+    )
     assert PPO(**ONE, budget=1100, epochs=3, alpha=0.5).epochs == 3
 
 
-def test_it_needs_to_know_the_network() -> None:
-    with pytest.raises(RunError, match="ppo needs the network"):
-        make_learner("ppo", psyco.parse("Rmax=? [ C ];"))
-    known = make_learner("ppo", psyco.parse("Rmax=? [ C ];"), network=Network(3, 2))
-    assert dataclasses.asdict(known)["population"] == 40
+def test_long_episodes_come_in_small_generations() -> None:
+    def population(horizon: int, budget: int = 1000) -> int:
+        return PPO(**(ONE | {"horizon": horizon}), budget=budget).population
+
+    assert [population(horizon) for horizon in (50, 200, 500, 1000, 10_000)] == [20, 20, 16, 8, 4]
+    assert [population(1000, budget) for budget in (3000, 60_000, 10**6)] == [8, 40, 200]
+
+
+def test_it_needs_to_know_the_problem() -> None:
+    known = {"network": Network(3, 2), "actions": BOX, "horizon": 50}
+    for name in known:
+        with pytest.raises(RunError, match=f"ppo needs .*{name}={name}"):
+            make_learner("ppo", psyco.parse("Rmax=? [ C ];"), **(known | {name: None}))
+    learner = make_learner("ppo", psyco.parse("Rmax=? [ C ];"), **known)
+    assert dataclasses.asdict(learner)["population"] == 40

@@ -108,8 +108,9 @@ def test_the_weakest_demand_decides_and_its_cost_weighs_most() -> None:
     learner = SafeES(p_req=(0.5, 0.9), c_req=(0.9, 0.9), population=4, checks=2, gain=0.5, curriculum=0.0)
     state = learner.init(jnp.zeros(2))
     violating = [[True, False]] * 6
+    paid = np.array([[0.0, 1.0], [0.0, 2.0]] * 3)  # λ falls only for what distinguishes episodes
     for _ in range(3):
-        state, row = told(learner, state, satisfied=violating)
+        state, row = told(learner, state, satisfied=violating, cost=paid)
     assert float(state.lam[0]) == 1.0
     assert float(row.lam) == float(state.lam[1]) == 0.0
     noise = jax.random.normal(jax.random.key(0), (2, 2))

@@ -90,6 +90,7 @@ def test_every_kind_of_action_is_the_policys(compiler: str, tmp_path: Path, acti
     network = Network(5, actions.outputs, 16, bias)
     if bias == "learned":
         network = dataclasses.replace(network, shift=(0.5,) * 5, scale=(0.3, 1.0, 2.0, 5.0, 1.0))
+        network = dataclasses.replace(network, hidden=(16, 8, 12))
     policy = Policy(np.asarray(network.init(jax.random.key(1))), network, actions, "no */ domain", {})
     x = np.random.default_rng(0).normal(size=(500, 5)).astype(np.float32)
     found = run(build(compiler, tmp_path, c_files(policy)), np.insert(x, 0, 0, axis=1))

@@ -30,13 +30,13 @@ onnxruntime = pytest.importorskip("onnxruntime")
         MultiBinary(5),
     ],
 )
-@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize(("scaled", "hidden"), [(False, 16), (True, 16), (True, (12, 8))])
 def test_onnxruntime_gives_the_policys_actions(
-    actions: Actions, bias: str, scaled: bool, tmp_path: Path
+    actions: Actions, bias: str, scaled: bool, hidden: Any, tmp_path: Path
 ) -> None:
     shift, scale = ((1.0, -200.0, 0.0), (3.0, 40.0, 0.01)) if scaled else ((), ())
-    network = Network(3, actions.outputs, 16, bias, shift, scale)  # type: ignore[arg-type]
-    theta = np.random.default_rng(0).normal(size=network.size).astype(np.float32)
+    network = Network(3, actions.outputs, hidden, bias, shift, scale)  # type: ignore[arg-type]
+    theta = np.random.default_rng(0).normal(size=network.size).astype(np.float32) / len(network.layers)
     policy = Policy(theta, network, actions, "somewhere", {})
     assert psyco.export(policy, tmp_path / "p.onnx") <= 20e-6
     session = onnxruntime.InferenceSession(str(tmp_path / "p.onnx"))
@@ -67,7 +67,7 @@ def test_the_same_policy_gives_the_same_file() -> None:
     assert policy.digest.encode() in to_onnx(policy)
 
 
-def random_policy(actions: Actions, weight: float = 1.0, inputs: int = 5, hidden: int = 32) -> Policy:
+def random_policy(actions: Actions, weight: float = 1.0, inputs: int = 5, hidden: Any = 32) -> Policy:
     network = Network(inputs, actions.outputs, hidden)
     theta = weight * np.random.default_rng(0).normal(size=network.size)
     return Policy(theta.astype(np.float32), network, actions, "somewhere", {})
@@ -75,8 +75,8 @@ def random_policy(actions: Actions, weight: float = 1.0, inputs: int = 5, hidden
 
 @pytest.mark.parametrize("actions", [Continuous((-1e5, 2.0), (1e5, 2.001)), Discrete(3), MultiBinary(3)])
 @pytest.mark.parametrize("weight", [0.1, 5.0, 1000.0])
-@pytest.mark.parametrize("hidden", [32, 512])
-def test_rounding_is_no_difference(actions: Actions, weight: float, hidden: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("hidden", [32, 512, (64, 64)])
+def test_rounding_is_no_difference(actions: Actions, weight: float, hidden: Any, tmp_path: Path) -> None:
     """Large weights, long sums and wide ranges all round more; a bound of 1e-6 refused some of these."""
     psyco.export(random_policy(actions, weight, 40, hidden), tmp_path / "p.onnx")
     assert (tmp_path / "p.onnx").exists()

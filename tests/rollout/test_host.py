@@ -266,3 +266,37 @@ def test_the_sampler_of_a_requirement_has_one_column_per_demand() -> None:
 def test_workers_are_for_host_domains() -> None:
     with pytest.raises(psyco.RunError, match="compiled"):
         psyco.synthesize(psyco.make("particle-dance"), "P>=0.5 [ G (distance >= 0) ]", workers=2)
+
+
+class Views(Walk):
+    """Hands out one object for all time, and changes it, as simulators do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.info = {"place": np.zeros(2)}
+
+    def step(self, action: object) -> object:
+        observation, reward, terminated, truncated, _ = super().step(action)
+        self.info["place"] += 1.0
+        return observation, reward, terminated, truncated, self.info
+
+
+def test_what_an_environment_changes_later_is_kept_as_it_was() -> None:
+    sampler = sampler_for(psyco.make(Views, horizon=4), "G (info.place[0] >= 0)")
+    theta = np.zeros((2, sampler.job.network.size), np.float32)
+    played = Runner().play(sampler.job, Chunk(theta, [1, 3]), frozenset({"info.place"}))
+    for row, length in enumerate(played.length.tolist()):
+        steps = np.minimum(np.arange(5), length) * 1.0
+        np.testing.assert_array_equal(played.signals["info.place"][row, :, 0] - steps, 0.0)
+
+
+def test_a_long_path_is_kept_in_blocks_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    domain = psyco.make(Walk, horizon=30)
+    sampler = sampler_for(domain, FORMULA)
+    theta = np.random.default_rng(0).normal(0, 1, (5, sampler.job.network.size)).astype(np.float32)
+    at_once = Runner().play(sampler.job, Chunk(theta, [1, 3, 5, 7, 9]), None)
+    monkeypatch.setattr("psyco._src.rollout.recorder.BLOCK", 3)
+    in_blocks = Runner().play(sampler.job, Chunk(theta, [1, 3, 5, 7, 9]), None)
+    assert len(set(at_once.length.tolist())) > 1
+    for name, values in at_once.signals.items():
+        np.testing.assert_array_equal(values, in_blocks.signals[name])

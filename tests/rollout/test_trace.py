@@ -72,6 +72,8 @@ def test_a_trace_adds_up_to_its_episode(name: str) -> None:
     np.testing.assert_allclose(trace.reward.sum(axis=1), episodes.ret, rtol=1e-4)
     np.testing.assert_allclose(trace.blame.sum(axis=1), episodes.cost, rtol=1e-4)
     assert (np.diff(trace.alive, axis=1) <= 0).all()
+    assert (trace.terminated[episodes.length < trace.alive.shape[1]] == 1).all()
+    assert trace.terminated.any() == (name != "particle-dance")  # where the dance goes on until time runs out
     over = trace.alive == 0
     for column in (trace.reward, trace.blame, trace.disturbance):
         assert (column[over] == 0).all()
@@ -89,6 +91,40 @@ def test_observations_are_those_before_each_step() -> None:
     taken = trace.alive == 1
     np.testing.assert_array_equal(trace.obs[..., 1][taken], np.tile(np.arange(30), (COUNT, 1))[taken])
     np.testing.assert_array_equal(trace.reward, trace.alive)
+
+
+def test_a_trace_says_how_an_episode_ended_and_what_the_policy_would_see_next() -> None:
+    """The walk counts its steps in the observation, and ends by itself where it has gone too far."""
+    episodes = played(*samplers("walk"), std=3.0)
+    trace = episodes.trace
+    np.testing.assert_array_equal(trace.final[:, 1], episodes.length)
+    np.testing.assert_array_equal(trace.terminated, episodes.length < 30)
+    assert 0 < trace.terminated.sum() < COUNT
+
+
+COUNTED = """
+    P>=0.5 [ G (count(abs(obs[0]) > 0.5) <= 4) ];
+    P>=0.5 [ F ("end" & return >= -20) ];
+    P>=0.5 [ G most(obs[1]) < 9 ];
+"""
+
+
+def test_counters_are_parts_of_what_the_formulas_compare_them_with() -> None:
+    domain = psyco.make(Walk, horizon=30)
+    network = network_for(domain, bias="learned")
+    sampler = make_sampler(domain, network, psyco.parse(COUNTED))
+    theta = np.asarray(jax.vmap(network.init)(jax.random.split(jax.random.key(1), COUNT)))
+    trace = played(sampler, theta, episode_keys(jax.random.key(2), 0, COUNT), std=2.0).trace
+    far = np.cumsum(abs(trace.obs[..., 0]) > 0.5, axis=1)
+    taken = trace.alive == 1  # the state before each step
+    assert trace.counters.shape == (COUNT, 31, 3)
+    before = trace.counters[:, :-1][taken]
+    assert before[:, 0].max() > 1
+    np.testing.assert_allclose(before[:, 0], far[taken] / 4)
+    np.testing.assert_allclose(before[:, 1], (np.cumsum(trace.reward, axis=1) - trace.reward)[taken] / 20)
+    np.testing.assert_allclose(before[:, 2], trace.obs[..., 1][taken] / 9)
+    np.testing.assert_allclose(trace.counters[:, -1, 1], trace.reward.sum(axis=1) / 20, rtol=1e-6)
+    assert played(*samplers("walk"), std=0.7).trace.counters is None
 
 
 @pytest.mark.parametrize("name", REQUIREMENTS)

@@ -28,6 +28,13 @@ def test_a_written_configuration_is_complete_and_reads_back_equal() -> None:
     assert complete.settings.options["sigma"] == 0.1, "and those of the learner"
 
 
+def test_hidden_layers_are_a_number_or_a_list() -> None:
+    for written, layers in {"32": 32, "[32]": 32, "[64, 64]": (64, 64)}.items():
+        config = read_config(f"{BASE}[settings]\nhidden = {written}", "my.toml")
+        assert config.settings.hidden == layers
+        assert read_config(config.to_toml(), "x") == config
+
+
 def test_a_seal_tells_a_changed_file() -> None:
     text = CONFIG.to_toml()
     assert is_sealed(text)
@@ -57,6 +64,7 @@ def test_the_identity_depends_on_everything_but_the_length() -> None:
         (BASE + "[settings]\npopulation = 20", ["'settings.population'", "belongs to [learner]"]),
         (BASE + "[settings]\nepisodes = 'many'", ["settings.episodes = 'many'", "a whole number"]),
         (BASE + "[settings]\nepisodes = 0", ["episodes", "at least 1", "got 0"]),
+        (BASE + "[settings]\nhidden = [64, 0]", ["hidden", "at least 1", "as in 64,64", "(64, 0)"]),
         (BASE + "[settings]\nseed = true", ["settings.seed = True", "a whole number"]),
         (BASE + "[learner]\nname = 'snse'", ["learner.name = 'snse'", "did you mean 'snes'"]),
         (BASE + "[learner]\nalpa = 0.1", ["'learner.alpa'", "did you mean 'alpha'"]),

@@ -120,7 +120,7 @@ def test_on_ray(suffer: Callable[..., psyco.EpisodeError]) -> None:
         assert "step timeout of 2 s" in str(suffer("hang", ray="local", step_timeout=2.0))
     finally:
         ray.shutdown()
-        cluster._connected.cache_clear()
+        cluster.connected.cache_clear()
 
 
 def test_what_cannot_be_sent_or_started_is_said(

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from psyco._src.spec.parse import parse, parse_formula
-from psyco._src.spec.path import check_path
+from psyco._src.spec.path import check_path, path_value
 
 DOCS = (Path(__file__).parents[2] / "docs" / "language.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```prism\n(.*?)```", DOCS, re.DOTALL)
@@ -50,3 +50,43 @@ def test_the_example_of_systems_that_do_not_end():
 @pytest.mark.parametrize("text", re.findall(r"\| `([PRS][^`]+ \])` \|", UNBOUNDED))
 def test_what_can_be_said_of_them_can_be_written(text):
     assert str(parse(text).constraints[0]).startswith(text)
+
+
+OPERATORS = (Path(__file__).parents[2] / "docs" / "reference" / "operators.md").read_text(encoding="utf-8")
+ROWS = re.findall(
+    r"\| `([^`]+)` \| `([a-z] = [^`]+)` \| (\S+) \|$|\| `([^`]+)` \| `([a-z] = [^`]+)` \| (\w+), (\d+) \|$",
+    OPERATORS,
+    re.M,
+)
+
+
+def on_path(text):
+    """`a = 0 1; b = 1 1` as signals; a and b are Boolean."""
+    named = (part.split(" = ") for part in text.split("; "))
+    return {name: [float(v) if name in "xy" else v == "1" for v in values.split()] for name, values in named}
+
+
+@pytest.mark.parametrize(("example", "path", "holds", "cost"), [row[3:] for row in ROWS if row[3]])
+def test_every_operator_does_what_its_example_says(example, path, holds, cost):
+    found = check_path(example.replace("\\|", "|"), on_path(path))
+    assert (found.satisfied, found.cost) == (holds == "yes", float(cost))
+
+
+@pytest.mark.parametrize(("example", "path", "value"), [row[:3] for row in ROWS if row[0]])
+def test_every_question_does_what_its_example_says(example, path, value):
+    assert path_value(example, on_path(path)) == float(value)
+
+
+def test_no_operator_of_the_grammar_is_left_out():
+    grammar = (Path(__file__).parents[2] / "src/psyco/_src/spec/grammar.lark").read_text(encoding="utf-8")
+    words = "abs min max count sum mean least most true false X F G U W R ! & | => <=> = != < <= > >= + - * /"
+    for terminal in ("FUNCTION", "AGGREGATE", "TRUTH"):
+        listed = re.search(rf"^{terminal}\.1: /\((.*?)\)", grammar, re.M)[1].split("|")
+        assert set(listed) <= set(words.split()), f"{terminal} knows more than this test"
+    first_column = " ".join(re.findall(r"^\| (.*?) \| ", OPERATORS.replace("\\|", "∨"), re.M)).replace(
+        "∨", "|"
+    )
+    for word in words.split():
+        beside = r"\w" if word.isalpha() else "<>=!"
+        assert re.search(rf"(?<![{beside}]){re.escape(word)}(?![{beside}])", first_column), word
+    assert len(ROWS) >= 36

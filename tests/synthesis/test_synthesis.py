@@ -96,7 +96,7 @@ def test_a_seed_may_come_from_numpy():
     [
         ({"episodes": 0}, "episodes must be"),
         ({"episodes": 1.5}, "episodes must be"),
-        ({"verify_every": -1}, "verify_every must be"),
+        ({"verify_every": -2}, "verify_every must be"),
         ({"bias": "two"}, "bias must be"),
         ({"hidden": 0}, "hidden must be"),
         ({"seed": "x"}, "a seed is"),

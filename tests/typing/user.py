@@ -35,6 +35,12 @@ def verify(folder: Path) -> psyco.Replay:
     return psyco.replay(certificate, folder)
 
 
+def tune(folder: Path) -> str:
+    tuning = psyco.tune("particle-dance", REQUIREMENT, folder, trials=20, over=["alpha", "sigma=0.05:0.5"])
+    assert_type(tuning, psyco.Tuning)
+    return tuning.verdict if tuning.outcome == "better" else tuning.config.read_text()
+
+
 def watch(certificate: psyco.Certificate) -> bool:
     watcher = psyco.Watcher(certificate, false_alarm_every=10_000)
     alarm = watcher.update(True)

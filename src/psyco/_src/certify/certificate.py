@@ -241,7 +241,18 @@ class Certificate:
     @property
     def meaning(self) -> str:
         """The verdict in words, and of an open one what may be done about it."""
-        return "; ".join(filter(None, (self.verdict.value, self.advice)))
+        return "; ".join(filter(None, (self._outcome, self.advice)))
+
+    @property
+    def _outcome(self) -> str:
+        """The verdict in words; a run ends a test that would hardly come to a good end, and says so."""
+        most = self.max_episodes or 0
+        if self.verdict is Verdict.UNDECIDED and self.stream == "certify" and self.episodes < most:
+            return (
+                f"the evidence does not suffice, and the test was ended after {self.episodes:,} of at most {most:,} "
+                "episodes, since the others would hardly have changed that"
+            )
+        return self.verdict.value
 
     @property
     def advice(self) -> str:

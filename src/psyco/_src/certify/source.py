@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +21,8 @@ from psyco._src.rollout.values import check_values
 from psyco._src.spec.formula import Constraint, Expectation, LongRun, Quantity, Question, Requirement
 
 HOST_BATCH = 64  # where an episode takes long, few more than a test needs
+FEWEST = 8  # at first; more at once as long as they are quick
+QUICK = 1.0  # seconds
 BATCH = 250  # episodes sampled at once; a test still consumes them one by one
 
 
@@ -31,6 +34,7 @@ class Source(NamedTuple):
     key: Array  # episode i is a function of it and of i
     domain: Domain
     requirement: Requirement
+    told: Callable[[int], None] | None = None  # called with how many episodes were made, batch by batch
 
     @property
     def spans(self) -> tuple[Span, ...]:
@@ -39,7 +43,10 @@ class Source(NamedTuple):
 
     def sample(self, count: int, *, first: int = 0) -> Iterator[Episodes]:
         """Episodes `first` to `first + count - 1`, batch by batch; the last batch may hold more than that."""
-        return sample(self.sampler, self.theta, self.key, count, first=first)
+        for episodes in sample(self.sampler, self.theta, self.key, count, first=first):
+            if self.told is not None:
+                self.told(len(episodes.ret))
+            yield episodes
 
     def refuse(self, error: RangeError, episodes: Episodes, *, first: int = 0) -> None:
         """Name the one of the episodes from `first` on whose value lies outside of its range."""
@@ -52,17 +59,28 @@ def sample(sampler: Sampler, theta: Array, key: Array, count: int, *, first: int
 
     Compiled batches have one size, so the last of them may hold more than that.
     """
-    size = min(BATCH if sampler.compiled else HOST_BATCH, count)
+    if not sampler.compiled:
+        yield from _by_time(sampler, theta, key, count, first)
+        return
+    size = min(BATCH, count)
     for start in range(first, first + count, size):
-        if sampler.compiled:
-            episodes = jax.device_get(_batch(sampler, size, theta, key, np.uint32(start)))
-            if np.any(episodes.broken):
-                keys = episode_keys(key, start, size)
-                refuse_broken(sampler, episodes.broken, theta[None].repeat(size, 0), keys)
-            yield episodes
-        else:
-            keys = episode_keys(key, start, min(size, first + count - start))
-            yield sampler(jnp.broadcast_to(theta, (len(keys), theta.size)), keys)
+        episodes = jax.device_get(_batch(sampler, size, theta, key, np.uint32(start)))
+        if np.any(episodes.broken):
+            keys = episode_keys(key, start, size)
+            refuse_broken(sampler, episodes.broken, theta[None].repeat(size, 0), keys)
+        yield episodes
+
+
+def _by_time(sampler: Sampler, theta: Array, key: Array, count: int, first: int) -> Iterator[Episodes]:
+    """Small batches where episodes take long, so that whoever waits hears of them; the episodes are the same."""
+    start, end, size = first, first + count, FEWEST
+    while start < end:
+        began = time.monotonic()
+        keys = episode_keys(key, start, min(size, end - start))
+        yield sampler(jnp.broadcast_to(theta, (len(keys), theta.size)), keys)
+        start += len(keys)
+        if time.monotonic() - began < QUICK:
+            size = min(2 * size, HOST_BATCH)
 
 
 @jax.jit(static_argnums=(0, 1), compiler_options=COMPILER)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from psyco._src.certify.certificate import Certificate, Subject, certify, now
 from psyco._src.certify.further import Answers, answer_questions, check_width, estimate_further
 from psyco._src.certify.keys import check_keys
 from psyco._src.certify.ledger import Ledger, look_share, make_claim, single
-from psyco._src.certify.source import Source, columns_of, joined
+from psyco._src.certify.source import Source, columns_of, is_rate, joined
 from psyco._src.domain.base import Domain
 from psyco._src.domain.catalogue import describe
 from psyco._src.domain.checks import check_count, check_seed
@@ -34,12 +34,25 @@ from psyco._src.rollout.episodes import Episodes, Stream, episode_keys, episode_
 from psyco._src.rollout.execution import HERE, Execution
 from psyco._src.rollout.host import HostSampler
 from psyco._src.rollout.sampler import make_sampler
-from psyco._src.smc.base import MeanTally, MeanTest, Tally, Test, Verdict, overall, run_tests
+from psyco._src.smc.base import (
+    ACCEPT,
+    Counts,
+    MeanTally,
+    MeanTest,
+    Tally,
+    Task,
+    Test,
+    Verdict,
+    overall,
+    run_tests,
+)  # fmt: skip
 from psyco._src.smc.bayes import belief
-from psyco._src.smc.methods import DEFAULT_MAX_EPISODES, DEFAULT_METHOD, make_tests
-from psyco._src.spec.formula import Constraint, Requirement
+from psyco._src.smc.methods import DEFAULT_MAX_EPISODES, DEFAULT_METHOD, METHODS, make_tests
+from psyco._src.smc.plan import chance_left
+from psyco._src.spec.formula import Constraint, Expectation, Requirement
 
 NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})  # of a method
+ASKED = 32  # episodes after which a test is asked whether it has a chance
 DOUBTED = 8  # episodes in which a policy of others is asked everything twice
 
 
@@ -137,6 +150,8 @@ def _look(
     estimate: int | None,
     width: float | None,
     notes: Sequence[str],
+    give_up: float = 0.0,
+    told: Callable[[int], None] | None = None,
 ) -> _Look:
     check_decidable(requirement)
     seed = check_seed(seed)
@@ -147,7 +162,9 @@ def _look(
     estimate = None if estimate is None else check_count("estimate", estimate)
     check_width(width)
     sampler = make_sampler(domain, policy.network, requirement, execution=execution)
-    source = Source(sampler, jnp.asarray(policy.theta), stream_key(seed, ledger.stream), domain, requirement)
+    source = Source(
+        sampler, jnp.asarray(policy.theta), stream_key(seed, ledger.stream), domain, requirement, told
+    )
     check_decidable(requirement, source.spans)
     make_tests(method, requirement, spans=source.spans, max_episodes=max_episodes, **options)
     if not isinstance(policy, Policy):
@@ -155,7 +172,7 @@ def _look(
     *earlier, look = ledger.begin(make_claim(requirement, where, method, options), policy.digest, seed)
     source = source._replace(key=stream_key(seed, ledger.stream, look.block or 0))
     done = verify_parameters(
-        source, method=method, max_episodes=max_episodes, share=look.share, options=options
+        source, method=method, max_episodes=max_episodes, share=look.share, options=options, give_up=give_up
     )
     # Answers look at more episodes, and say themselves which keys they missed.
     missing = [] if requirement.questions else check_keys(requirement, domain, done.seen.absent)
@@ -224,6 +241,8 @@ def certify_candidates(
     ledger: Ledger | None = None,
     issued: str | None = None,
     width: float | None = None,
+    give_up: float = 0.0,
+    told: Callable[[int], None] | None = None,
 ) -> Selection:
     """Certify the first candidate that passes, each on its own fresh block of the certificates' stream.
 
@@ -231,6 +250,9 @@ def certify_candidates(
     The permitted error is shared among all of them, by default so that nothing is left for later looks; so the chance
     that a candidate which does not meet the requirement gets a certificate stays what the requirement permits. All else
     is as in `verify`.
+
+    With `give_up`, a number from 0 to 1, a test ends undecided once the chance that it will still accept is below that;
+    `told` is called with how many episodes were made, batch by batch.
     """
     if not candidates:
         raise RunError("there is no candidate to certify")
@@ -242,6 +264,7 @@ def certify_candidates(
             _look(
                 policy, domain, requirement, method=method, options=options, max_episodes=max_episodes, seed=seed,
                 execution=execution, ledger=ledger, issued=issued, estimate=None, width=width, notes=(),
+                give_up=give_up, told=told,
             )
         )  # fmt: skip
         if looks[-1].certificate.verdict in (Verdict.SATISFIED, Verdict.ANSWERED):
@@ -261,6 +284,7 @@ def verify_parameters(
     max_episodes: int,
     share: float = 1.0,
     options: Mapping[str, Any] = NO_OPTIONS,
+    give_up: float = 0.0,
 ) -> Verification:
     """The same for bare parameters, without a certificate and without answers: what learning uses."""
     max_episodes = check_count("max_episodes", max_episodes)
@@ -274,14 +298,75 @@ def verify_parameters(
             parts.append(episodes)
             yield columns_of(source.requirement, episodes)[: len(tests)]
 
+    # Only tests that may end at any time are ended: the others count on their cap.
+    patient = not give_up or not tests or not METHODS[method].open_ended
     try:
-        progress = run_tests(tests, batches(), max_episodes=max_episodes)
+        progress = run_tests(
+            tests, batches() if patient else _while_likely(tests, batches(), max_episodes, give_up),
+            max_episodes=max_episodes,
+        )  # fmt: skip
     except RangeError as error:
         source.refuse(error, joined(parts))
         raise
     sampled = joined(parts)
     used = max((p.episodes for p in progress), default=min(max_episodes, len(sampled.ret)))
     return Verification(overall(progress), progress, tests, sampled, used)
+
+
+def _while_likely(
+    tests: Sequence[Test | MeanTest], batches: Iterable[list[NDArray[Any]]], most: int, give_up: float
+) -> Iterator[list[NDArray[Any]]]:
+    """The batches as long as every test of a probability may still accept, asked after each `ASKED` episodes."""
+    counts, accepted, done = [Counts(0, 0)] * len(tests), [False] * len(tests), 0
+    for columns in batches:
+        at, size = 0, len(columns[0])
+        while at < size:
+            step = min(size - at, ASKED - done % ASKED)
+            piece = [column[at : at + step] for column in columns]
+            yield piece
+            at, done = at + step, done + step
+            for k, test in enumerate(tests):
+                if not isinstance(test.task, Task):
+                    continue
+                held = int(np.count_nonzero(piece[k]))
+                counts[k] = Counts(counts[k].satisfied + held, counts[k].violated + step - held)
+                accepted[k] = accepted[k] or bool(test.decide(counts[k]) == ACCEPT)
+                asked = done % ASKED == 0 and done < most and not accepted[k]
+                if asked and chance_left(test, counts[k], most) < give_up:
+                    return
+
+
+def no_checks(requirement: Requirement) -> NDArray[np.float64]:
+    """`rows_of` no episodes."""
+    columns = sum(2 if _pairs(each) else 1 for each in requirement.constraints)
+    return np.zeros((0, 1 + columns))
+
+
+def rows_of(requirement: Requirement, episodes: Episodes) -> NDArray[np.float64]:
+    """What matters of episodes `[B]` for a later `shown_by`, `[B, 1 + C]`: the return, then a column per constraint."""
+    columns = columns_of(requirement, episodes)[: len(requirement.constraints)]
+    return np.column_stack([np.asarray(episodes.ret, np.float64), *columns])
+
+
+def shown_by(requirement: Requirement, spans: Sequence[Span], rows: NDArray[np.float64]) -> Verification:
+    """What episodes that were played anyway let one believe, from `rows_of` them; by the method `fixed`."""
+    at, columns = 1, []
+    for each in requirement.constraints:
+        if isinstance(each, Constraint):
+            columns.append(rows[:, at].astype(bool))
+        else:
+            columns.append(rows[:, at : at + 2] if _pairs(each) else rows[:, at])
+        at += 2 if _pairs(each) else 1
+    tests = make_tests("fixed", requirement, spans=spans, max_episodes=len(rows))
+    progress = run_tests(tests, [columns], max_episodes=len(rows))
+    none: Any = np.zeros((len(rows), 0))
+    returns: Any = rows[:, 0].astype(np.float32)
+    sampled = Episodes(returns, none, none.astype(bool), none.sum(axis=1).astype(np.int32))
+    return Verification(overall(progress), progress, tests, sampled, len(rows))
+
+
+def _pairs(stated: Constraint | Expectation) -> bool:
+    return not isinstance(stated, Constraint) and is_rate(stated)
 
 
 def check_decidable(requirement: Requirement, spans: Sequence[Span] = ()) -> None:

@@ -70,25 +70,22 @@ def with_verbosity(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-# In the order in which `psyco --help` lists them.
-COMMANDS: dict[str, Callable[..., None]] = {
-    "synthesize": synthesize.synthesize,
-    "resume": resume.resume,
-    "verify": verify.verify,
-    "watch": watch.watch,
-    "plan": plan.plan,
-    "exact": exact.exact,
-    "runs": runs.runs,
-    "compare": compare.compare,
-    "report": report.report,
-    "render": render.render,
-    "domains": domains.domains,
-    "check": check.check,
-    "export": export.export,
-    "reproduce": reproduce.reproduce,
+# What one wants to do, in the order in which `psyco --help` lists it.
+GROUPS: dict[str, dict[str, Callable[..., None]]] = {
+    "Before you start": {"check": check.check, "domains": domains.domains, "plan": plan.plan},
+    "Learn": {
+        "synthesize": synthesize.synthesize,
+        "resume": resume.resume,
+    },
+    "Verify": {"verify": verify.verify, "exact": exact.exact},
+    "Look": {"runs": runs.runs, "report": report.report, "render": render.render, "compare": compare.compare},
+    "Out in the field": {"export": export.export, "watch": watch.watch},
+    "The paper": {"reproduce": reproduce.reproduce},
 }
-for name, function in COMMANDS.items():
-    app.command(name)(with_verbosity(function))
+COMMANDS = {name: function for group in GROUPS.values() for name, function in group.items()}
+for title, group in GROUPS.items():
+    for name, function in group.items():
+        app.command(name, rich_help_panel=title)(with_verbosity(function))
 
 
 def show_version(wanted: bool) -> None:

@@ -15,13 +15,13 @@ from psyco._src.cli.common import (
     Json,
     Parameters,
     Seed,
+    Steps,
     code_of,
     complete_domain,
     console,
     read_domain_parameters,
     say,
 )
-from psyco._src.synthesis.settings import Settings
 
 MARKS = {True: Text("ok  ", "green"), False: Text("FAIL", "red"), None: Text("note", "yellow")}
 
@@ -38,8 +38,10 @@ def check(
         str | None, typer.Option(help="A requirement, as text or file, whose signals should be there.")
     ] = None,
     episodes: Annotated[
-        int, typer.Option(help="Training episodes of the synthesis whose duration is estimated.")
-    ] = Settings().episodes,
+        int | None,
+        typer.Option(help="Training episodes of the synthesis that is planned; by default 60,000."),
+    ] = None,
+    steps: Steps = None,
     seed: Seed = 0,
     horizon: Horizon = None,
     parameters: Parameters = None,
@@ -52,7 +54,7 @@ def check(
     code_of(environment)
     domain = psyco.make(environment, **read_domain_parameters(parameters, horizon))
     found = []
-    for each in psyco.check(domain, require, seed=seed, episodes=episodes):
+    for each in psyco.check(domain, require, seed=seed, episodes=episodes, steps=steps):
         found.append(each)
         if not as_json:
             console.print(MARKS[each.passed], f"{each.name:13}", end="")

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from psyco._src.domain.catalogue import domain_names
 from psyco._src.errors import RunError
-from psyco._src.learn.learners import LEARNERS
+from psyco._src.learn.learners import AUTO_LEARNER, LEARNERS
 from psyco._src.run.tracking import TRACKERS
 from psyco._src.smc.methods import METHODS
 
@@ -58,6 +58,24 @@ def complete_from(names: Iterable[str]) -> Callable[[str], list[str]]:
     return complete
 
 
+def read_steps(text: str | int) -> int:
+    """A number of steps: 3000000, 3_000_000 or 3e6."""
+    from psyco._src.synthesis.settings import check_steps
+
+    try:
+        return check_steps(float(text))
+    except (ValueError, RunError):
+        raise typer.BadParameter(
+            f"a number of steps is a whole number such as 3000000 or 3e6, got {text!r}"
+        ) from None
+
+
+Steps = Annotated[
+    int | None,
+    typer.Option(
+        parser=read_steps, metavar="N", help="Training steps, as in 3e6: a budget instead of --episodes."
+    ),
+]
 Seed = Annotated[int, typer.Option(help="The result is a function of it.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Parameters = Annotated[
@@ -101,7 +119,10 @@ OtherDomain = Annotated[
 Require = Annotated[str | None, typer.Option(help="The requirement, as text or file, if not the run's own.")]
 Learner = Annotated[
     str,
-    typer.Option(autocompletion=complete_from(LEARNERS), help=f"How to learn: {', '.join(LEARNERS)}."),
+    typer.Option(
+        autocompletion=complete_from((AUTO_LEARNER, *LEARNERS)),
+        help=f"How to learn: {', '.join((AUTO_LEARNER, *LEARNERS))}.",
+    ),
 ]
 Method = Annotated[
     str,

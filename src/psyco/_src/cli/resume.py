@@ -30,6 +30,10 @@ def resume(
         str | None,
         typer.Option(metavar="N|+N", help="Another total of training episodes, or with a plus so many more."),
     ] = None,
+    steps: Annotated[
+        str | None,
+        typer.Option(metavar="N|+N", help="The same in steps, for a run whose budget is in steps."),
+    ] = None,
     trust: Trust = None,
     devices: Devices = 1,
     workers: Workers = 1,
@@ -55,6 +59,7 @@ def resume(
         done = psyco.resume(
             run,
             episodes=episodes,
+            steps=steps,
             trust=trusted(trust, None),
             devices=devices,
             workers=workers,
@@ -66,7 +71,8 @@ def resume(
         )
     assert done.certificate is not None, "a run that has come to its end has one"
     if before.state == "finished" and done.episodes == before.episodes and not as_json:
-        more = resume_hint(run, done.config, f"--episodes +{done.episodes}")
+        unit = done.config.settings.unit if done.config else "episodes"
+        more = resume_hint(run, done.config, f"--{unit} +{done.steps if unit == 'steps' else done.episodes}")
         say(
             f"{run} has finished: {done.certificate.verdict.name}, {done.episodes:,} episodes. For more: {more}"
         )

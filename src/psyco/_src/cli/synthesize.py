@@ -23,6 +23,7 @@ from psyco._src.cli.common import (
     Parameters,
     Ray,
     Seed,
+    Steps,
     StepTimeout,
     Track,
     Trust,
@@ -44,14 +45,15 @@ from psyco._src.cli.progress import show_progress, summary
 from psyco._src.errors import EpisodeError, RunError
 from psyco._src.learn.learners import LEARNERS, learner_options
 from psyco._src.run.tracking import permitted
-from psyco._src.synthesis.settings import SCALINGS, Settings
+from psyco._src.synthesis.settings import AUTO, PLANNED, SCALINGS, Settings, check_one_budget
 
 if TYPE_CHECKING:
     from psyco._src.domain.catalogue import Description
     from psyco._src.run.config import Config
 
 DEFAULT = Settings()
-SETTINGS = {field.name for field in dataclasses.fields(Settings)} - {"options"}
+SETTINGS = {field.name for field in dataclasses.fields(Settings)} - {"options", "start_from"}
+BUDGETS = {"episodes": "episodes", "steps": "steps", "time_": "time"}  # by parameter of the command
 LAST = 50  # generations over which the last line averages
 
 CheckpointEvery = Annotated[
@@ -76,12 +78,29 @@ def synthesize(
         typer.Option(help="A configuration file, such as config.toml of a run; other options go over it."),
     ] = None,
     episodes: Annotated[int, typer.Option(help="Training episodes.")] = DEFAULT.episodes,
+    steps: Steps = None,
+    time_: Annotated[
+        str | None,
+        typer.Option(
+            "--time",
+            metavar="90s|10min|1.5h",
+            help="How long it should take: a budget that the measured speed turns into steps, once.",
+        ),
+    ] = None,
     seed: Seed = DEFAULT.seed,
     out: Annotated[
         Path | None,
         typer.Option(help="The run's folder; default: a free name below runs/.", show_default=False),
     ] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace a run that is in that folder already.")] = False,
+    start_from: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="RUN|POLICY",
+            help="Go on from a policy of ours: start with its network and parameters.",
+        ),
+    ] = None,
     learner: Learner = DEFAULT.learner,
     population: Annotated[int | None, typer.Option(help="Offspring per generation, N.")] = None,
     alpha: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
@@ -106,28 +125,38 @@ def synthesize(
         bool, typer.Option(help="End learning as soon as all constraints are satisfied with confidence.")
     ] = DEFAULT.until_satisfied,
     candidates: Annotated[
-        int, typer.Option(help="So many policies from late in learning compete for the certificate.")
-    ] = DEFAULT.candidates,
+        int | None,
+        typer.Option(
+            help="So many policies from late in learning compete for the certificate; by default as planned."
+        ),
+    ] = None,
     selection_episodes: Annotated[
-        int, typer.Option(help="Episodes of each candidate that decide in which order they are certified.")
-    ] = DEFAULT.selection_episodes,
+        int | None,
+        typer.Option(help="Episodes of each candidate that decide in which order they are certified."),
+    ] = None,
     attempts: Annotated[
-        int, typer.Option(help="At most so many candidates are tried; they share the permitted error.")
-    ] = DEFAULT.attempts,
-    hidden: Annotated[int, typer.Option(help="Hidden units of the policy network.")] = DEFAULT.hidden,
+        int | None, typer.Option(help="At most so many candidates are tried; they share the permitted error.")
+    ] = None,
+    hidden: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N[,N...]",
+            help="Hidden units of the policy network; 64,64: of two layers. By default 32, or for robots 64,64.",
+        ),
+    ] = None,
     bias: Annotated[
         str, typer.Option(help="Biases of the network: one (the paper's equation), learned, or auto.")
     ] = DEFAULT.bias,
     verify_every: Annotated[
-        int, typer.Option(help="Verify the current policy after so many training episodes; 0: never.")
-    ] = DEFAULT.verify_every,
+        int | None, typer.Option(help="Verify the current policy after so many training episodes; 0: never.")
+    ] = None,
     verify_episodes: Annotated[
-        int, typer.Option(help="At most so many episodes for each of these verifications.")
-    ] = DEFAULT.verify_episodes,
+        int | None, typer.Option(help="At most so many episodes for each of these verifications.")
+    ] = None,
     method: Method = DEFAULT.method,
     max_episodes: Annotated[
-        int, typer.Option(help="At most so many episodes for the certificate.")
-    ] = DEFAULT.max_episodes,
+        int | None, typer.Option(help="At most so many episodes for the certificate.")
+    ] = None,
     devices: Devices = 1,
     workers: Workers = 1,
     ray: Ray = None,
@@ -157,19 +186,27 @@ def synthesize(
     """
     from psyco._src.domain.catalogue import remake
     from psyco._src.run.config import load_config
-    from psyco._src.run.session import default_folder
+    from psyco._src.run.session import default_folder, start_policy
 
     began = time.perf_counter()
     what = _configure(load_config(config) if config else None, given(context))
     allowed = trusted(trust, domain, read_domain_parameters(parameters))
     settings = {name: getattr(what.settings, name) for name in SETTINGS}
+    for name in {"episodes", "steps"} - ({what.settings.unit} if time_ is None else set()):
+        del settings[name]  # there is one budget
+    for name in PLANNED:
+        settings[name] = None if settings[name] == AUTO else settings[name]
     folder = out or default_folder(what.domain)
+    # What the run of a configuration started from lies beside it.
+    first = start_policy(config.parent, what) if config and start_from is None else start_from
     with following(folder, what.description, execution_options(devices, workers, ray, step_timeout)) as sink:
         run = psyco.start(
             remake(what.description, allowed),
             what.requirement,
             folder,
+            time=time_,
             learner_options=what.settings.options,
+            start_from=first,
             devices=devices,
             workers=workers,
             ray=ray,
@@ -194,8 +231,8 @@ def following(folder: Path, description: Description | None, options: list[str])
     trust = [word for name in named for word in ("--trust", name)]
     go_on = f"go on with: {command('psyco', 'resume', folder, *options, *trust)}"
     try:
-        with show_progress() as update:
-            yield psyco.Sink(rows=update)
+        with show_progress() as sink:
+            yield sink
     except KeyboardInterrupt as interruption:
         if (folder / "config.toml").exists():
             remark(f"interrupted; {go_on}")
@@ -227,7 +264,7 @@ def show(run: psyco.Run, began: float, *, as_json: bool) -> None:
         print(certificate.to_json(), end="")
         return
     if run.metrics.rows:
-        say(f"learned from {run.episodes:,} episodes{_took(began)}: {summary(run.metrics.tail(LAST))}")
+        say(f"learned from {run.episodes:,} episodes{_took(run, began)}: {summary(run.metrics.tail(LAST))}")
     # A terminal wraps at words; a pipe or a file gets the lines as they are.
     wrapped = console.is_terminal
     console.print(plain(str(certificate), terminal_colour(certificate.verdict.name)), soft_wrap=not wrapped)
@@ -236,8 +273,25 @@ def show(run: psyco.Run, began: float, *, as_json: bool) -> None:
     say(f"kept in {run.folder}; see it with: {command('psyco', 'report', run.folder)}")
 
 
-def _took(began: float) -> str:
-    return f" in {time.perf_counter() - began:.1f} s, the certificate included"
+def _took(run: psyco.Run, began: float) -> str:
+    """How long learning took, in all processes that worked on the run, and how long this one did everything."""
+    learning = run.about.seconds.get("learning") if run.about else None
+    own = f"{time.perf_counter() - began:.1f} s"
+    return (
+        f" in {own}, the certificate included"
+        if learning is None
+        else f" in {learning:.1f} s ({own} with all else)"
+    )
+
+
+def _hidden(text: str) -> tuple[int, ...]:
+    """Units of each hidden layer; how many there may be is checked where they are used."""
+    try:
+        return tuple(map(int, text.split(",")))
+    except ValueError:
+        raise RunError(
+            f"--hidden takes the units of each hidden layer, as in 32 or 64,64; got {text!r}"
+        ) from None
 
 
 def _configure(base: Config | None, given: dict[str, Any]) -> Config:
@@ -254,6 +308,13 @@ def _configure(base: Config | None, given: dict[str, Any]) -> Config:
                 raise RunError(f"say what to synthesize: {hint} is missing (or --config FILE)")
         base = Config(domain=given["domain"], requirement="")
     settings = {name: value for name, value in given.items() if name in SETTINGS}
+    if "hidden" in settings:
+        settings["hidden"] = _hidden(settings["hidden"])
+    check_one_budget(**{name: given[key] for key, name in BUDGETS.items() if key in given})
+    # A budget on the command line goes over that of the file, whatever its unit.
+    settings |= {"steps": 0} if "episodes" in settings else {"episodes": 0} if "steps" in settings else {}
+    if "start_from" in given and base.settings.start_from:  # its network was that of another policy
+        settings = {"hidden": DEFAULT.hidden, "bias": DEFAULT.bias, **settings}
     learner = settings.get("learner", base.settings.learner)
     # Hyperparameters of another learner say nothing about this one.
     options = base.settings.options if learner == base.settings.learner else {}

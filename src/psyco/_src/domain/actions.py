@@ -47,13 +47,19 @@ class Continuous:
 
     def decode(self, y: Any) -> Any:
         """Network outputs `[..., outputs]` in [-1, 1] -> action `[..., outputs]`."""
-        low, width = self._range
+        low, width, half = self._range
+        if isinstance(y, np.ndarray):
+            # The same bits (a half is exact) with fewer operations: they are many times longer than the sums in them.
+            action = y + np.float32(1.0)
+            action *= half
+            action += low
+            return action
         return low + (y + 1.0) * 0.5 * width
 
     @functools.cached_property
-    def _range(self) -> tuple[Any, Any]:
+    def _range(self) -> tuple[Any, Any, Any]:
         low, high = np.asarray(self.low, np.float32), np.asarray(self.high, np.float32)
-        return low, high - low
+        return low, high - low, np.float32(0.5) * (high - low)
 
 
 @dataclasses.dataclass(frozen=True)

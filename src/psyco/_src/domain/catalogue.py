@@ -96,7 +96,8 @@ def _made(name: str | Callable[..., Any], parameters: dict[str, Any]) -> Domain:
     known = domain_names()
     raise DomainError(
         f"unknown domain {name!r}{suggest(name, [*known, *gym_names()])}; known are: {', '.join(known)}, "
-        "and every environment of Gymnasium"
+        "and every environment of Gymnasium; one of another package has its module in front, as in "
+        "highway_env:merge-v1"
     )
 
 

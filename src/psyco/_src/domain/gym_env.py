@@ -10,6 +10,7 @@ import importlib
 import json
 import math
 import operator
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,12 +20,15 @@ import cloudpickle
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from numpy.typing import NDArray
 
 from psyco._src.domain.actions import Actions, Continuous, Discrete, MultiBinary, MultiDiscrete
 from psyco._src.domain.base import BUILT_IN_SIGNALS
 from psyco._src.domain.checks import check_whole
 from psyco._src.domain.guest import as_guest, close
+from psyco._src.domain.habits import CostInInfo, OwnChance, shared_chance
+from psyco._src.domain.noise import shown_once
 from psyco._src.errors import DomainError, suggest, told
 from psyco._src.spec.formula import SignalInfo
 
@@ -52,6 +56,7 @@ class GymDomain:
     observation_space: spaces.Space[Any]
     table: Mapping[str, SignalInfo]  # signals known before running
     kind: type  # of the environment below its wrappers
+    habits: tuple[Callable[[Env], Env], ...] = ()  # what mends it, below the user's wrappers
 
     @property
     def observation_size(self) -> int:
@@ -77,9 +82,11 @@ class GymDomain:
 
     def make_env(self, *, limit: bool = True) -> Env:
         """A new environment, wrapped, and cut off at the horizon unless the caller does that (`limit=False`)."""
-        env = _make_env(self.source, self.arguments, self.horizon, self.wrappers, self.name)
-        made_by_id = isinstance(self.source, str)  # then it has its limit already
-        return gymnasium.wrappers.TimeLimit(env, self.horizon) if limit and not made_by_id else env
+        env = _make_env(self.source, self.arguments, self.horizon, self.wrappers, self.name, self.habits)
+        if not limit:
+            return _peeled(env, self.horizon)
+        has_limit = isinstance(self.source, str) and not self.habits
+        return env if has_limit else TimeLimit(env, self.horizon)
 
     def flatten(self, observation: Any) -> NDArray[np.float32]:
         """What the network sees `[observation_size]`; an observation that its own space cannot hold is refused."""
@@ -125,13 +132,10 @@ class GymDomain:
         # What was cached stays here.
         return {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
 
-    def to_env(self, actions: NDArray[Any]) -> Sequence[Any]:
-        """Decoded actions `[B, ...]`, inside their range -> what `step` takes, one each."""
-        return self._to_env(actions)
-
     @cached_property
-    def _to_env(self) -> Callable[[NDArray[Any]], Sequence[Any]]:
-        """Made once, since it is called at every step."""
+    def to_env(self) -> Callable[[NDArray[Any]], Sequence[Any]]:
+        """Decoded actions `[B, ...]`, inside their range -> what `step` takes, one each."""
+        # Made once, since it is called at every step.
         match self.action_space:
             case spaces.Discrete(start=start):
                 first = int(start)
@@ -141,6 +145,10 @@ class GymDomain:
                 # Scaling to [low, high] in float32 may go beyond by a rounding error.
                 least, most = low.astype(np.float32), high.astype(np.float32)
                 exact = bool(((least >= low) & (least + (most - least) <= high)).all())
+
+                if exact and len(shape) == 1 and dtype == np.float32:
+                    # A policy of others may give float64.
+                    return lambda a: list(a.astype(np.float32, copy=False))
 
                 def to_box(a: NDArray[Any]) -> Sequence[Any]:
                     a = a.reshape(-1, *shape)
@@ -194,10 +202,11 @@ def gym_domain(
         limit = horizon or time_limit(env)
         if limit is None:
             raise DomainError(
-                f"{name} has no time limit of its own; say how long an episode may be, with horizon"
+                f"{name} has no time limit of its own; say how many steps an episode may take at most: "
+                "--horizon 200 on the command line, horizon=200 in Python"
             )
         made = _described(env, name, source, arguments, limit, wrap, functions, action_bound)
-        return dataclasses.replace(made, table=_probe(made, env))
+        return _tried_out(made, env)
     finally:
         close(env)
 
@@ -269,6 +278,13 @@ def gym_names() -> list[str]:
     return list(gymnasium.registry)
 
 
+def _peeled(env: Env, horizon: int) -> Env:
+    """Without the outer wrappers that only count steps and look after the order of calls: their caller does both."""
+    while type(env) is OrderEnforcing or (type(env) is TimeLimit and env._max_episode_steps >= horizon):
+        env = env.env
+    return env
+
+
 def time_limit(env: Env) -> int | None:
     """The environment's own limit on the steps of an episode."""
     limit = getattr(getattr(env, "spec", None), "max_episode_steps", None)
@@ -283,7 +299,7 @@ def signal_values(
 ) -> Iterator[Any]:
     """The values of `info.key` and of the user's own signals in one state; a missing key gives None."""
     for name in names:
-        yield _info_value(info, name) if name.startswith(INFO) else domain.functions[name](observation, info)
+        yield info_value(info, name) if name.startswith(INFO) else domain.functions[name](observation, info)
 
 
 class Moment(NamedTuple):
@@ -350,7 +366,7 @@ def import_source(name: str) -> Any:
 
 def _import(module: str, text: str) -> Any:
     try:
-        with as_guest():
+        with as_guest(), shown_once():
             found = importlib.import_module(module)
     except ImportError as error:
         raise DomainError(f"cannot import {module!r} of {text!r}: {error}") from None
@@ -365,17 +381,20 @@ def _make_env(
     horizon: int | None,
     wrappers: Sequence[Callable[[Env], Env]],
     name: str,
+    habits: Sequence[Callable[[Env], Env]] = (),
 ) -> Env:
     try:
-        with as_guest():
+        with as_guest(), shown_once():
             if isinstance(source, str):
                 # The passive checker of `gymnasium.make` looks at every step; rollouts check what they use themselves.
+                # Its time limit would come below what mends habits, and understands Gymnasium's five values only.
+                steps = -1 if habits else horizon
                 env: Env = gymnasium.make(
-                    source, max_episode_steps=horizon, disable_env_checker=True, **arguments
+                    source, max_episode_steps=steps, disable_env_checker=True, **arguments
                 )
             else:
                 env = source(**arguments)
-            for wrap in wrappers:
+            for wrap in (*habits, *wrappers):
                 env = wrap(env)
     except DomainError:
         raise
@@ -424,11 +443,31 @@ def _built_in_table(domain: GymDomain) -> dict[str, SignalInfo]:
     }
 
 
-def _probe(domain: GymDomain, env: Env) -> dict[str, SignalInfo]:
-    """Names and types of the signals, from a few random steps."""
+def _tried_out(domain: GymDomain, env: Env) -> GymDomain:
+    """The domain with its signals, and with what mends the habits of its environments."""
+    try:
+        table, habits = _probe(domain, env)
+    except _CostApart:
+        apart = dataclasses.replace(domain, habits=(CostInInfo,))
+        env = apart.make_env()
+        try:
+            table, habits = _probe(apart, env)
+        finally:
+            close(env)
+        habits = (CostInInfo, *habits)
+    return dataclasses.replace(domain, table=table, habits=habits)
+
+
+class _CostApart(Exception):
+    """`step` gives six values."""
+
+
+def _probe(domain: GymDomain, env: Env) -> tuple[dict[str, SignalInfo], tuple[Callable[[Env], Env], ...]]:
+    """Names and types of the signals, and habits, from a few random steps."""
     rng = np.random.default_rng(0)
     table = _built_in_table(domain)
     names = list(domain.functions)
+    before = shared_chance()
     try:
         with as_guest():
             observation, info = env.reset(seed=0)
@@ -437,17 +476,41 @@ def _probe(domain: GymDomain, env: Env) -> dict[str, SignalInfo]:
                 table[name] = _signal_info(domain.name, name, value)
             for _ in range(PROBE_STEPS):
                 y = rng.uniform(-1.0, 1.0, (1, domain.actions.outputs)).astype(np.float32)
-                observation, _, terminated, truncated, info = env.step(
-                    domain.to_env(np.asarray(domain.actions.decode(y)))[0]
-                )
+                outcome = env.step(domain.to_env(np.asarray(domain.actions.decode(y)))[0])
+                if len(outcome) == len(SIX) and not domain.habits:
+                    raise _CostApart
+                observation, _, terminated, truncated, info = outcome
                 keys |= set(info)
                 if terminated or truncated:
                     break
-    except DomainError:
+    except (DomainError, _CostApart):
         raise
     except Exception as error:  # see _make_env
+        if not domain.habits and _is_about_six(error):
+            raise _CostApart from error
         raise DomainError(f"{domain.name} fails when it is tried out with seed 0: {told(error)}") from error
-    return table | {INFO + key: SignalInfo(None, None) for key in sorted(map(str, keys))}
+    found = {INFO + key: SignalInfo(None, None) for key in sorted(map(str, keys))}
+    return table | found, (OwnChance,) if shared_chance() != before else ()
+
+
+SIX = (
+    "observation",
+    "reward",
+    "cost",
+    "terminated",
+    "truncated",
+    "info",
+)  # what Safety-Gymnasium's `step` gives
+
+
+def _is_about_six(error: Exception) -> bool:
+    """Did a wrapper of Gymnasium get more values than its five? Its time limit comes with the environment's id."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return (
+        type(error) is ValueError
+        and "too many values to unpack" in str(error)
+        and "gymnasium" in last.filename
+    )
 
 
 def _signal_info(owner: str, name: str, value: Any) -> SignalInfo:
@@ -459,13 +522,13 @@ def _signal_info(owner: str, name: str, value: Any) -> SignalInfo:
     return SignalInfo(len(array) if array.ndim else None, array.dtype == bool)
 
 
-def _info_value(info: Mapping[str, Any], name: str) -> Any:
+def info_value(info: Mapping[str, Any], name: str) -> Any:
     """`info.a` or, in a nested dict, `info.a.b`."""
     key = name.removeprefix(INFO)
     if key in info:
         return info[key]
     head, dot, rest = key.partition(".")
-    return _info_value(info[head], rest) if dot and isinstance(info.get(head), Mapping) else None
+    return info_value(info[head], rest) if dot and isinstance(info.get(head), Mapping) else None
 
 
 def _plain(value: Any) -> Any:

@@ -31,6 +31,7 @@ from psyco._src.spec.formula import (
 from psyco._src.spec.parse import parse
 
 TOLERANCE = 1e-9  # of the optimum, and of what counts as meeting a bound exactly
+CLOSE = 1e-4  # of the extent of a front, between a corner and the line without it
 
 EXACT = Guarantee(
     "exact",
@@ -127,6 +128,39 @@ def constrained_optimum(domain: Domain, requirement: Requirement | str) -> Value
     columns = _columns(requirement)
     process = unfold(domain, columns.formulas, quantities=columns.quantities)
     return _optimum(process, requirement, columns)
+
+
+def front_of(domain: Domain, formula: Formula) -> list[tuple[float, float]]:
+    """What the probability of a formula costs: the best expected return of any controller at every probability.
+
+    That is a falling line with corners, which are deterministic policies; between two of them one is drawn by lot.
+    Returns the corners as (probability, return): the first is what the best return has by itself, so that below it the
+    return is the same; the last has the largest probability that there is. Corners are left out that lie closer to the
+    line without them than a ten-thousandth of its extent.
+
+    Args:
+        domain: one that can be enumerated.
+        formula: what must hold.
+    """
+    columns = _Columns((), (formula,))
+    process = unfold(domain, columns.formulas)
+    pick = np.stack([columns.unit(formula), np.eye(1, 2)[0]])  # probability, return
+
+    def best(weights: Vector) -> Vector:
+        return np.asarray(pick @ _backwards(process, weights @ pick))
+
+    first, last = best(np.array([TOLERANCE, 1.0])), best(np.array([1.0, TOLERANCE]))
+    extent = np.abs(last - first)
+    if extent.min() <= TOLERANCE:
+        return [(float(last[0]), float(last[1]))]
+
+    def between(left: Vector, right: Vector) -> list[Vector]:
+        normal = np.array([left[1] - right[1], right[0] - left[0]])
+        corner = best(normal)
+        above = normal @ (corner - left) / (normal @ extent)
+        return [*between(left, corner), corner, *between(corner, right)] if above > CLOSE else []
+
+    return [(float(p), float(r)) for p, r in (first, *between(first, last), last)]
 
 
 # ---- what is computed: the return, Q expected totals, probabilities ---------------------------------------------

@@ -123,6 +123,18 @@ def find_policy(policy: PolicyLike, trust: Collection[str] = ()) -> tuple[AnyPol
     return found, str(found.requirement) if isinstance(found, Guard) else None
 
 
+def as_start(policy: PolicyLike | None) -> Policy | None:
+    """The policy that learning starts from, from whatever stands for one of ours."""
+    if policy is None:
+        return None
+    found, _ = find_policy(policy)
+    if not isinstance(found, Policy):
+        raise RunError(
+            f"{policy} is no policy of ours: learning goes on from what psyco.synthesize made, a run or its policy file"
+        )
+    return found
+
+
 def known_looks(policy: PolicyLike) -> Ledger | None:
     """The account of looks at a policy, where it has one: in its run's folder, or in what `synthesize` returned."""
     if isinstance(policy, Run):

@@ -10,12 +10,14 @@ from typing import Any
 from psyco._src.certify.certificate import Certificate
 from psyco._src.certify.html import certificate_html
 from psyco._src.certify.ledger import Ledger
+from psyco._src.domain.base import Domain
 from psyco._src.domain.catalogue import describe
 from psyco._src.errors import check_known
-from psyco._src.front.inputs import AnyDomain, as_domain, find_run
+from psyco._src.front.inputs import AnyDomain, PolicyLike, as_domain, as_start, find_run
 from psyco._src.front.verb import verb
 from psyco._src.learn.metrics import Metrics, concatenate
 from psyco._src.policy.file import Policy
+from psyco._src.policy.network import Hidden
 from psyco._src.rollout.episodes import Stream
 from psyco._src.rollout.execution import Execution
 from psyco._src.run.config import Config
@@ -23,11 +25,14 @@ from psyco._src.run.folder import Run, read_run
 from psyco._src.run.keeper import CHECKPOINT_EVERY
 from psyco._src.run.session import default_folder, execute, resume_run, start_run
 from psyco._src.run.tracking import TRACKERS
+from psyco._src.spec.formula import Requirement
 from psyco._src.spec.requirement import AnyRequirement, as_requirement
+from psyco._src.synthesis.clock import in_time, simulator_pace
 from psyco._src.synthesis.loop import Sink, learn
 from psyco._src.synthesis.problem import Problem, prepare
 from psyco._src.synthesis.selection import Candidate, certified, remark
-from psyco._src.synthesis.settings import Settings
+from psyco._src.synthesis.settings import AUTO, Settings, check_one_budget, check_steps, read_time
+from psyco._src.synthesis.warm import started_from
 
 DEFAULT = Settings()
 
@@ -60,22 +65,25 @@ def synthesize(
     requirement: AnyRequirement,
     *,
     parameters: Mapping[str, Any] | None = None,
-    episodes: int = DEFAULT.episodes,
+    episodes: int | None = None,
+    steps: int | None = None,
+    time: str | float | None = None,
     seed: int = DEFAULT.seed,
     learner: str = DEFAULT.learner,
     learner_options: Mapping[str, Any] | None = None,
-    hidden: int = DEFAULT.hidden,
+    hidden: Hidden | None = None,
     bias: str = DEFAULT.bias,
     scaling: str = DEFAULT.scaling,
+    start_from: PolicyLike | None = None,
     severity: bool = DEFAULT.severity,
     until_satisfied: bool = DEFAULT.until_satisfied,
-    candidates: int = DEFAULT.candidates,
-    selection_episodes: int = DEFAULT.selection_episodes,
-    attempts: int = DEFAULT.attempts,
-    verify_every: int = DEFAULT.verify_every,
-    verify_episodes: int = DEFAULT.verify_episodes,
+    candidates: int | None = None,
+    selection_episodes: int | None = None,
+    attempts: int | None = None,
+    verify_every: int | None = None,
+    verify_episodes: int | None = None,
     method: str = DEFAULT.method,
-    max_episodes: int = DEFAULT.max_episodes,
+    max_episodes: int | None = None,
     devices: int = 1,
     workers: int = 1,
     ray: str | None = None,
@@ -88,16 +96,24 @@ def synthesize(
         domain: where the agent acts: a domain, or what `psyco.make` takes.
         requirement: what must hold, as text, as the name of a file, or parsed.
         parameters: of the domain, where it is given by name.
-        episodes: training episodes, rounded up to whole generations.
+        episodes: training episodes, rounded up to whole generations; by default 60,000.
+        steps: training steps, rounded up to whole generations: a budget instead of episodes.
+        time: how long it should take, "10min", "90s", "1.5h" or seconds: a budget instead of both, which the measured
+            speed turns into steps once, before learning begins.
         seed: the result is a function of it.
-        learner: how to learn: "safe-es", "snes" (the paper's), "ppo" or "evosax".
+        learner: how to learn: "safe-es", "snes" (the paper's), "ppo", "sac", "evosax", or "auto": what fits the domain,
+            the budget and the measured speed of the simulator; which one that was is in the settings of a run.
         learner_options: hyperparameters of the learner, where they differ from its defaults.
-        hidden: hidden units of the policy network.
+        hidden: hidden units of the policy network, or of each of its hidden layers, as in (64, 64). By default 32, and
+            (64, 64) for actor-critics on Gymnasium environments.
         bias: biases of the network: "one" (the paper's equation), "learned" or "auto".
-        scaling: how the network sees observations: "sampled", "none" or "auto".
+        scaling: how the network sees observations: "running", "sampled", "none" or "auto".
+        start_from: a policy of ours to go on from, a run or a file: learning starts with its network and parameters.
         severity: learn from how far a formula is from holding, not from how often.
         until_satisfied: end learning as soon as all constraints are satisfied with confidence.
-        candidates: so many policies from late in learning compete for the certificate.
+        candidates: so many policies from late in learning compete for the certificate. This and what follows is 5, 500,
+            3, 1,000, 1,000 and 10,000 on compiled domains; where episodes cost time it is planned so that all of it
+            takes at most a third of the training episodes.
         selection_episodes: how many episodes of each candidate decide in which order they are certified.
         attempts: at most so many candidates are tried; they share the permitted error.
         verify_every: verify the current policy after so many training episodes; 0: never.
@@ -114,13 +130,15 @@ def synthesize(
         The policy, its certificate and the metrics table.
     """
     settings = Settings(
-        episodes=episodes, seed=seed, learner=learner, options=learner_options or {}, hidden=hidden, bias=bias,
-        scaling=scaling, severity=severity, until_satisfied=until_satisfied, candidates=candidates,
-        selection_episodes=selection_episodes, attempts=attempts, verify_every=verify_every,
-        verify_episodes=verify_episodes, method=method, max_episodes=max_episodes,
+        **_budget(episodes, steps, time), seed=seed, learner=learner, options=learner_options or {},
+        hidden=_or_auto(hidden), bias=bias, scaling=scaling, severity=severity, until_satisfied=until_satisfied,
+        candidates=_or_auto(candidates), selection_episodes=_or_auto(selection_episodes), attempts=_or_auto(attempts),
+        verify_every=_or_auto(verify_every), verify_episodes=_or_auto(verify_episodes), method=method,
+        max_episodes=_or_auto(max_episodes),
     )  # fmt: skip
-    execution = Execution(devices, workers, ray, step_timeout)
-    problem = prepare(as_domain(domain, parameters), as_requirement(requirement), settings, execution)
+    execution, first = Execution(devices, workers, ray, step_timeout), as_start(start_from)
+    made, wanted = as_domain(domain, parameters), as_requirement(requirement)
+    problem = _ready(made, wanted, started_from(settings, first), execution, time, sinks, first)
     parts: list[Metrics] = []
     at = learn(problem, [Sink(rows=lambda _, metrics: parts.append(metrics)), *sinks])
     looks = Ledger(stream=Stream.CERTIFY)
@@ -135,22 +153,25 @@ def start(
     folder: str | Path | None = None,
     *,
     parameters: Mapping[str, Any] | None = None,
-    episodes: int = DEFAULT.episodes,
+    episodes: int | None = None,
+    steps: int | None = None,
+    time: str | float | None = None,
     seed: int = DEFAULT.seed,
     learner: str = DEFAULT.learner,
     learner_options: Mapping[str, Any] | None = None,
-    hidden: int = DEFAULT.hidden,
+    hidden: Hidden | None = None,
     bias: str = DEFAULT.bias,
     scaling: str = DEFAULT.scaling,
+    start_from: PolicyLike | None = None,
     severity: bool = DEFAULT.severity,
     until_satisfied: bool = DEFAULT.until_satisfied,
-    candidates: int = DEFAULT.candidates,
-    selection_episodes: int = DEFAULT.selection_episodes,
-    attempts: int = DEFAULT.attempts,
-    verify_every: int = DEFAULT.verify_every,
-    verify_episodes: int = DEFAULT.verify_episodes,
+    candidates: int | None = None,
+    selection_episodes: int | None = None,
+    attempts: int | None = None,
+    verify_every: int | None = None,
+    verify_episodes: int | None = None,
     method: str = DEFAULT.method,
-    max_episodes: int = DEFAULT.max_episodes,
+    max_episodes: int | None = None,
     devices: int = 1,
     workers: int = 1,
     ray: str | None = None,
@@ -167,16 +188,23 @@ def start(
         requirement: what must hold, as text, as the name of a file, or parsed.
         folder: of the run; by default a free name below `runs/`.
         parameters: of the domain, where it is given by name.
-        episodes: training episodes, rounded up to whole generations.
+        episodes: training episodes, rounded up to whole generations; by default 60,000.
+        steps: training steps, rounded up to whole generations: a budget instead of episodes.
+        time: how long it should take, "10min", "90s", "1.5h" or seconds: a budget instead of both, which the measured
+            speed turns into steps once, before learning begins.
         seed: the result is a function of it.
         learner: how to learn, as in `synthesize`.
         learner_options: hyperparameters of the learner, where they differ from its defaults.
-        hidden: hidden units of the policy network.
+        hidden: hidden units of the policy network, or of each of its hidden layers, as in (64, 64). By default 32, and
+            (64, 64) for actor-critics on Gymnasium environments.
         bias: biases of the network: "one" (the paper's equation), "learned" or "auto".
-        scaling: how the network sees observations: "sampled", "none" or "auto".
+        scaling: how the network sees observations: "running", "sampled", "none" or "auto".
+        start_from: a policy of ours to go on from, a run or a file: learning starts with its network and parameters.
         severity: learn from how far a formula is from holding, not from how often.
         until_satisfied: end learning as soon as all constraints are satisfied with confidence.
-        candidates: so many policies from late in learning compete for the certificate.
+        candidates: so many policies from late in learning compete for the certificate. This and what follows is 5, 500,
+            3, 1,000, 1,000 and 10,000 on compiled domains; where episodes cost time it is planned so that all of it
+            takes at most a third of the training episodes.
         selection_episodes: how many episodes of each candidate decide in which order they are certified.
         attempts: at most so many candidates are tried; they share the permitted error.
         verify_every: verify the current policy after so many training episodes; 0: never.
@@ -196,14 +224,16 @@ def start(
         The finished run, as `open_run` gives it.
     """
     settings = Settings(
-        episodes=episodes, seed=seed, learner=learner, options=learner_options or {}, hidden=hidden, bias=bias,
-        scaling=scaling, severity=severity, until_satisfied=until_satisfied, candidates=candidates,
-        selection_episodes=selection_episodes, attempts=attempts, verify_every=verify_every,
-        verify_episodes=verify_episodes, method=method, max_episodes=max_episodes,
+        **_budget(episodes, steps, time), seed=seed, learner=learner, options=learner_options or {},
+        hidden=_or_auto(hidden), bias=bias, scaling=scaling, severity=severity, until_satisfied=until_satisfied,
+        candidates=_or_auto(candidates), selection_episodes=_or_auto(selection_episodes), attempts=_or_auto(attempts),
+        verify_every=_or_auto(verify_every), verify_episodes=_or_auto(verify_episodes), method=method,
+        max_episodes=_or_auto(max_episodes),
     )  # fmt: skip
     made = as_domain(domain, parameters)
     wanted = as_requirement(requirement)
-    problem = prepare(made, wanted, settings, Execution(devices, workers, ray, step_timeout))
+    execution, first = Execution(devices, workers, ray, step_timeout), as_start(start_from)
+    problem = _ready(made, wanted, started_from(settings, first), execution, time, sinks, first)
     config = configuration(problem, track=track)
     path = default_folder(config.domain) if folder is None else Path(folder)
     with start_run(path, config, problem, overwrite=overwrite) as session:
@@ -216,6 +246,7 @@ def resume(
     folder: str | Path | Run,
     *,
     episodes: int | str | None = None,
+    steps: int | str | None = None,
     domain: AnyDomain | None = None,
     trust: Collection[str] = (),
     devices: int = 1,
@@ -231,6 +262,7 @@ def resume(
     Args:
         folder: of the run, or the run itself.
         episodes: another total of training episodes, or so many more: "+40000".
+        steps: the same for a run whose budget is in steps.
         domain: the run's own domain, for one that its name does not bring back.
         trust: code (`module:name`) that the run names and that may be imported.
         devices: over how many JAX devices a population is split.
@@ -254,6 +286,7 @@ def resume(
     with resume_run(
         path,
         episodes=None if episodes is None else str(episodes),
+        steps=None if steps is None else str(steps),
         domain=None if domain is None else as_domain(domain),
         execution=Execution(devices, workers, ray, step_timeout),
         trust=trust,
@@ -262,6 +295,43 @@ def resume(
         if session is not None:
             execute(session, sinks=sinks, checkpoint_every=checkpoint_every)
     return read_run(path)
+
+
+def _budget(episodes: int | None, steps: int | None, time: str | float | None) -> dict[str, Any]:
+    """One budget of three, as settings have it; that in time is not known yet."""
+    given = {"episodes": episodes, "steps": steps, "time": time}
+    check_one_budget(**{name: value for name, value in given.items() if value is not None})
+    if steps is not None:
+        return {"steps": check_steps(steps)}
+    return {"episodes": DEFAULT.episodes if episodes is None else episodes}
+
+
+def _or_auto(value: Any) -> Any:
+    return AUTO if value is None else value
+
+
+def _ready(
+    domain: Domain,
+    requirement: Requirement,
+    settings: Settings,
+    execution: Execution,
+    time: str | float | None,
+    sinks: Sequence[Sink],
+    first: Policy | None,
+) -> Problem:
+    """Everything checked, the budget resolved, and whoever wants the plan has it."""
+    pace, words = None, ""
+    if time is not None:
+        problem, pace, words = in_time(domain, requirement, settings, read_time(time), execution, start=first)
+    else:
+        problem = prepare(domain, requirement, settings, execution, start=first)
+    listeners = [sink for sink in sinks if sink.wants_plan]
+    # Where all episodes are made in a second there is nothing to plan.
+    if listeners and (time is not None or not problem.sampler.compiled):
+        plan = problem.plan(pace or simulator_pace(problem), words)
+        for sink in listeners:
+            sink.planned(plan)
+    return problem
 
 
 def configuration(problem: Problem, *, track: Sequence[str] = ()) -> Config:

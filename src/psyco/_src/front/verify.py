@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from psyco._src.certify import verify as verification
 from psyco._src.certify.certificate import Certificate
 from psyco._src.certify.ledger import IGNORED, Ledger, entries_of, look_share, make_claim, single
 from psyco._src.certify.replay import Replay
-from psyco._src.certify.verify import Selection
+from psyco._src.certify.verify import Selection, check_decidable
 from psyco._src.domain.catalogue import describe
 from psyco._src.domain.checks import check_count
 from psyco._src.domain.gym_env import GymDomain
@@ -34,16 +35,22 @@ from psyco._src.front.inputs import (
 )
 from psyco._src.front.verb import verb
 from psyco._src.policy.foreign import with_version
+from psyco._src.policy.network import network_for
 from psyco._src.reading import read_bytes, read_text
 from psyco._src.rollout.check import Check, check_environment
-from psyco._src.rollout.episodes import Stream
+from psyco._src.rollout.episodes import Stream, stream_key
 from psyco._src.rollout.execution import Execution
+from psyco._src.rollout.pace import measure
+from psyco._src.rollout.sampler import make_sampler
 from psyco._src.smc.methods import DEFAULT_MAX_EPISODES, DEFAULT_METHOD
 from psyco._src.smc.plan import Plan, make_plan
 from psyco._src.spec.bare import outcome_requirement
+from psyco._src.spec.formula import Requirement
 from psyco._src.spec.parse import parse
 from psyco._src.spec.requirement import AnyRequirement, as_requirement
-from psyco._src.synthesis.settings import Settings
+from psyco._src.synthesis.choice import choose
+from psyco._src.synthesis.plan import decided, expected_episodes, make_run_plan
+from psyco._src.synthesis.settings import Settings, check_one_budget
 
 DEFAULT = Settings()
 
@@ -351,7 +358,8 @@ def check(
     *,
     parameters: Mapping[str, Any] | None = None,
     seed: int = 0,
-    episodes: int = DEFAULT.episodes,
+    episodes: int | None = None,
+    steps: int | None = None,
 ) -> Iterator[Check]:
     """Is a Gymnasium environment fit for learning and verification? Each thing that was looked at, as it is found.
 
@@ -360,13 +368,43 @@ def check(
         requirement: a requirement whose signals should be there.
         parameters: of the domain, where it is given by name.
         seed: of policies and episodes.
-        episodes: training episodes of the synthesis whose duration is estimated.
+        episodes: training episodes of the synthesis that is planned; by default 60,000.
+        steps: the same in steps.
     """
     made = as_domain(domain, parameters)
     if not isinstance(made, GymDomain):
         raise RunError(f"{made.name} is a compiled domain; this check is for Gymnasium environments")
     wanted = None if requirement is None else as_requirement(requirement)
-    return check_environment(made, wanted, seed=seed, episodes=episodes)
+    check_one_budget(**{n: v for n, v in {"episodes": episodes, "steps": steps}.items() if v is not None})
+    settings = (
+        Settings(steps=steps)
+        if steps
+        else Settings(episodes=DEFAULT.episodes if episodes is None else episodes)
+    )
+    return _checked(made, wanted, seed, settings)
+
+
+def _checked(
+    domain: GymDomain, requirement: Requirement | None, seed: int, settings: Settings
+) -> Iterator[Check]:
+    """All checks, and if none failed the plan of a synthesis."""
+    failed = False
+    for each in check_environment(
+        domain, requirement, seed=seed, episodes=expected_episodes(settings, domain)
+    ):
+        failed = failed or each.passed is False
+        yield each
+    if failed or requirement is None:
+        return
+    check_decidable(requirement)
+    network = network_for(domain)
+    pace = measure(make_sampler(domain, network, requirement), network, stream_key(seed, Stream.PACE))
+    name, reason = choose(settings, domain, lambda: pace)
+    settings = decided(dataclasses.replace(settings, learner=name), domain, requirement)
+    plan = make_run_plan(settings, domain, requirement, pace=pace, learner=f"learner {name}: {reason}")
+    yield Check(
+        "plan", True, f"of a synthesis with {settings.budget}, in one process\n{plan}", plan.to_json()
+    )
 
 
 def _ledger(share: float | None, after: Certificate | None, subject: Subject) -> Ledger:

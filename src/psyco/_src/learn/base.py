@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from jax import Array
 
@@ -20,6 +21,9 @@ class Proposal(NamedTuple):
         None  # [B] int32, which of the generation's episodes each row plays; None: its own
     )
     std: Array | None = None  # [B, outputs] of noise on the scores; where given, episodes come with a trace
+
+
+Propose: TypeAlias = Callable[[Array, LearnerState], Proposal]
 
 
 class Weighing(NamedTuple):
@@ -48,6 +52,10 @@ class Learner(Protocol):
     def episodes_per_generation(self) -> int:
         """B: how many episodes one proposal takes."""
 
+    @property
+    def checks(self) -> int:
+        """How many of these, the last ones, show the policy that would be deployed; 0: none is played apart."""
+
     def init(self, theta: Array) -> LearnerState:
         """Start from parameters `[D]`."""
 
@@ -61,3 +69,13 @@ class Learner(Protocol):
 
     def deployed(self, state: LearnerState) -> Array:
         """The parameters `[D]` that would be used if learning ended now."""
+
+
+def ahead_of(learner: Learner) -> Propose | None:
+    """What a learner will propose after its next update, where it knows that before: its `propose_ahead`, or None.
+
+    `propose_ahead(key, state)` is what `propose(key, state)` will be after one more update, whatever that learns. Then
+    episodes can be played while the update is computed, and no result depends on which of both takes longer.
+    """
+    found: Propose | None = getattr(learner, "propose_ahead", None)
+    return found

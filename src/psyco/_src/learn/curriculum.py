@@ -6,8 +6,8 @@ import jax.numpy as jnp
 from jax import Array
 
 
-def risen(generation: Array, generations: int, curriculum: float) -> Array:
-    """How much of a demand is made in this generation: a line from 0 to 1 over the curriculum's part of learning."""
+def risen(done: Array, generations: int, curriculum: float) -> Array:
+    """How much of a demand is made after so many generations: a line from 0 to 1 over the first part of learning."""
     if curriculum <= 0:
         return jnp.float32(1)
-    return jnp.minimum(1.0, generation.astype(jnp.float32) / (curriculum * generations))
+    return jnp.minimum(1.0, done.astype(jnp.float32) / (curriculum * generations))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +13,10 @@ from psyco._src.errors import RunError, suggest
 from psyco._src.learn import es
 from psyco._src.learn.base import Proposal, Weighing
 from psyco._src.learn.belief import Belief, single_precision
+from psyco._src.learn.budget import nothing_spent, steps_of
 from psyco._src.learn.means import Mean, costs
-from psyco._src.learn.steering import Steered, blend, default_gain, sizes
+from psyco._src.learn.ranges import STEERED, Choice, Range, Ranges
+from psyco._src.learn.steering import Steered, blend, default_gain, heard, sizes
 from psyco._src.rollout.episodes import Episodes
 
 # Those with a mean that can be deployed and a spread that can be set; evosax's own names.
@@ -28,6 +30,7 @@ class EvosaxState(NamedTuple):
     belief: Belief
     lam: Array  # [K]
     generation: Array  # [] int32
+    steps: Array  # [] int32, taken so far
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class EvosaxES(Steered):
         c_req: required confidence of each demand, of probabilities first.
         means: the demands for means.
         budget: training episodes of the whole run.
+        steps: of the whole run, where they are its budget; 0: the episodes are.
         strategy: "CMA_ES", "Sep_CMA_ES", "SNES" (separable natural evolution strategies) or "PGPE".
         population: offspring per generation, for PGPE in pairs; 0: as `SafeES` chooses.
         checks: episodes of the mean policy in each generation; 0: as `SafeES` chooses.
@@ -54,6 +58,7 @@ class EvosaxES(Steered):
     c_req: tuple[float, ...]
     means: tuple[Mean, ...] = ()
     budget: int = 60_000
+    steps: int = 0
     strategy: str = "PGPE"
     population: int = 0
     checks: int = 0
@@ -63,6 +68,13 @@ class EvosaxES(Steered):
     gain: float = 0.0
     memory: float = 100.0
     sign: float = 1.0
+
+    ranges: ClassVar[Ranges] = {
+        "strategy": Choice("Sep_CMA_ES", "SNES", "PGPE"),  # full CMA-ES takes long on networks
+        "population": Choice(10, 20, 40, 80, 160),
+        "sigma": Range(0.02, 0.5, log=True),
+        **STEERED,
+    }
 
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:
@@ -92,7 +104,7 @@ class EvosaxES(Steered):
         strategy, params = self._strategy(theta.size)
         # The key only seeds what the first `ask` replaces.
         start = strategy.init(jax.random.key(0), theta, params)
-        return EvosaxState(start, *self.steering.init(), jnp.int32(0))
+        return EvosaxState(start, *self.steering.init(), *nothing_spent())
 
     def propose(self, key: Array, state: EvosaxState) -> Proposal:
         """Offspring, then the mean itself; every row plays an episode of its own."""
@@ -110,13 +122,15 @@ class EvosaxES(Steered):
         belief, c_sat, each = self.steer(state, episodes)
         with single_precision():
             gain = es.normalize(self.sign * episodes.ret[: self.population])
-            paid = jax.vmap(es.normalize, in_axes=1)(costs(self.means, episodes)[: self.population])
-            lam, score = blend(each, gain, paid)
+            paid = costs(self.means, episodes)[: self.population]
+            shaped = jax.vmap(es.normalize, in_axes=1)(paid)
+            each = heard(each, paid)
+            lam, score = blend(each, gain, shaped)
             asked, key = proposal.memo
             strategy, params = self._strategy(proposal.theta.shape[1])
             told, _ = strategy.tell(key, proposal.theta[: self.population], -score, asked, params)
-            moved = EvosaxState(told, belief, each, state.generation + 1)
-            return moved, Weighing(lam, c_sat)
+            spent = state.generation + 1, state.steps + steps_of(episodes)
+            return EvosaxState(told, belief, each, *spent), Weighing(lam, c_sat)
 
     def deployed(self, state: EvosaxState) -> Array:
         """The mean of the search distribution."""

@@ -10,8 +10,9 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from psyco._src.learn.base import Learner, LearnerState, Proposal, Weighing
+from psyco._src.learn.base import Learner, LearnerState, Proposal, Propose, Weighing, ahead_of
 from psyco._src.learn.belief import single_precision
+from psyco._src.learn.budget import nothing_spent, steps_of
 from psyco._src.rollout.episodes import Episodes
 
 LATE = 0.2  # candidates stem from this last part of learning
@@ -24,6 +25,7 @@ class KeptState(NamedTuple):
     theta: Array  # [M, D] candidates
     made: Array  # [M] int32, the generation after which each was kept; -1: empty
     generation: Array  # [] int32
+    steps: Array  # [] int32, taken so far
 
 
 @dataclass(frozen=True)
@@ -33,17 +35,24 @@ class Keeping:
     Args:
         inner: what learns.
         candidates: how many are kept, the oldest giving way; at least 1.
-        generations: how many there will be; the candidates lie evenly over the last part of them.
+        generations: how many there will be, or are expected; the candidates lie evenly over the last part of them.
+        steps: of the whole run, where they are its budget: the candidates lie evenly over the last part of these.
     """
 
     inner: Learner
     candidates: int
     generations: int
+    steps: int = 0
 
     @property
     def episodes_per_generation(self) -> int:
         """B of `inner`: keeping candidates plays no episode."""
         return self.inner.episodes_per_generation
+
+    @property
+    def checks(self) -> int:
+        """Those of `inner`."""
+        return self.inner.checks
 
     @property
     def spacing(self) -> int:
@@ -54,27 +63,40 @@ class Keeping:
         """Start from parameters `[D]`, with no candidate."""
         theta = jnp.asarray(theta, jnp.float32)
         none = jnp.full(self.candidates, -1, jnp.int32)
-        return KeptState(
-            self.inner.init(theta), jnp.zeros((self.candidates, theta.size), jnp.float32), none, jnp.int32(0)
-        )
+        empty = jnp.zeros((self.candidates, theta.size), jnp.float32)
+        return KeptState(self.inner.init(theta), empty, none, *nothing_spent())
 
     def propose(self, key: Array, state: KeptState) -> Proposal:
         """What `inner` would try."""
         return self.inner.propose(key, state.inner)
 
+    @property
+    def propose_ahead(self) -> Propose | None:
+        """What `inner` would try after its next update, where it knows that before."""
+        ahead = ahead_of(self.inner)
+        return None if ahead is None else lambda key, state: ahead(key, state.inner)
+
     def update(self, state: KeptState, proposal: Proposal, episodes: Episodes) -> tuple[KeptState, Weighing]:
         """Learn, then keep what would be deployed if it is time for it."""
         inner, weighing = self.inner.update(state.inner, proposal, episodes)
         with single_precision():
-            number = state.generation + 1
-            # Counted from the end, so that the last generation is always kept.
-            late = (self.generations - number) % self.spacing == 0
-            slot = (number // self.spacing) % self.candidates
+            number, steps = state.generation + 1, state.steps + steps_of(episodes)
+            if self.steps:
+                # Whenever another such part is over; where learning will end is not known before.
+                late = self._parts(steps) > self._parts(state.steps)
+                slot = jnp.argmin(state.made)  # the oldest
+            else:
+                # Counted from the end, so that the last generation is always kept.
+                late = (self.generations - number) % self.spacing == 0
+                slot = (number // self.spacing) % self.candidates
             theta = jnp.where(late, self.inner.deployed(inner), state.theta[slot])
             made = jnp.where(late, number, state.made[slot])
-            return KeptState(
-                inner, state.theta.at[slot].set(theta), state.made.at[slot].set(made), number
-            ), weighing
+            kept = state.theta.at[slot].set(theta), state.made.at[slot].set(made)
+            return KeptState(inner, *kept, number, steps), weighing
+
+    def _parts(self, steps: Array) -> Array:
+        """How many of the parts between two candidates are over after so many steps."""
+        return steps // max(1, int(LATE * self.steps / self.candidates))
 
     def deployed(self, state: KeptState) -> Array:
         """The parameters `[D]` that `inner` would use if learning ended now."""

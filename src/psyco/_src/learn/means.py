@@ -67,21 +67,26 @@ def excess(means: tuple[Mean, ...], episodes: Episodes) -> Array | None:
     return jnp.stack(columns, axis=-1)
 
 
-def costs(means: tuple[Mean, ...], episodes: Episodes) -> Array:
-    """What each episode costs in the eyes of each demand, `[B, K]`: by its formulas, then its excess."""
+def costs(means: tuple[Mean, ...], episodes: Episodes, *, graded: bool = True) -> Array:
+    """What each episode costs in the eyes of each demand, `[B, K]`: by its formulas, then its excess.
+
+    A formula costs its grade where it has one; or, if not `graded`, what it costs in the paper.
+    """
     beyond = excess(means, episodes)
-    return episodes.cost if beyond is None else jnp.concatenate([episodes.cost, beyond], axis=-1)
+    paid = episodes.grade if graded and episodes.grade is not None else episodes.cost
+    return paid if beyond is None else jnp.concatenate([paid, beyond], axis=-1)
 
 
 def step_costs(means: tuple[Mean, ...], trace: Trace) -> Array:
     """The same step by step, `[B, n, K]`, but for bounds of whole episodes: they are the same for all."""
+    blame = trace.blame if trace.grade is None else trace.grade
     if not means:
-        return trace.blame
+        return blame
     assert trace.value is not None
     columns = [
         _signed(mean, trace.value[..., mean.column] - mean.bound * mean.rate * trace.alive) for mean in means
     ]
-    return jnp.concatenate([trace.blame, jnp.stack(columns, axis=-1)], axis=-1)
+    return jnp.concatenate([blame, jnp.stack(columns, axis=-1)], axis=-1)
 
 
 def _signed(mean: Mean, above: Array) -> Array:

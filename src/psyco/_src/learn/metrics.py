@@ -49,6 +49,8 @@ COLUMNS = {  # those that every table has, and the range of each
     "verified_episodes": COUNT,
     "verdict": VALUE,
 }
+# What every table has; further columns are numbers, and these are in a range.
+RANGES = {**COLUMNS, "deployed_return": VALUE, "deployed_satisfied": SHARE}
 SHOWN = ("return", "satisfied", "c_sat", "lambda")  # of the last row, in one line
 
 
@@ -58,9 +60,11 @@ class Metrics(dict[str, NDArray[Any]]):
     `c_sat` is the lowest confidence over all demands and `cost` the summed cost of their formulas; with several demands
     each has `c_sat[i]`, and those for probabilities, which come first, also `cost[i]` and `satisfied[i]`. `value[j]` is
     the mean of what the requirement measures, its expectations and then its questions; of a rate it is the mean total,
-    which divided by `length` is the rate. Where the current policy was verified after a generation
-    its row has the `verified_*` columns filled; elsewhere they are NaN. `verdict` is filled where that was a test:
-    for the paper's learner, and in runs that end as soon as they are satisfied.
+    which divided by `length` is the rate. Where a learner plays some episodes of the policy that would be deployed,
+    they have columns of their own, `deployed_return` and `deployed_satisfied`; all others are about all episodes, those
+    of exploring policies among them. Where the current policy was verified after a generation its row has the
+    `verified_*` columns filled; elsewhere they are NaN. `verdict` is filled where that was a test: for the paper's
+    learner, and in runs that end as soon as they are satisfied.
     """
 
     def __repr__(self) -> str:
@@ -119,8 +123,13 @@ class Metrics(dict[str, NDArray[Any]]):
         return out.getvalue()
 
 
-def tabulate(generations: Generation, *, first: int, episodes_per_generation: int) -> Metrics:
-    """Rows for generations first, first+1, ..., stacked `[G]`, with nothing verified yet."""
+def tabulate(
+    generations: Generation, *, first: int, episodes_per_generation: int, checks: int = 0
+) -> Metrics:
+    """Rows for generations first, first+1, ..., stacked `[G]`, with nothing verified yet.
+
+    The last `checks` episodes of each generation show the policy that would be deployed.
+    """
     episodes, (lam, c_sat) = jax.tree.map(np.asarray, tuple(generations))
     count, demands = c_sat.shape
     cost = episodes.cost.sum(axis=2, dtype=np.float64)  # [G, B], as everything of an episode
@@ -148,6 +157,9 @@ def tabulate(generations: Generation, *, first: int, episodes_per_generation: in
     if episodes.value is not None:
         for j, value in enumerate(np.moveaxis(episodes.value, 2, 0)):
             columns[f"value[{j}]"] = value.mean(axis=1, dtype=np.float64)
+    if checks:
+        columns["deployed_return"] = episodes.ret[:, -checks:].mean(axis=1, dtype=np.float64)
+        columns["deployed_satisfied"] = good[:, -checks:].mean(axis=1)
     for name in VERIFICATION:
         columns[name] = np.full(count, "", dtype="<U9") if name == "verdict" else np.full(count, np.nan)
     return Metrics(columns)
@@ -175,7 +187,7 @@ def _column(name: str, cells: Sequence[str]) -> NDArray[Any]:
         return np.array(cells, dtype=str)
     whole = name in ("generation", "episodes")
     values = [int(cell) if whole else _number(cell) for cell in cells]
-    least, most = COLUMNS.get(name.partition("[")[0], (-LARGEST, LARGEST))
+    least, most = RANGES.get(name.partition("[")[0], (-LARGEST, LARGEST))
     if any(not least <= value <= most for value in values if value == value):
         raise ValueError(f"{name} has a value that is not between {least:g} and {most:g}")
     return np.array(values, np.int64 if whole else float)

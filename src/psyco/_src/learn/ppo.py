@@ -1,13 +1,13 @@
-"""Proximal policy optimization with two advantages: one of the return, one of the costs, weighed by the Bayesian λ.
+"""Proximal policy optimization with several advantages: one of the return, one of each cost, weighed by the Bayesian λ.
 
 An actor-critic sees every step of its episodes, where an evolution strategy sees their sums. It needs:
 
-- exploration: Gaussian noise on the scores of the policy network, before they become an action. The disturbed scores
-  are the action of this algorithm and their probability is Gaussian, whatever the domain makes of them. Without noise
-  the policy is the one that is deployed;
+- exploration: Gaussian noise on the scores of the policy network, before they become an action. Without noise the
+  policy is the one that is deployed. How likely an action was is found in `odds`;
 - critics: networks that expect what is still to come of return and of each cost. They belong to the learner, not to
-  the policy, and see the time beside the observation;
-- the steps at which a cost arises (`Monitor.blame`), so that it is held against what led to it.
+  the policy, and see the requirement's counters beside the observation, and the time where the end of an episode
+  matters: where it does not, since later rewards hardly count, they expect that an episode would have gone on;
+- the steps at which a cost arises (`Monitor.blame`, `Monitor.grade`), so that it is held against what led to it.
 
 As in safe-es, each generation also plays a few episodes without noise; they alone feed the belief and λ.
 """
@@ -15,7 +15,7 @@ As in safe-es, each generation also plays a few episodes without noise; they alo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,15 +23,24 @@ import numpy as np
 import optax
 from jax import Array
 
+from psyco._src.domain.actions import Actions
 from psyco._src.errors import RunError
 from psyco._src.learn.base import Proposal, Weighing
 from psyco._src.learn.belief import Belief, single_precision
+from psyco._src.learn.budget import cosine, nothing_spent, steps_of
 from psyco._src.learn.means import Mean, step_costs
-from psyco._src.learn.steering import Steered, blend, default_gain
+from psyco._src.learn.odds import done, log_likelihood
+from psyco._src.learn.ranges import STEERED, Range, Ranges
+from psyco._src.learn.steering import Steered, blend, default_gain, heard
 from psyco._src.policy.network import Network
 from psyco._src.rollout.episodes import Episodes, Trace
 
 RECENT = 20  # generations over which means and spreads are taken
+STEPS = 8000  # at least so many a generation, if all episodes were of full length, but never more than 20 episodes
+MINIBATCH = 512  # steps
+UPDATES = 22_000  # of a run for which a rate of 0.001 is right; Particle Dance's with 60,000 episodes
+NEGLIGIBLE = 0.01  # what is discounted to less than that does not matter
+STEEPEST = 1.0  # norm of a gradient; longer ones are cut
 
 
 class Spread(NamedTuple):
@@ -48,10 +57,12 @@ class PPOState(NamedTuple):
     critics: dict[str, Array]  # weights of 1 + K networks, of the return and of each cost
     seen: Spread  # [I] of what the critics see
     worth: Spread  # [1 + K] of what they expect
+    missed: Array  # [1 + K] variance of what they got wrong, over recent generations
     optimizer: Any  # of optax
     belief: Belief
     lam: Array  # [K]
     generation: Array  # [] int32
+    steps: Array  # [] int32, of all episodes so far
 
 
 class Batch(NamedTuple):
@@ -59,8 +70,8 @@ class Batch(NamedTuple):
 
     obs: Array  # [N, inputs]
     seen: Array  # [N, I] what critics see
-    scores: Array  # [N, outputs] of the policy that played
-    disturbance: Array  # [N, outputs]
+    action: Array  # [N, outputs] what was done, see `odds`
+    likelihood: Array  # [N] its logarithm, under the policy that played
     advantage: Array  # [N]
     target: Array  # [N, 1 + K] what the critics should have said
     alive: Array  # [N] 1 for steps that were taken
@@ -74,21 +85,26 @@ class PPO(Steered):
         p_req: required probability of each demand for one.
         c_req: required confidence of each demand, of probabilities first.
         network: of the policy.
+        actions: what it chooses from.
+        horizon: steps of an episode, at most.
+        counters: how many the requirement has, see `Monitor.counters`.
         means: the demands for means.
         budget: training episodes of the whole run; rate, noise and demand follow schedules over them.
-        population: exploring episodes per generation; 0: what gives about 1500 generations, from 20 to 200.
+        steps: of the whole run, where they are its budget; 0: the episodes are.
+        population: exploring episodes per generation; 0: what gives about 1500 generations, but at most 200, and at
+            least 8000 steps or 20 episodes.
         checks: episodes without noise in each generation, which feed belief and λ; 0: a tenth of the population.
-        alpha: learning rate of Adam at the beginning, which falls to 0 along a cosine; 0: by the number of generations,
-            from 0.001 for a thousand to 0.003 for a hundred.
-        epochs: how often each step is learned from; 0: likewise, from 4 to 10.
-        minibatches: into how many parts each epoch is cut.
-        clip: how far the odds of a disturbed score may move in one generation before it no longer counts.
+        alpha: learning rate of Adam at the beginning, which falls to 0 along a cosine; 0: by the number of updates,
+            0.001 for 22,000 and more for fewer.
+        epochs: how often each step is learned from; 0: from 4 for a thousand generations to 10 for a hundred.
+        minibatches: into how many parts each epoch is cut, if all episodes have full length; 0: parts of 512 steps.
+        clip: how far the odds of an action may move in one generation before it no longer counts.
         discount: of later rewards and costs; 0: from 0.95 for horizons up to 50 to 0.99 for those from 250 on.
         smoothing: λ of generalized advantage estimation, 0 trusts the critics, 1 the episodes.
         std: standard deviation of the noise on the scores at the beginning,
         std_end: and at the end of learning; in between it falls geometrically.
         reach: scores beyond this size are drawn back.
-        critic: hidden units in both layers of each critic.
+        critic: hidden units in both layers of each critic; 0: as many as the widest layer of the policy has.
         margin: aim above the requirement, by this part of what is left up to 1.
         curriculum: the demand rises from nothing to its full size over this part of learning.
         gain: how fast λ moves per generation; 0: by 0.01, and faster where there are few generations.
@@ -99,43 +115,70 @@ class PPO(Steered):
     p_req: tuple[float, ...]
     c_req: tuple[float, ...]
     network: Network
+    actions: Actions
+    horizon: int
+    counters: int = 0
     means: tuple[Mean, ...] = ()
     budget: int = 60_000
+    steps: int = 0
     population: int = 0
     checks: int = 0
     alpha: float = 0.0
     epochs: int = 0
-    minibatches: int = 4
+    minibatches: int = 0
     clip: float = 0.2
     discount: float = 0.0
     smoothing: float = 0.95
     std: float = 0.5
     std_end: float = 0.3
     reach: float = 1.5
-    critic: int = 32
+    critic: int = 0
     margin: float = 0.3
     curriculum: float = 0.5
     gain: float = 0.0
     memory: float = 100.0
     sign: float = 1.0
 
+    ranges: ClassVar[Ranges] = {
+        "population": Range(4, 80, log=True),
+        "alpha": Range(0.0001, 0.01, log=True),
+        "epochs": Range(3, 15),
+        "clip": Range(0.1, 0.4),
+        "discount": Range(0.9, 0.995),
+        "smoothing": Range(0.8, 1.0),
+        "std": Range(0.2, 1.0, log=True),
+        "std_end": Range(0.05, 0.5, log=True),
+        **STEERED,
+    }
+
     def __post_init__(self) -> None:
         if self.population == 0:
-            object.__setattr__(self, "population", min(max(self.budget // 1500, 20), 200))
+            least = min(max(-(-STEPS // self.horizon), 4), 20)
+            object.__setattr__(self, "population", min(max(self.budget // 1500, least), 200))
         if self.checks == 0:
             object.__setattr__(self, "checks", max(2, self.population // 10))
-        self._check_whole("population", "checks", "minibatches", "critic")
-        # Few generations must make more of each.
+        if self.critic == 0:
+            object.__setattr__(self, "critic", max(self.network.layers))
+        self._check_whole("population", "checks", "critic")
+        steps = self.population * self.horizon
+        object.__setattr__(self, "minibatches", self.minibatches or max(1, round(steps / MINIBATCH)))
+        self._check_whole("minibatches")
+        # Few generations must make more of each, and few updates must go further.
         few = 1000 / max(self.generations, 1)
-        object.__setattr__(self, "alpha", self.alpha or 0.001 * min(max(few, 1.0), 10.0) ** 0.5)
         object.__setattr__(self, "epochs", self.epochs or round(min(max(4 * few, 4), 10)))
         self._check_whole("epochs")
+        updates = self.generations * self.epochs * self.minibatches
+        object.__setattr__(
+            self, "alpha", self.alpha or 0.001 * min(max((UPDATES / updates) ** 0.5, 0.3), 3.0)
+        )
         for name in ("alpha", "clip", "std", "std_end", "reach"):
             if not getattr(self, name) > 0:
                 raise RunError(f"{name} must be positive, got {getattr(self, name)}")
         for name in ("discount", "smoothing"):
             if not 0 <= getattr(self, name) <= 1:
                 raise RunError(f"{name} must be from 0 to 1, got {getattr(self, name)}")
+        discount = self.discount or min(max(1.0 - 2.5 / self.horizon, 0.95), 0.99)
+        object.__setattr__(self, "discount", discount)
         object.__setattr__(self, "gain", self.gain or default_gain(self.generations))
         _ = self.steering  # checks the options that are its own
 
@@ -144,19 +187,26 @@ class PPO(Steered):
             if getattr(self, name) < 1:
                 raise RunError(f"{name} must be at least 1, got {getattr(self, name)}")
 
+    @property
+    def goes_on(self) -> bool:
+        """Is an episode that time ends taken for one that would go on? Else its end is a part of the task."""
+        return self.discount**self.horizon < NEGLIGIBLE
+
     def init(self, theta: Array) -> PPOState:
         """The policy as it is given, critics that expect nothing, all weight on return."""
         theta = jnp.asarray(theta, jnp.float32)
-        inputs, count = self.network.inputs + 1, 1 + len(self.c_req)
+        inputs, count = self.network.inputs + self.counters + (not self.goes_on), 1 + len(self.c_req)
         critics = _critics(count, inputs, self.critic)
         seen, worth = _unknown(inputs), _unknown(count)
         optimizer = self._transform().init((theta, critics))
-        return PPOState(theta, critics, seen, worth, optimizer, *self.steering.init(), jnp.int32(0))
+        missed = jnp.zeros(count, jnp.float32)
+        return PPOState(
+            theta, critics, seen, worth, missed, optimizer, *self.steering.init(), *nothing_spent()
+        )
 
     def propose(self, key: Array, state: PPOState) -> Proposal:
         """Episodes that explore, then some that do not; all with the same parameters."""
-        part = jnp.minimum(state.generation / self.generations, 1.0)
-        std = self.std * (self.std_end / self.std) ** part
+        std = self.std * (self.std_end / self.std) ** self.part(state)
         explores = jnp.arange(self.episodes_per_generation) < self.population
         rows = jnp.where(explores, std, 0.0).astype(jnp.float32)
         return Proposal(
@@ -172,70 +222,119 @@ class PPO(Steered):
         assert episodes.trace is not None
         with single_precision():
             trace = jax.tree.map(lambda x: jnp.asarray(x)[: self.population], episodes.trace)
-            lam, batch, seen, worth = self._judge(state, trace, each)
-            theta, critics, optimizer = self._improve(state, batch, proposal.std[0], proposal.memo)
-            moved = PPOState(theta, critics, seen, worth, optimizer, belief, each, state.generation + 1)
-            return moved, Weighing(lam, c_sat)
+            std = proposal.std[0]
+            judged = self._judge(state, trace, each, std)
+            theta, critics, optimizer = self._improve(state, judged, std, proposal.memo)
+            spent = state.generation + 1, state.steps + steps_of(episodes)
+            moved = PPOState(
+                theta,
+                critics,
+                judged.seen,
+                judged.worth,
+                judged.missed,
+                optimizer,
+                belief,
+                judged.each,
+                *spent,
+            )
+            return moved, Weighing(judged.lam, c_sat)
 
     def deployed(self, state: PPOState) -> Array:
         """The policy, which acts without noise."""
         return state.theta
 
-    def _judge(self, state: PPOState, trace: Trace, each: Array) -> tuple[Array, Batch, Spread, Spread]:
-        """λ and how good each step was: better or worse than the critics had expected, of return and of costs."""
-        steps = trace.alive.shape[1]
-        time = jnp.broadcast_to(jnp.arange(steps) / steps, trace.alive.shape)[..., None]
-        raw = jnp.concatenate([trace.obs, time], axis=-1)
-        seen = _followed(state.seen, raw, trace.alive, state.generation)
-        x = jnp.clip(_standard(seen, raw), -5.0, 5.0)  # [B, n, I]
+    def _scores(self, theta: Array, obs: Array) -> Array:
+        """Scores `[N, outputs]` of the policy for observations `[N, inputs]`."""
+        return jax.vmap(lambda o: self.network.scores(theta, o))(obs)
+
+    def _judge(self, state: PPOState, trace: Trace, each: Array, std: Array) -> _Judged:
+        """λ, that of each demand, and how good each step was, of return and costs, by what the critics expected."""
+        raw = self._visible(trace)  # [B, n + 1, I]
+        seen = _followed(state.seen, raw[:, :-1], trace.alive, state.generation)
+        x = jnp.clip(_standard(seen, raw), -5.0, 5.0)
 
         costs = step_costs(self.means, trace)
         gained = jnp.concatenate([self.sign * trace.reward[..., None], costs], axis=-1)  # [B, n, 1 + K]
-        value = state.worth.mean + jnp.sqrt(state.worth.variance) * _expect(state.critics, x)
-        discount = self.discount or min(max(1.0 - 2.5 / steps, 0.95), 0.99)
-        advantage = advantages(gained, value, trace.alive, discount=discount, smoothing=self.smoothing)
-        target = advantage + value
+        value = state.worth.mean + jnp.sqrt(state.worth.variance) * _expect(
+            state.critics, x
+        )  # [B, n + 1, 1 + K]
+        after = (1.0 - trace.terminated) * self.goes_on
+        advantage = advantages(
+            gained, value, trace.alive, after, discount=self.discount, smoothing=self.smoothing
+        )
+        target = advantage + value[:, :-1]
         worth = _followed(state.worth, target, trace.alive, state.generation)
 
         mean, variance = _moments(advantage, trace.alive)
-        scaled = _standard(Spread(mean, variance), advantage).reshape(-1, advantage.shape[-1]).T  # [1 + K, N]
-        # Where nobody paid a cost, all that is left of its advantage is what its critic got wrong.
-        paid = jnp.any(costs != 0, axis=(0, 1))
-        lam, score = blend(each, scaled[0], jnp.where(paid[:, None], scaled[1:], 0.0))
-        scores = jax.vmap(jax.vmap(lambda o: self.network.scores(state.theta, o)))(trace.obs)
+        missed = jnp.maximum(variance, state.missed + (variance - state.missed) / RECENT)
+        # Costs that have become small have become unimportant, and are not blown up to the size that they once had.
+        unit = missed.at[0].set(variance[0])
+        scaled = _standard(Spread(mean, unit), advantage).reshape(-1, advantage.shape[-1]).T  # [1 + K, N]
+        # Where all paid the same, or nobody anything, all that is left of an advantage is what its critic got wrong.
+        paid = costs.sum(axis=1)  # [B, K]
+        tells = jnp.any(costs != 0, axis=(0, 1)) & (jnp.ptp(paid, axis=0) > 0)
+        against = jnp.where(tells[:, None], scaled[1:], 0.0)
+        each = heard(each, paid)
+        lam, score = blend(each, scaled[0], against)
+        obs, disturbance = (y.reshape(-1, y.shape[-1]) for y in (trace.obs, trace.disturbance))
+        scores = self._scores(state.theta, obs)
+        action = done(self.actions, scores + disturbance)
         batch = Batch(
-            trace.obs, x, scores, trace.disturbance, score.reshape(trace.alive.shape), _standard(worth, target),
-            trace.alive,
-        )  # fmt: skip
-        return lam, jax.tree.map(lambda y: y.reshape(-1, *y.shape[2:]), batch), seen, worth
+            obs,
+            x[:, :-1].reshape(-1, x.shape[-1]),
+            action,
+            log_likelihood(self.actions, scores, std, action),
+            score,
+            _standard(worth, target).reshape(-1, target.shape[-1]),
+            trace.alive.reshape(-1),
+        )
+        return _Judged(lam, each, batch, seen, worth, missed)
 
-    def _improve(self, state: PPOState, batch: Batch, std: Array, key: Array) -> tuple[Array, Any, Any]:
-        """Policy, critics and optimizer after some epochs of minibatches."""
-        transform, size = self._transform(), max(1, len(batch.alive) // self.minibatches)
+    def _visible(self, trace: Trace) -> Array:
+        """What critics see in each state, the one after the last step among them: `[B, n + 1, I]`."""
+        steps = trace.alive.shape[1]
+        columns = [jnp.concatenate([trace.obs, trace.final[:, None]], axis=1)]
+        if not self.goes_on:
+            time = jnp.broadcast_to(jnp.arange(steps + 1) / steps, (len(trace.alive), steps + 1))
+            columns.append(time[..., None])
+        if trace.counters is not None:
+            columns.append(trace.counters)
+        return jnp.concatenate(columns, axis=-1)
 
-        def step(now: Any, rows: Array) -> tuple[Any, None]:
-            parameters, optimizer = now
-            part = jax.tree.map(lambda x: x[rows], batch)
+    def _improve(self, state: PPOState, judged: _Judged, std: Array, key: Array) -> tuple[Array, Any, Any]:
+        """Policy, critics and optimizer after some epochs of minibatches of steps that were taken."""
+        batch, transform = judged.batch, self._transform()
+        size = -(-len(batch.alive) // self.minibatches)
+        parts = jnp.ceil(jnp.sum(batch.alive) / size).astype(jnp.int32)
+        rate = self.alpha * cosine(self.part(state), 1.0)
+        whole = size * self.minibatches
+
+        def step(number: Array, now: Any) -> Any:
+            parameters, optimizer, order = now
+            rows = jax.lax.dynamic_slice_in_dim(order, number * size, size)
+            part = jax.tree.map(lambda x: x.at[rows].get(mode="fill", fill_value=0), batch)
             slope = jax.grad(self._loss)(parameters, part, std)
             change, optimizer = transform.update(slope, optimizer)
-            return (optax.apply_updates(parameters, change), optimizer), None
+            change = jax.tree.map(lambda x: -rate * x, change)
+            return optax.apply_updates(parameters, change), optimizer, order
 
-        def shuffled(key: Array) -> Array:
-            order = jax.random.permutation(key, len(batch.alive))
-            return order[: size * self.minibatches].reshape(-1, size)
+        def epoch(number: Array, now: Any) -> Any:
+            # Steps that were taken come first, in random order; what is missing to a whole minibatch counts nothing.
+            chance = jax.random.uniform(jax.random.fold_in(key, number), batch.alive.shape)
+            order = jnp.argsort(jnp.where(batch.alive > 0, chance, 2.0))
+            order = jnp.pad(order, (0, whole - len(order)), constant_values=len(order))
+            return jax.lax.fori_loop(0, parts, step, (*now, order))[:2]
 
-        rows = jax.vmap(shuffled)(jax.random.split(key, self.epochs)).reshape(-1, size)
-        start = (state.theta, state.critics), state.optimizer
-        ((theta, critics), optimizer), _ = jax.lax.scan(step, start, rows)
+        critics = _rescaled(state.critics, state.worth, judged.worth)
+        start = (state.theta, critics), state.optimizer
+        (theta, critics), optimizer = jax.lax.fori_loop(0, self.epochs, epoch, start)
         return theta, critics, optimizer
 
     def _loss(self, parameters: tuple[Array, Any], batch: Batch, std: Array) -> Array:
         """The clipped objective of PPO and the squared error of the critics, over steps that were taken."""
         theta, critics = parameters
-        scores = jax.vmap(lambda o: self.network.scores(theta, o))(batch.obs)
-        # Both Gaussians have the same spread, so the densities differ by their exponents only.
-        moved = batch.disturbance + batch.scores - scores
-        odds = jnp.exp(jnp.sum((batch.disturbance**2 - moved**2) / (2.0 * std**2), axis=-1))
+        scores = self._scores(theta, batch.obs)
+        odds = jnp.exp(log_likelihood(self.actions, scores, std, batch.action) - batch.likelihood)
         clipped = jnp.clip(odds, 1.0 - self.clip, 1.0 + self.clip)
         gain = jnp.minimum(odds * batch.advantage, clipped * batch.advantage)
         error = jnp.sum((_expect(critics, batch.seen) - batch.target) ** 2, axis=-1)
@@ -244,18 +343,38 @@ class PPO(Steered):
         return jnp.sum((0.5 * error + far - gain) * batch.alive) / jnp.maximum(jnp.sum(batch.alive), 1.0)
 
     def _transform(self) -> optax.GradientTransformation:
-        steps = self.generations * self.epochs * self.minibatches
-        return optax.adam(optax.cosine_decay_schedule(self.alpha, steps))
+        """Directions; their rate follows the schedule."""
+        return optax.chain(optax.clip_by_global_norm(STEEPEST), optax.scale_by_adam())
 
 
-def advantages(gained: Array, value: Array, alive: Array, *, discount: float, smoothing: float) -> Array:
-    """Generalized advantage estimates `[B, n, C]` of what was gained and expected `[B, n, C]` at steps alive `[B, n]`.
+class _Judged(NamedTuple):
+    """What the episodes of a generation were worth."""
 
-    An episode ends with nothing to expect: at its own end, or at the horizon.
+    lam: Array  # [] weight of return
+    each: Array  # [K] λ of each demand
+    batch: Batch
+    seen: Spread
+    worth: Spread
+    missed: Array
+
+
+def advantages(
+    gained: Array, value: Array, alive: Array, after: Array, *, discount: float, smoothing: float
+) -> Array:
+    """Generalized advantage estimates `[B, n, C]`.
+
+    Args:
+        gained: at each step, `[B, n, C]`.
+        value: expected in each state, the one after the last step of the horizon among them, `[B, n + 1, C]`; after an
+            episode's end, in its last state.
+        alive: 1 for every step that was taken, `[B, n]`.
+        after: 1 where an episode would have gone on after its last step, 0 where nothing is left to expect, `[B]`.
+        discount: of what comes one step later.
+        smoothing: λ of the estimate.
     """
-    follows = jnp.concatenate([alive[:, 1:], jnp.zeros_like(alive[:, :1])], axis=1)[..., None]
-    later = jnp.concatenate([value[:, 1:], jnp.zeros_like(value[:, :1])], axis=1)
-    surprise = (gained + discount * follows * later - value) * alive[..., None]
+    follows = jnp.concatenate([alive[:, 1:], jnp.zeros_like(alive[:, :1])], axis=1)
+    counts = jnp.where(follows > 0, 1.0, after[:, None])[..., None]
+    surprise = (gained + discount * counts * value[:, 1:] - value[:, :-1]) * alive[..., None]
 
     def back(advantage: Array, surprise: Array) -> tuple[Array, Array]:
         advantage = surprise + discount * smoothing * advantage  # nothing surprises after the end
@@ -292,6 +411,13 @@ def _expect(critics: dict[str, Array], x: Array) -> Array:
         return hidden @ c["w3"] + c["b3"]
 
     return jax.vmap(one, out_axes=-1)(critics)
+
+
+def _rescaled(critics: dict[str, Array], old: Spread, new: Spread) -> dict[str, Array]:
+    """Critics that expect the same as before, told in the units of another spread (van Hasselt et al. 2016)."""
+    before, after = jnp.sqrt(old.variance), jnp.sqrt(jnp.maximum(new.variance, 1e-12))
+    scale, shift = before / after, (old.mean - new.mean) / after
+    return {**critics, "w3": critics["w3"] * scale[:, None], "b3": critics["b3"] * scale + shift}
 
 
 # ---- means and spreads ----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ What it does otherwise than Alg. SNES, each for a reason that the ablation in `d
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,8 +26,10 @@ from psyco._src.errors import RunError
 from psyco._src.learn import es
 from psyco._src.learn.base import Proposal, Weighing
 from psyco._src.learn.belief import Belief, single_precision
+from psyco._src.learn.budget import cosine, nothing_spent, steps_of
 from psyco._src.learn.means import Mean, costs
-from psyco._src.learn.steering import Steered, blend, default_gain, sizes
+from psyco._src.learn.ranges import STEERED, Choice, Range, Ranges
+from psyco._src.learn.steering import Steered, blend, default_gain, heard, sizes
 from psyco._src.rollout.episodes import Episodes
 
 OPTIMIZERS = ("adam", "sgd")
@@ -42,6 +44,7 @@ class SafeESState(NamedTuple):
     belief: Belief  # counts that fade, float32
     lam: Array  # [K] weight of return as each demand would have it
     generation: Array  # [] int32
+    steps: Array  # [] int32, taken so far
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,7 @@ class SafeES(Steered):
         c_req: required confidence of each demand, of probabilities first.
         means: the demands for means.
         budget: training episodes of the whole run; rate and demand follow schedules over them.
+        steps: of the whole run, where they are its budget; 0: the episodes are.
         population: offspring per generation, in mirrored pairs; 0: what gives about 2700 generations, from 20 to 200.
         checks: episodes of the mean policy in each generation, which feed belief and λ; 0: a tenth of the population.
         alpha: learning rate at the beginning; it falls to 0 along a cosine.
@@ -73,6 +77,7 @@ class SafeES(Steered):
     c_req: tuple[float, ...]
     means: tuple[Mean, ...] = ()
     budget: int = 60_000
+    steps: int = 0
     population: int = 0
     checks: int = 0
     alpha: float = 0.03
@@ -86,6 +91,14 @@ class SafeES(Steered):
     gain: float = 0.0
     memory: float = 100.0
     sign: float = 1.0
+
+    ranges: ClassVar[Ranges] = {
+        "population": Choice(10, 20, 40, 80, 160),
+        "alpha": Range(0.003, 0.3, log=True),
+        "sigma": Range(0.02, 0.5, log=True),
+        "shaping": Choice(*SHAPINGS),
+        **STEERED,
+    }
 
     def __post_init__(self) -> None:
         # Resolved at once, so that a run's configuration shows the numbers and a longer run keeps them.
@@ -112,7 +125,7 @@ class SafeES(Steered):
     def init(self, theta: Array) -> SafeESState:
         """All weight on return, nothing believed yet."""
         theta = jnp.asarray(theta, jnp.float32)
-        return SafeESState(theta, self._transform().init(theta), *self.steering.init(), jnp.int32(0))
+        return SafeESState(theta, self._transform().init(theta), *self.steering.init(), *nothing_spent())
 
     def propose(self, key: Array, state: SafeESState) -> Proposal:
         """Offspring, then the mean policy itself."""
@@ -135,12 +148,16 @@ class SafeES(Steered):
         belief, c_sat, each = self.steer(state, episodes)
         with single_precision():
             gain = self._shaped(self.sign * episodes.ret[: self.population])
-            paid = jax.vmap(self._shaped, in_axes=1)(costs(self.means, episodes)[: self.population])
-            lam, score = blend(each, gain, paid)
+            paid = costs(self.means, episodes)[: self.population]
+            shaped = jax.vmap(self._shaped, in_axes=1)(paid)
+            each = heard(each, paid)
+            lam, score = blend(each, gain, shaped)
             ascent = score @ proposal.memo / (self.sigma * self.population)
             step, optimizer = self._transform().update(-ascent, state.optimizer)
-            moved = SafeESState(state.theta + step, optimizer, belief, each, state.generation + 1)
-            return moved, Weighing(lam, c_sat)
+            rate = -self.alpha * cosine(self.done(state), self.generations)
+            theta = state.theta + rate * step
+            spent = state.generation + 1, state.steps + steps_of(episodes)
+            return SafeESState(theta, optimizer, belief, each, *spent), Weighing(lam, c_sat)
 
     def deployed(self, state: SafeESState) -> Array:
         """The mean of the search distribution."""
@@ -157,5 +174,5 @@ class SafeES(Steered):
         return jnp.concatenate([half, -half])
 
     def _transform(self) -> optax.GradientTransformation:
-        rate = optax.cosine_decay_schedule(self.alpha, self.generations)
-        return optax.adam(rate) if self.optimizer == "adam" else optax.sgd(rate, momentum=0.9)
+        """The direction of a step; its size is a rate that follows the part of learning that is done."""
+        return optax.scale_by_adam() if self.optimizer == "adam" else optax.trace(0.9)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
@@ -13,9 +13,11 @@ from psyco._src.learn import belief as beliefs
 from psyco._src.learn import es
 from psyco._src.learn.base import Proposal, Weighing
 from psyco._src.learn.belief import Belief, Moments, single_precision
+from psyco._src.learn.budget import Budget, steps_of
 from psyco._src.learn.calibration import CALIBRATIONS, Evidence
 from psyco._src.learn.curriculum import risen
 from psyco._src.learn.means import Mean, allowed, costs, excess
+from psyco._src.learn.ranges import Choice, Range, Ranges
 from psyco._src.rollout.episodes import Episodes
 
 
@@ -24,6 +26,7 @@ class SNESState(NamedTuple):
 
     es: es.ESState
     belief: Belief
+    steps: Array  # [] int32, taken so far
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class SNES:
         calibration: the rule that turns belief into λ; the paper's is "soft".
         curriculum: the required probability rises from 0 over this part of learning; the paper's is 0, full at once.
         budget: training episodes of the whole run, which the curriculum follows.
+        steps: of the whole run, where they are its budget; 0: the episodes are.
         sign: 1 to maximise the return, -1 to minimise it.
     """
 
@@ -52,7 +56,15 @@ class SNES:
     calibration: str = "soft"
     curriculum: float = 0.0
     budget: int = 60_000
+    steps: int = 0
     sign: float = 1.0
+
+    ranges: ClassVar[Ranges] = {
+        "population": Choice(10, 20, 40, 80),
+        "alpha": Range(0.001, 0.1, log=True),
+        "sigma": Range(0.02, 0.5, log=True),
+        "curriculum": Range(0.0, 0.6),
+    }
 
     def __post_init__(self) -> None:
         if self.population < 2:
@@ -69,9 +81,14 @@ class SNES:
         """One episode per offspring."""
         return self.population
 
+    @property
+    def checks(self) -> int:
+        """The mean of the search distribution plays no episodes of its own."""
+        return 0
+
     def init(self, theta: Array) -> SNESState:
         """Lines 2-4."""
-        return SNESState(es.init(theta), beliefs.prior(len(self.p_req), len(self.means)))
+        return SNESState(es.init(theta), beliefs.prior(len(self.p_req), len(self.means)), jnp.int32(0))
 
     def propose(self, key: Array, state: SNESState) -> Proposal:
         """Lines 7-8: perturb the current parameters."""
@@ -81,11 +98,11 @@ class SNES:
     def update(self, state: SNESState, proposal: Proposal, episodes: Episodes) -> tuple[SNESState, Weighing]:
         """Lines 11-18: count, believe, weigh, move."""
         c_req = jnp.asarray(self.c_req, jnp.float32)
-        demanded = self._demanded(state.es.generation)
+        demanded = self._demanded(state)
         with single_precision():
             beyond = excess(self.means, episodes)
         belief = beliefs.observe(state.belief, episodes.satisfied, beyond)  # lines 11-12
-        most = self._allowed(belief, state.es.generation)
+        most = self._allowed(belief, state)
         c_sat = beliefs.confidence(belief, demanded, most)  # line 13
         weight = self._cost_weights(belief, demanded, most)
         with single_precision():
@@ -96,30 +113,33 @@ class SNES:
                 evidence = self._with_means(evidence, most, beyond, belief.means)
             rules = CALIBRATIONS[self.calibration](evidence)
             lam = jnp.min(rules, initial=1.0)  # line 14; the weakest demand decides
-            paid = costs(self.means, episodes).T
+            paid = costs(self.means, episodes, graded=False).T
             values = es.normalize(jnp.vstack([self.sign * episodes.ret, paid]))  # lines 15-16
             score = jnp.concatenate([lam[None], (lam - 1.0) * weight]) @ values  # lines 17-18 in one
             moved = es.tell(state.es, proposal.memo, score, alpha=self.alpha, sigma=self.sigma)
-            return SNESState(moved, belief), Weighing(lam, c_sat)
+            return SNESState(moved, belief, state.steps + steps_of(episodes)), Weighing(lam, c_sat)
 
     def deployed(self, state: SNESState) -> Array:
         """The mean of the search distribution."""
         return state.es.theta
 
-    def _demanded(self, generation: Array) -> Array:
+    def _demanded(self, state: SNESState) -> Array:
         """The required probabilities `[K]` float64, as far as the curriculum has come."""
         p_req = jnp.asarray(self.p_req, jnp.float64)
         if not self.curriculum:
             return p_req
-        generations = -(-self.budget // self.population)
-        return p_req * risen(generation, generations, self.curriculum).astype(jnp.float64)
+        return p_req * self._risen(state).astype(jnp.float64)
 
-    def _allowed(self, belief: Belief, generation: Array) -> Array | float:
+    def _allowed(self, belief: Belief, state: SNESState) -> Array | float:
         """The mean excess `[M]` that is allowed, likewise."""
         if belief.means is None:
             return 0.0
-        part = risen(generation, -(-self.budget // self.population), self.curriculum)
-        return allowed(self.means, belief.means, part)
+        return allowed(self.means, belief.means, self._risen(state))
+
+    def _risen(self, state: SNESState) -> Array:
+        """How far the curriculum has come."""
+        budget = Budget(-(-self.budget // self.population), self.steps)
+        return risen(budget.done(state.es.generation, state.steps), budget.generations, self.curriculum)
 
     def _with_means(self, e: Evidence, most: Array | float, beyond: Array, sums: Moments) -> Evidence:
         """The shares of a mean are its positions in its range, from the worst end to the best."""

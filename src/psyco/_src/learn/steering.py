@@ -13,12 +13,14 @@ from jax import Array
 from psyco._src.errors import RunError
 from psyco._src.learn import belief as beliefs
 from psyco._src.learn.belief import Belief, single_precision, spread
+from psyco._src.learn.budget import Budget, steps_of
 from psyco._src.learn.calibration import Evidence, soft
 from psyco._src.learn.curriculum import risen
 from psyco._src.learn.means import Mean, allowed, excess
 from psyco._src.rollout.episodes import Episodes
 
 CONTROLS = ("integral", "soft")
+FLOOR = 0.5  # of λ, while a demand tells no episode from another
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Steering:
     Args:
         p_req: required probability of each demand for one.
         c_req: required confidence of each demand, of probabilities first.
-        generations: how many there will be.
+        generations: how many there will be, or are expected.
         margin: aim above the requirement, by this part of what is left up to 1; of means, see `allowed`.
         curriculum: the demand rises from nothing to its full size over this part of learning.
         gain: how fast the integral moves per generation.
@@ -67,15 +69,16 @@ class Steering:
         belief = beliefs.prior(len(self.p_req), len(self.means), jnp.float32)
         return belief, jnp.ones(len(self.c_req), jnp.float32)
 
-    def steer(
-        self, belief: Belief, lam: Array, generation: Array, checks: Episodes
-    ) -> tuple[Belief, Array, Array]:
-        """From episodes of the policy: the new belief, c_sat `[K]` and λ of each demand `[K]`."""
+    def steer(self, belief: Belief, lam: Array, done: Array, checks: Episodes) -> tuple[Belief, Array, Array]:
+        """From episodes of the policy: the new belief, c_sat `[K]` and λ of each demand `[K]`.
+
+        `done` is how many of the generations are, which may be a number in between.
+        """
         with single_precision():
             beyond = excess(self.means, checks)
             faded = beliefs.fade(belief, keep=1.0 - 1.0 / self.memory)
             belief = beliefs.observe(faded, checks.satisfied, beyond)
-            goal, most = self.demand(generation), self.allowed(belief, generation)
+            goal, most = self.demand(done), self.allowed(belief, done)
         c_sat = beliefs.confidence(belief, jnp.asarray(self.p_req, jnp.float64))
         if self.control == "soft":
             c_sat_now = beliefs.confidence(belief, goal.astype(jnp.float64), most)
@@ -90,17 +93,17 @@ class Steering:
                 ahead = jnp.concatenate([ahead, left])
             return belief, c_sat, jnp.clip(lam + self.gain * ahead, 0.0, 1.0)
 
-    def demand(self, generation: Array) -> Array:
+    def demand(self, done: Array) -> Array:
         """The share `[P]` to reach now: what is required and the margin, once the curriculum is over."""
         p_req = jnp.asarray(self.p_req, jnp.float32)
         goal = p_req + self.margin * (1.0 - p_req)
-        return goal * risen(generation, self.generations, self.curriculum)
+        return goal * risen(done, self.generations, self.curriculum)
 
-    def allowed(self, belief: Belief, generation: Array) -> Array | float:
+    def allowed(self, belief: Belief, done: Array) -> Array | float:
         """The mean excess `[M]` to reach now, likewise; 0 if there is no demand for a mean."""
         if belief.means is None:
             return 0.0
-        part = risen(generation, self.generations, self.curriculum)
+        part = risen(done, self.generations, self.curriculum)
         return allowed(self.means, belief.means, part, self.margin)
 
 
@@ -110,6 +113,7 @@ class Steered:
     p_req: tuple[float, ...]
     c_req: tuple[float, ...]
     budget: int
+    steps: int
     population: int
     checks: int
     margin: float
@@ -126,8 +130,16 @@ class Steered:
 
     @property
     def generations(self) -> int:
-        """How many the budget allows."""
+        """How many the budget allows, or is expected to."""
         return -(-self.budget // self.episodes_per_generation)
+
+    def done(self, state: Any) -> Array:
+        """How many of the generations are done; where the budget is in steps, by their part, in between."""
+        return Budget(self.generations, self.steps).done(state.generation, state.steps)
+
+    def part(self, state: Any) -> Array:
+        """The part of learning that is done, 0 to 1; every schedule follows it."""
+        return Budget(self.generations, self.steps).part(state.generation, state.steps)
 
     @cached_property
     def steering(self) -> Steering:
@@ -140,7 +152,12 @@ class Steered:
     def steer(self, state: Any, episodes: Episodes) -> tuple[Belief, Array, Array]:
         """The new belief, c_sat `[K]` and λ of each demand `[K]`, from the checks among a generation's episodes."""
         checks = jax.tree.map(lambda column: column[self.population :], episodes._replace(trace=None))
-        return self.steering.steer(state.belief, state.lam, state.generation, checks)
+        belief, c_sat, each = self.steering.steer(state.belief, state.lam, self.done(state), checks)
+        if self.steps:  # generations differ in length, and λ moves by what was learned from
+            with single_precision():
+                share = steps_of(episodes) * (self.generations / self.steps)
+                each = state.lam + jnp.minimum(share, 1.0) * (each - state.lam)
+        return belief, c_sat, each
 
 
 def shares(each: Array) -> tuple[Array, Array]:
@@ -148,6 +165,18 @@ def shares(each: Array) -> tuple[Array, Array]:
     lam = jnp.min(each, initial=1.0)  # the weakest demand decides
     # The costs share what is left by how much each demand asks for it.
     return lam, (1.0 - each) / jnp.maximum(jnp.sum(1.0 - each), 1e-9)
+
+
+def heard(each: Array, paid: Array) -> Array:
+    """λ of each demand `[K]`, held up where all episodes fail it alike, by what each has paid `[N, K]`.
+
+    Such a demand says nothing about what to do otherwise. Were λ to fall all the same, nothing would be left to learn
+    from, and no episode would ever come to differ.
+    """
+    # Apart from all else that is made of the costs, or the compiler would round that differently.
+    paid = jax.lax.optimization_barrier(paid)
+    silent = jnp.all((paid == paid[0]) & (paid > 0.0), axis=0)
+    return jnp.where(silent, jnp.maximum(each, FLOOR), each)
 
 
 def blend(each: Array, gain: Array, costs: Array) -> tuple[Array, Array]:

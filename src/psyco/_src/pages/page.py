@@ -67,7 +67,7 @@ def run_data(record: Run, episodes: Mapping[str, Any] | None) -> dict[str, Any]:
         "limits": _limits(record),
         "posteriors": posteriors(record),
         "trajectories": episodes,
-        "total": record.config.settings.episodes if record.config else None,
+        "total": (record.config.settings.episodes or None) if record.config else None,
         "state": record.state,
     }
 
@@ -131,10 +131,11 @@ def _top(record: Run) -> str:
         '<div class="problems" role="alert"><strong>Not everything is as the run wrote it:</strong>'
         f"<ul>{rows}</ul></div>"
     )
-    total = record.config.settings.episodes if record.config else 0
+    of = f" of {record.config.settings.budget}" if record.config else ""
+    done = record.steps if record.config and record.config.settings.steps else record.episodes
     facts = [
         ("domain", domain),
-        ("training", f"{record.episodes:,} of {total:,} episodes"),
+        ("training", f"{done:,}{of}"),
         ("state", STATES[record.state]),
     ]
     if record.certificate and record.certificate.mean_return is not None:

@@ -150,7 +150,7 @@ def _range(watched: Watched, k: int, history: Sequence[Point]) -> tuple[float, f
     return max(lo, min(inside) - pad), min(hi, max(inside) + pad)
 
 
-def _ticks(low: float, high: float) -> list[float]:
+def ticks(low: float, high: float) -> list[float]:
     """A few round numbers from one to the other."""
     power = 10.0 ** math.floor(math.log10((high - low) / 4))
     step = next(k * power for k in (1, 2, 2.5, 5, 10) if k * power >= (high - low) / 4)
@@ -162,7 +162,7 @@ def _axes(low: float, high: float, last: int, y: Any) -> str:
     rows = "".join(
         f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(v):.1f}" y2="{y(v):.1f}"/>'
         f'<text x="{LEFT - 7}" y="{y(v) + 4:.1f}" text-anchor="end">{v:.6g}</text>'
-        for v in _ticks(low, high)
+        for v in ticks(low, high)
     )
     return (
         f'<g class="axis">{rows}<text x="{LEFT}" y="{HEIGHT - 24}">0</text>'

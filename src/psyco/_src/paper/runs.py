@@ -1,4 +1,9 @@
-"""Repetitions: computed side by side on the available cores, each kept on disk as soon as it is finished."""
+"""Repetitions: computed side by side on the available cores, each kept on disk as soon as it is finished.
+
+They are no cells of a study, for three reasons. A repetition counts only for the sources and versions that it was
+computed with, where a study goes on with what it finds; its table is kept to the last bit, where that of a run has nine
+digits, which the figures' data would show; and it ends with learning, where a run goes on to a certificate.
+"""
 
 from __future__ import annotations
 

@@ -72,9 +72,9 @@ void psyco_act(const float observation[PSYCO_INPUTS], {kind} action[PSYCO_ACTION
 
 def _source(policy: Policy, about: str, monitor: Source | None) -> str:
     network = policy.network
-    w1, w2, *biases = network.parts(policy.theta)
-    b1, b2 = biases or (np.ones(network.hidden), np.ones(network.outputs))
-    arrays = {"w1": w1, "b1": b1, "w2": w2, "b2": b2}
+    arrays: dict[str, NDArray[Any]] = {}
+    for k, (weight, bias) in enumerate(network.products(policy.theta), 1):
+        arrays |= {f"w{k}": weight, f"b{k}": bias}
     x = "observation[i]"
     if network.scale:
         arrays |= {"shift": np.array(network.shift), "scale": np.array(network.scale)}
@@ -83,6 +83,14 @@ def _source(policy: Policy, about: str, monitor: Source | None) -> str:
         low, high = np.array(policy.actions.low, np.float32), np.array(policy.actions.high, np.float32)
         arrays |= {"low": low, "width": high - low}
     numbers = "\n".join(_numbers(name, values) for name, values in arrays.items())
+    widths = [*network.layers, network.outputs]
+    names = [*(f"hidden{k}" for k in range(1, len(widths))), "y"]
+    sources = [(x, network.inputs), *((f"{name}[i]", n) for name, n in zip(names, widths, strict=False))]
+    declared = ", ".join(f"{name}[{n}]" for name, n in zip(names, widths, strict=True))
+    layers = "\n".join(
+        _layer(k, *source, name, n)
+        for k, (source, name, n) in enumerate(zip(sources, names, widths, strict=False), 1)
+    )
     return f"""\
 /* {about} */
 
@@ -92,37 +100,35 @@ def _source(policy: Policy, about: str, monitor: Source | None) -> str:
 
 /* ---- the policy ---- */
 
-#define HIDDEN {network.hidden}
 #define OUTPUTS {network.outputs}
 
 {numbers}
 void psyco_act(const float observation[PSYCO_INPUTS], {_kind(policy.actions)} action[PSYCO_ACTIONS])
 {{
-    float hidden[HIDDEN], y[OUTPUTS];
+    float {declared};
     int i, j;
 
-    for (j = 0; j < HIDDEN; j++)
-        hidden[j] = 0.0f;
-    for (i = 0; i < PSYCO_INPUTS; i++) {{
-        const float x = {x};
-        for (j = 0; j < HIDDEN; j++)
-            hidden[j] += x * w1[i * HIDDEN + j];
-    }}
-    for (j = 0; j < HIDDEN; j++) {{
-        hidden[j] += b1[j];
-        if (hidden[j] < 0.0f)
-            hidden[j] = 0.0f;
-    }}
-    for (i = 0; i < OUTPUTS; i++) {{
-        y[i] = 0.0f;
-        for (j = 0; j < HIDDEN; j++)
-            y[i] += w2[i * HIDDEN + j] * hidden[j];
-        y[i] += b2[i];
-    }}
+{layers}
 {_decoded(policy.actions)}
 }}
 
 {monitor.source if monitor else ""}"""
+
+
+def _layer(k: int, x: str, inputs: int, to: str, width: int) -> str:
+    """The k-th layer: weighted sums of x, with a bias, and relu where more layers follow."""
+    relu = "" if to == "y" else f"\n        if ({to}[j] < 0.0f)\n            {to}[j] = 0.0f;"
+    return f"""\
+    for (j = 0; j < {width}; j++)
+        {to}[j] = 0.0f;
+    for (i = 0; i < {inputs}; i++) {{
+        const float x = {x};
+        for (j = 0; j < {width}; j++)
+            {to}[j] += x * w{k}[i * {width} + j];
+    }}
+    for (j = 0; j < {width}; j++) {{
+        {to}[j] += b{k}[j];{relu}
+    }}"""
 
 
 def _numbers(name: str, values: NDArray[Any]) -> str:

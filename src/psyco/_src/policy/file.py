@@ -43,10 +43,8 @@ class Policy:
     notes: ClassVar[tuple[str, ...]] = ()  # what a reader of its certificate should know about it
 
     def __repr__(self) -> str:
-        n = self.network
-        return (
-            f"<Policy for {self.domain}: {n.inputs} -> {n.hidden} -> {n.outputs}, sha256:{self.digest[:16]}>"
-        )
+        widths = self.network.inputs, *self.network.layers, self.network.outputs
+        return f"<Policy for {self.domain}: {' -> '.join(map(str, widths))}, sha256:{self.digest[:16]}>"
 
     def __call__(self, observation: ArrayLike) -> NDArray[Any]:
         """The action for one observation `[inputs]` or a batch `[..., inputs]`."""

@@ -8,13 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from psyco._src.domain.actions import Actions
-from psyco._src.errors import RunError
+from psyco._src.domain.checks import check_count
+from psyco._src.errors import DomainError, RunError
 
 if TYPE_CHECKING:
     from jax import Array
@@ -25,17 +27,21 @@ Rows: TypeAlias = NDArray[np.float32]
 
 Bias = Literal["one", "learned"]
 
+LARGEST = 4096  # numbers of an observation that a network takes
+Hidden: TypeAlias = "int | tuple[int, ...]"  # units of the one hidden layer, or of each
+
 
 @dataclass(frozen=True)
 class Network:
     """y = tanh(θ2 relu(θ1 x + b1) + b2), with b = 1 (`bias="one"`, the paper's equation) or learned.
 
-    Where a `shift` and a `scale` are given, x is `(observation - shift) / scale`; else it is the observation.
+    With several hidden layers, the relu of each goes into the next. Where a `shift` and a `scale` are given, x is
+    `(observation - shift) / scale`; else it is the observation.
     """
 
     inputs: int
     outputs: int
-    hidden: int = 32
+    hidden: Hidden = 32
     bias: Bias = "one"
     shift: tuple[float, ...] = ()  # one per input, or none
     scale: tuple[float, ...] = ()
@@ -45,11 +51,9 @@ class Network:
     def __post_init__(self) -> None:
         if self.bias not in ("one", "learned"):
             raise RunError(f"bias must be 'one' (as in the paper) or 'learned', got {self.bias!r}")
-        for name in ("inputs", "outputs", "hidden"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-                raise RunError(f"{name} must be a whole number of at least 1, got {value!r}")
-            object.__setattr__(self, name, int(value))
+        object.__setattr__(self, "inputs", check_count("inputs", self.inputs))
+        object.__setattr__(self, "outputs", check_count("outputs", self.outputs))
+        object.__setattr__(self, "hidden", check_hidden(self.hidden))
         if {len(self.shift), len(self.scale)} not in ({0}, {self.inputs}):
             raise RunError(
                 f"shift and scale need one number per input ({self.inputs}) or none, "
@@ -59,13 +63,21 @@ class Network:
             raise RunError("shift and scale must be finite, and scale positive")
 
     @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of θ1 (transposed), θ2 and, where they are learned, b1, b2, in the order in which they are kept.
+    def layers(self) -> tuple[int, ...]:
+        """Units of each hidden layer."""
+        return self.hidden if isinstance(self.hidden, tuple) else (self.hidden,)
 
-        Both have the hidden units on their last axis, which is what vectorises best.
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes of θ1, θ2, ... and, where they are learned, b1, b2, ..., in the order in which they are kept.
+
+        θ1 alone is transposed, so that all have hidden units on their last axis, which is what vectorises best.
         """
-        weights = ((self.inputs, self.hidden), (self.outputs, self.hidden))
-        return weights if self.bias == "one" else (*weights, (self.hidden,), (self.outputs,))
+        following = ((to, of) for of, to in pairwise((*self.layers, self.outputs)))
+        weights = ((self.inputs, self.layers[0]), *following)
+        if self.bias == "one":
+            return weights
+        return (*weights, *((width,) for width in self.layers), (self.outputs,))
 
     @property
     def size(self) -> int:
@@ -76,7 +88,7 @@ class Network:
         """Random parameters `[D]`: weights uniform within 1/sqrt(fan-in), learned biases likewise."""
         import jax
 
-        fan_in = (self.inputs, self.hidden, self.inputs, self.hidden)[: len(self.shapes)]
+        fan_in = (self.inputs, *self.layers, self.inputs, *self.layers)[: len(self.shapes)]
         sizes = [math.prod(shape) for shape in self.shapes]
         limits = np.repeat(1.0 / np.sqrt(fan_in), sizes)
         return jax.random.uniform(key, (self.size,), np.float32, -1.0, 1.0) * limits.astype(np.float32)
@@ -89,28 +101,37 @@ class Network:
 
     def scores(self, theta: Array, x: Array) -> Array:
         """θ2 relu(θ1 x + b1) + b2, `[outputs]`, for one parameter vector `[D]` and one observation `[inputs]`."""
+        return self.scores_of(self.parts(theta), x)
+
+    def scores_of(self, parts: list[Array], x: Array) -> Array:
+        """The same from the `parts` of the parameters: a loop that takes them apart in every step is much slower."""
         import jax
         import jax.numpy as jnp
 
-        parts = self.parts(theta)
-        b1, b2 = parts[2:] if self.bias == "learned" else (1.0, 1.0)
+        count = len(self.layers) + 1
+        weights: list[Array] = parts[:count]
+        biases: Sequence[Any] = parts[count:] or [1.0] * count
         if self.scale:
             x = (x - jnp.asarray(self.shift, jnp.float32)) / jnp.asarray(self.scale, jnp.float32)
-        hidden = jax.nn.relu(_combine(x, parts[0]) + b1)
-        return parts[1] @ hidden + b2
+        y = _combine(x, weights[0]) + biases[0]
+        for weight, bias in zip(weights[1:], biases[1:], strict=True):
+            y = weight @ jax.nn.relu(y) + bias
+        return y
 
-    def act(self, actions: Actions, theta: Array, x: Array, disturbance: Array | None = None) -> Array:
+    def act(
+        self, actions: Actions, theta: Array | list[Array], x: Array, disturbance: Array | None = None
+    ) -> Array:
         """The action for one observation.
 
         Args:
             actions: what there is to choose from.
-            theta: parameters `[D]`.
+            theta: parameters `[D]`, or their `parts`.
             x: the observation `[inputs]`.
             disturbance: added to the scores `[outputs]`; whoever explores does so there.
         """
         import jax.numpy as jnp
 
-        scores = self.scores(theta, x)
+        scores = self.scores_of(theta if isinstance(theta, list) else self.parts(theta), x)
         if disturbance is not None:
             scores += disturbance
         # tanh keeps the order of scores, but in float32 large ones all become 1: choose before it.
@@ -125,22 +146,31 @@ class Network:
 
         A stacked matmul is one product per row, so a row does not see its neighbours.
         """
-        w1, w2, *biases = self.parts(theta)
-        w1, w2 = np.ascontiguousarray(w1), np.ascontiguousarray(w2.swapaxes(1, 2))
-        b1, b2 = (each[:, None] for each in biases or np.ones((2, 1, 1), np.float32))
+        *hidden, (weight, bias) = [
+            (np.ascontiguousarray(weight), bias[:, None]) for weight, bias in self.products(theta)
+        ]
         shift, scale = np.array(self.shift, np.float32), np.array(self.scale, np.float32)
 
         def scores(x: Rows) -> Rows:
             if len(scale):
                 x = (x - shift) / scale
-            hidden = np.matmul(x[:, None], w1)
-            hidden += b1
-            np.maximum(hidden, 0, out=hidden)
-            y: Rows = np.matmul(hidden, w2)
-            y += b2
+            x = x[:, None]
+            for w, b in hidden:
+                x = np.matmul(x, w)
+                x += b
+                np.maximum(x, 0, out=x)
+            y: Rows = np.matmul(x, weight)
+            y += bias
             return y[:, 0]
 
         return scores
+
+    def products(self, theta: Any) -> list[tuple[Any, Any]]:
+        """Weights `[..., from, to]` and biases `[..., to]` of each layer in turn, for parameters `[..., D]`."""
+        parts, count = self.parts(theta), len(self.layers) + 1
+        weights = [parts[0], *(weight.swapaxes(-1, -2) for weight in parts[1:count])]
+        ones = [np.ones((*(1,) * (theta.ndim - 1), weight.shape[-1]), np.float32) for weight in weights]
+        return list(zip(weights, parts[count:] or ones, strict=True))
 
     def parts(self, theta: Any) -> list[Any]:
         """Parameters `[..., D]` as arrays of `shapes`, each with the leading axes of theta."""
@@ -151,15 +181,36 @@ class Network:
         ]
 
 
-def network_for(domain: Domain, *, hidden: int = 32, bias: Bias = "one") -> Network:
+def network_for(domain: Domain, *, hidden: Hidden = 32, bias: Bias = "one") -> Network:
     """The paper's network in the shape that a domain needs.
 
     Args:
         domain: where it will act.
-        hidden: units of the hidden layer.
+        hidden: units of the hidden layer, or of each of several.
         bias: 1, as in the paper's equation, or learned.
     """
-    return Network(domain.observation_size, domain.actions.outputs, hidden, bias)
+    if (size := domain.observation_size) > LARGEST:
+        raise DomainError(
+            f"{domain.name} has observations of {size:,} numbers; the networks that are learned here see at most "
+            f"{LARGEST:,}, flattened, and no pictures as such. Make them smaller with wrappers "
+            "(gymnasium.wrappers.GrayscaleObservation, ResizeObservation) or observe features; policies of others that "
+            "see pictures can be verified as they are (psyco verify)"
+        )
+    return Network(size, domain.actions.outputs, hidden, bias)
+
+
+def check_hidden(hidden: Any) -> Hidden:
+    """Units of hidden layers, in plain numbers; one layer is a number, so that it is written as it always was."""
+    several = isinstance(hidden, list | tuple)
+    for units in hidden if several else [hidden]:
+        if isinstance(units, bool) or not isinstance(units, int | np.integer) or units < 1:
+            raise RunError(
+                "hidden must be a whole number of at least 1, or one for each hidden layer as in 64,64; "
+                f"got {hidden!r}"
+            )
+    if several and not hidden:
+        raise RunError("hidden names no layer: give the units of each, as in 64 or 64,64")
+    return tuple(map(int, hidden)) if several and len(hidden) > 1 else int(hidden[0] if several else hidden)
 
 
 def _combine(x: Array, rows: Array) -> Array:
@@ -177,6 +228,9 @@ class Networks:
     def __init__(self, network: Network, domain: Domain, theta: Rows) -> None:
         self.network, self.domain, self.theta = network, domain, theta
         self.scores = network.evaluator(theta)
+        self.actions = domain.actions
+        # A compiled domain takes them as they are.
+        self.to_env: Callable[[Any], Sequence[Any]] = getattr(domain, "to_env", lambda chosen: chosen)
 
     def take(self, rows: NDArray[np.intp]) -> Networks:
         """The networks of these rows."""
@@ -190,9 +244,7 @@ class Networks:
         signals: Sequence[Mapping[str, Any]] = (),
     ) -> Sequence[Any]:
         """Actions `[B]` as `step` takes them, for observations `[B, size]`; see `Crew`."""
-        actions, y = self.domain.actions, self.scores(flat)
+        y = self.scores(flat)
         if disturbance is not None:
             y = y + disturbance
-        chosen: Sequence[Any] = actions.decode(y if actions.ranked else np.tanh(y, out=y))
-        # A compiled domain takes them as they are.
-        return self.domain.to_env(chosen) if hasattr(self.domain, "to_env") else chosen
+        return self.to_env(self.actions.decode(y if self.actions.ranked else np.tanh(y, out=y)))

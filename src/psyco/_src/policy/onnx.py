@@ -40,16 +40,16 @@ def to_onnx(policy: Policy) -> bytes:
         return to
 
     network, actions = policy.network, policy.actions
-    w1, w2, *biases = network.parts(policy.theta)
-    b1, b2 = biases or (np.ones(network.hidden), np.ones(network.outputs))
     x = "observation"
     if network.scale:
         x = node("Sub", x, constant("shift", network.shift), to="shifted")
         x = node("Div", x, constant("scale", network.scale), to="scaled")
-    hidden = node("Add", node("MatMul", x, constant("w1", w1), to="xw1"), constant("b1", b1), to="pre1")
-    hidden = node("Relu", hidden, to="hidden")
-    y = node("Add", node("MatMul", hidden, constant("w2", w2.T), to="hw2"), constant("b2", b2), to="pre2")
-    y = y if actions.ranked else node("Tanh", y, to="y")
+    for i, (weight, bias) in enumerate(network.products(policy.theta), 1):
+        if i > 1:
+            x = node("Relu", x, to=f"hidden{i - 1}")
+        x = node("MatMul", x, constant(f"w{i}", weight), to=f"product{i}")
+        x = node("Add", x, constant(f"b{i}", bias), to=f"sum{i}")
+    y = x if actions.ranked else node("Tanh", x, to="y")
     match actions:
         case Continuous(low, high):
             half = (np.array(high, np.float32) - np.array(low, np.float32)) * np.float32(0.5)
@@ -173,11 +173,11 @@ def _rounding(policy: Policy, x: NDArray[np.float32]) -> NDArray[np.float64]:
     the score itself: no float32 evaluation knows such a score any better.
     """
     network = policy.network
-    w1, w2, *biases = (np.abs(part.astype(np.float64)) for part in network.parts(policy.theta))
-    b1, b2 = biases or (1.0, 1.0)
     size = np.abs(x.astype(np.float64))
     if network.scale:
         size = np.abs(x - np.array(network.shift)) / network.scale
-    hidden = size @ w1 + b1
-    terms = (network.inputs + 1 + 2) + (network.hidden + 1)  # with biases; shift and scale round too
-    return terms * EPS * (hidden @ w2.T + b2)
+    terms = 2  # shift and scale round too
+    for weight, bias in network.products(policy.theta):
+        terms += len(weight) + 1  # with the bias
+        size = size @ np.abs(weight.astype(np.float64)) + np.abs(bias)
+    return terms * EPS * size

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from psyco._src.domain.base import signal_table
 from psyco._src.domain.guest import close
 from psyco._src.domain.gym_env import INFO, GymDomain
-from psyco._src.errors import EpisodeError, RequirementError
+from psyco._src.errors import DomainError, EpisodeError, RequirementError
 from psyco._src.policy.network import network_for
 from psyco._src.rollout.episodes import Stream, episode_keys, episode_seeds, stream_key
 from psyco._src.rollout.host import Chunk, Job, Runner
@@ -29,6 +29,7 @@ class Check(NamedTuple):
     name: str
     passed: bool | None  # None: worth knowing, but no fault
     message: str
+    data: Any = None  # what the message says, as plain data, where that is more than a sentence
 
 
 def check_environment(
@@ -49,7 +50,11 @@ def check_environment(
     )
     if requirement is not None:
         yield _signals(domain, requirement)
-    network = network_for(domain)
+    try:
+        network = network_for(domain)
+    except DomainError as error:
+        yield Check("size", False, str(error))
+        return
     key = stream_key(seed, Stream.SHOW)
     rng = np.random.default_rng(seed)
     theta = rng.normal(0.0, 1.0, (EPISODES, network.size)).astype(np.float32)

@@ -27,7 +27,7 @@ GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS
 
 def on_ray(address: str, step_timeout: float | None) -> tuple[Backend, int]:
     """A Backend on the cluster at that address ("local": one of its own here), and how many CPUs it has."""
-    ray = _connected(address)
+    ray = connected(address)
     return _Cluster(ray, step_timeout), max(1, int(ray.cluster_resources().get("CPU", 1)))
 
 
@@ -59,7 +59,8 @@ class _Cluster:
 
 
 @cache
-def _connected(address: str) -> Any:
+def connected(address: str) -> Any:
+    """The module `ray`, connected to the cluster at that address; RunError says why it is not."""
     try:
         import ray
     except ImportError:

@@ -17,7 +17,8 @@ from psyco._src.domain.base import CompiledDomain, State
 from psyco._src.errors import EpisodeError
 from psyco._src.policy.network import Network
 from psyco._src.rollout.episodes import Episodes, Sampler, episode_seeds
-from psyco._src.rollout.trace import NEEDED, trace
+from psyco._src.rollout.seen import seen_among
+from psyco._src.rollout.trace import NEEDED, OBS, graded, trace
 from psyco._src.spec.monitor import Monitor
 
 FEW = 16  # numbers
@@ -31,6 +32,7 @@ class DeviceSampler:
     network: Network
     monitor: Monitor
     devices: tuple[Any, ...] = ()  # more than one: the batch is split over them
+    observed: bool = False  # whether episodes say what was seen
 
     @property
     def compiled(self) -> bool:
@@ -64,20 +66,25 @@ class DeviceSampler:
         return split(theta, keys, *rest)
 
     def _episode(self, theta: Array, key: Array) -> Episodes:
-        path, length = _run(self.domain, self.network, self.monitor.signals, theta, key)
+        wanted = self.monitor.signals | OBS if self.observed else self.monitor.signals
+        path, length = _run(self.domain, self.network, wanted, theta, key)
         end = jnp.arange(self.domain.horizon + 1) >= length
         satisfied, cost = self.monitor(path.signals, end=end)
-        measured = self.monitor.measure(path.signals, end=end)._asdict()
-        return Episodes(path.final_return, cost, satisfied, length, broken=path.broken, **measured)
+        further = self.monitor.measure(path.signals, end=end)._asdict()
+        if self.observed:
+            further["seen"] = seen_among(path.signals["obs"][:-1], ~end[:-1])
+        further["grade"] = graded(self.monitor, path.signals, end)
+        return Episodes(path.final_return, cost, satisfied, length, broken=path.broken, **further)
 
     def _exploring(self, theta: Array, key: Array, std: Array) -> Episodes:
         disturbance, wanted = _disturbance(self.domain, key, std), self.monitor.signals | NEEDED
         path, length = _run(self.domain, self.network, wanted, theta, key, disturbance)
         end = jnp.arange(self.domain.horizon + 1) >= length
         satisfied, cost = self.monitor(path.signals, end=end)
-        seen = trace(self.monitor, path.signals, length, disturbance, end)
-        measured = self.monitor.measure(path.signals, end=end)._asdict()
-        return Episodes(path.final_return, cost, satisfied, length, seen, path.broken, **measured)
+        seen = trace(self.monitor, path.signals, length, disturbance, end, path.terminated)
+        further = self.monitor.measure(path.signals, end=end)._asdict()
+        further["grade"] = graded(self.monitor, path.signals, end)
+        return Episodes(path.final_return, cost, satisfied, length, seen, path.broken, **further)
 
 
 def refuse_broken(
@@ -118,6 +125,7 @@ class _Path(NamedTuple):
     signals: dict[str, Array]  # each [n+1] or [n+1, size]
     final_return: Array  # []
     broken: Array  # [] bool: an observation, action, reward or signal was no finite number
+    terminated: Array  # [] bool: it ended by itself, not because time ran out
 
 
 class Moment(NamedTuple):
@@ -173,8 +181,10 @@ def _run(
     After the end the last moment repeats until the horizon, so that every path has n+1 states.
     """
 
+    parts = network.parts(theta)
+
     def act(state: State, added: Array | None) -> Array:
-        return network.act(domain.actions, theta, domain.observe(state), added)
+        return network.act(domain.actions, parts, domain.observe(state), added)
 
     def step(now: Moment, chance: tuple[Any, Array | None]) -> tuple[Moment, dict[str, Array]]:
         drawn, added = chance
@@ -189,7 +199,7 @@ def _run(
     first = first._replace(nought=_nought(*every.values()))
     last, rest = jax.lax.scan(step, first, (draws, disturbance))
     signals = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), _only(wanted, every), rest)
-    return _Path(signals, last.ret, jnp.isnan(last.nought)), last.length
+    return _Path(signals, last.ret, jnp.isnan(last.nought), ~last.alive), last.length
 
 
 def _disturbance(domain: CompiledDomain, key: Array, std: Array) -> Array:

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from psyco._src.rollout.seen import Seen
+
 # For programs that contain a simulator: they compile a third sooner than by default, and run as fast.
 COMPILER = {"xla_backend_optimization_level": 1}
 
@@ -17,7 +19,7 @@ COMPILER = {"xla_backend_optimization_level": 1}
 class Trace(NamedTuple):
     """What happened along B episodes, for learners that look into them; n is the horizon.
 
-    After an episode's end everything but `obs` is 0.
+    After an episode's end everything but `obs` and `counters` is 0.
     """
 
     obs: Array  # [B, n, inputs] what the policy saw before each step
@@ -25,7 +27,13 @@ class Trace(NamedTuple):
     reward: Array  # [B, n]
     blame: Array  # [B, n, K] the part of the cost that arose with each step; sums to the cost
     alive: Array  # [B, n] float32, 1 for every step that was taken
+    final: Array  # [B, inputs] what the policy would see after the last step
+    terminated: Array  # [B] float32, 1 where the episode ended by itself, 0 where time ran out
     value: Array | None = None  # [B, n, M] the part of each value that arose with each step; None if M is 0
+    counters: Array | None = (
+        None  # [B, n+1, Q] of `Monitor.counters`: parts of budgets used up; None if Q is 0
+    )
+    grade: Array | None = None  # [B, n, K] what each step adds to the grade; None if no formula has one
 
 
 class Episodes(NamedTuple):
@@ -49,6 +57,11 @@ class Episodes(NamedTuple):
     handed: Array | None = None
     # [B, M] int32: the first step that was worth something outside of the range of x, which is the value then; or 0
     stray: Array | None = None
+    # [B] what the policy was shown before its steps, where a learner asks for it; who explores has a trace instead
+    seen: Seen | None = None
+    # [B, K] float32: how far an episode is from satisfying each demand, for learning (`spec/grade.py`); the cost where
+    # there is no grade, None if no formula has one
+    grade: Array | None = None
 
 
 class Stream(IntEnum):
@@ -63,6 +76,7 @@ class Stream(IntEnum):
     VERIFY = 6  # a policy by itself
     SCALE = 10  # what random policies observe
     RISK = 11  # what a risk is learned from
+    PACE = 20  # how fast a simulator is
 
 
 class Sampler(Protocol):

@@ -10,7 +10,6 @@ import atexit
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from operator import add, length_hint
@@ -23,11 +22,13 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from psyco._src.domain.guest import as_guest, close
-from psyco._src.domain.gym_env import INFO, NUMBERS, Env, GymDomain, Moment, moment_signals, signal_values
+from psyco._src.domain.gym_env import NUMBERS, Env, GymDomain, Moment, moment_signals
 from psyco._src.errors import EpisodeError, PsycoError, told
 from psyco._src.policy.actor import Actor
 from psyco._src.rollout.episodes import Episodes, episode_seeds
-from psyco._src.rollout.trace import NEEDED, trace
+from psyco._src.rollout.recorder import Recorder, Wrong, brief
+from psyco._src.rollout.seen import seen_among
+from psyco._src.rollout.trace import NEEDED, OBS, graded, trace
 from psyco._src.spec.monitor import Monitor
 
 SIDE_BY_SIDE = 64  # environments that one process steps at a time
@@ -51,6 +52,7 @@ class Chunk(NamedTuple):
     theta: NDArray[np.float32]  # [B, D]
     seeds: list[int]  # [B]
     std: NDArray[np.float32] | None = None  # [B, outputs] of the noise, for exploring episodes
+    observed: bool = False  # whether the episodes say what was seen
 
 
 class Whereabouts(Protocol):
@@ -70,6 +72,7 @@ class HostSampler:
     job: Job
     backend: Backend
     workers: int = 1
+    observed: bool = False  # whether episodes say what was seen
 
     @property
     def compiled(self) -> bool:
@@ -90,7 +93,10 @@ class HostSampler:
         """The same with the seeds of the environments."""
         size = min(side_by_side(self.job.domain), -(-len(seeds) // self.workers))
         parts = [slice(i, i + size) for i in range(0, len(seeds), size)]
-        chunks = [Chunk(theta[part], seeds[part], None if std is None else std[part]) for part in parts]
+        chunks = [
+            Chunk(theta[part], seeds[part], None if std is None else std[part], self.observed)
+            for part in parts
+        ]
         episodes: Episodes = jax.tree.map(
             lambda *columns: np.concatenate(columns), *self.backend(self.job, chunks)
         )
@@ -122,6 +128,7 @@ class Played(NamedTuple):
     signals: dict[str, NDArray[Any]]  # [B, n+1] or [B, n+1, size]
     ret: NDArray[np.float64]  # [B]
     length: NDArray[np.int32]  # [B]
+    terminated: NDArray[np.bool_]  # [B] it ended by itself, not because time ran out
     disturbance: NDArray[np.float32] | None = None  # [B, n, outputs] of exploring episodes
     absent: NDArray[np.float32] | None = None  # [B, I] as in Episodes
     handed: NDArray[np.int32] | None = None  # [B] as in Episodes
@@ -138,7 +145,10 @@ class Runner:
     def __call__(self, job: Job, chunk: Chunk) -> Episodes:
         """Episodes of parameters `[B, D]` with seeds `[B]`, judged."""
         monitor = job.monitor
-        path = self.play(job, chunk, monitor.signals if chunk.std is None else monitor.signals | NEEDED)
+        wanted = monitor.signals | (
+            NEEDED if chunk.std is not None else OBS if chunk.observed else frozenset()
+        )
+        path = self.play(job, chunk, wanted)
         end = np.arange(job.domain.horizon + 1) >= path.length[:, None]
         satisfied, cost = monitor(path.signals, end=end)
         columns: dict[str, Any] = {
@@ -148,10 +158,15 @@ class Runner:
             "length": path.length,
             "absent": path.absent,
             "handed": path.handed,
+            "grade": graded(monitor, path.signals, end),
             **monitor.measure(path.signals, end=end)._asdict(),
         }
+        if chunk.std is None and chunk.observed:
+            columns["seen"] = seen_among(path.signals["obs"][:, :-1], ~end[:, :-1])
         if path.disturbance is not None:
-            columns["trace"] = trace(monitor, path.signals, path.length, path.disturbance, end)
+            columns["trace"] = trace(
+                monitor, path.signals, path.length, path.disturbance, end, path.terminated
+            )
         return Episodes(**columns)
 
     def play(self, job: Job, chunk: Chunk, wanted: frozenset[str] | None) -> Played:
@@ -163,8 +178,9 @@ class Runner:
         domain, seeds = job.domain, chunk.seeds
         self._prepare(domain, len(seeds))
         observe = _observer(domain)
-        recorder = _Recorder(domain, seeds, wanted)
+        recorder = Recorder(domain, seeds, wanted)
         ret, length = np.zeros(len(seeds)), np.zeros(len(seeds), np.int32)
+        by_itself = np.zeros(len(seeds), bool)
         resets, steps = self._calls(seeds)
         raw: Sequence[Any]
         infos: Sequence[Any]
@@ -180,31 +196,31 @@ class Runner:
                 obs = observe(raw)
                 act = crew = job.network.crew(domain, chunk.theta, seeds)
                 reward: Sequence[Any] = total  # of the first states
+                asked = job.network.signals
                 disturbance = _disturbance(chunk, domain.horizon)
                 while len(rows):
                     added = None if disturbance is None else disturbance[rows, t]
-                    shown = _shown(domain, job.network.signals, raw, infos, t, reward, total)
+                    shown = _shown(domain, asked, raw, infos, t, reward, total) if asked else ()
                     actions = act(obs, raw, added, shown)
                     if t == 0:
                         # The action of a state is the one that led to it; the first state shows the first action.
-                        recorder.add(0, rows, obs, raw, infos, actions)
+                        nothing = [False] * len(rows)
+                        recorder.add(0, rows, obs, raw, infos, actions, total, total, nothing, nothing)
                     t, turn = t + 1, iter(steps)
                     outcomes = [step(action) for step, action in zip(turn, actions, strict=True)]
                     raw, reward, terminated, truncated, infos = zip(*outcomes, strict=True)
                     obs = observe(raw)
                     total = list(map(add, total, reward))
                     if not math.isfinite(sum(total)):
-                        raise _Wrong(_first_not_finite(total), "a reward that is not a finite number")
+                        raise Wrong(_first_not_finite(total), "a reward that is not a finite number")
                     if not FLAGS.issuperset(map(type, terminated + truncated)):
                         _check_outcomes(outcomes, "step")
                     if t == domain.horizon:
                         truncated = tuple(not ended for ended in terminated)
                     recorder.add(t, rows, obs, raw, infos, actions, reward, total, terminated, truncated)
                     if any(terminated) or any(truncated):
-                        ret[rows], length[rows] = (
-                            total,
-                            t,
-                        )  # right for those that end here; the others come again
+                        # Right for those that end here; the others come again.
+                        ret[rows], length[rows], by_itself[rows] = total, t, terminated
                         going = [j for j in range(len(rows)) if not (terminated[j] or truncated[j])]
                         rows, obs, act = rows[going], obs[going], act.take(np.array(going, int))
                         raw, infos, reward, total, steps = (
@@ -217,14 +233,14 @@ class Runner:
             raise EpisodeError(domain.name, seeds[rows[at]], t, problem) from error
         if self.whereabouts is not None:
             self.whereabouts[0] = IDLE
-        signals = recorder.signals(t)
-        for name in sorted(recorder.others & signals.keys()):
+        signals = recorder.finish(t, length)
+        for name in (each for each in recorder.others if each in signals):
             if (bad := _not_finite(signals[name])) is not None:
                 value = signals[name][*bad]
                 raise EpisodeError(
                     domain.name, seeds[bad[0]], bad[1], f"{name} is {value}, which is no finite number"
                 )
-        return Played(signals, ret, length, disturbance, recorder.absent(), crew.handed)
+        return Played(signals, ret, length, by_itself, disturbance, recorder.absent(), crew.handed)
 
     def close(self) -> None:
         """Close the environments."""
@@ -282,10 +298,12 @@ def _observer(domain: GymDomain) -> Callable[[Sequence[Any]], NDArray[np.float32
 
     def join(raw: Sequence[Any]) -> NDArray[np.float32] | None:
         """All at once, `[n * size]`; None for what has to be looked at one by one."""
-        with suppress(TypeError, ValueError):  # "same_kind" refuses text, objects and complex numbers
-            if flat_already and set(map(len, raw)) == {size}:
+        try:  # "same_kind" refuses text, objects and complex numbers
+            if flat_already and {size}.issuperset(map(len, raw)):
                 x = np.concatenate(raw, dtype=np.float32, casting="same_kind")
                 return x if x.ndim == 1 else None
+        except (TypeError, ValueError):
+            pass
         return None
 
     def observe(raw: Sequence[Any]) -> NDArray[np.float32]:
@@ -296,12 +314,12 @@ def _observer(domain: GymDomain) -> Callable[[Sequence[Any]], NDArray[np.float32
                     parts.append(flatten(observation))
                 except Exception as error:  # whatever a stranger's observation is
                     problem = str(error) if type(error) is ValueError else told(error)
-                    raise _Wrong(at, f"{problem} (it is {_brief(observation)})") from error
+                    raise Wrong(at, f"{problem} (it is {brief(observation)})") from error
             x = np.concatenate(parts)
         # One product tells whether all is finite; it may overflow, so look again.
         if not math.isfinite(x.dot(x)) and not np.isfinite(x).all():
             at = int(np.argmin(np.isfinite(x))) // size
-            raise _Wrong(at, f"an observation that is not finite: {_brief(raw[at])}")
+            raise Wrong(at, f"an observation that is not finite: {brief(raw[at])}")
         return x.reshape(len(raw), size)
 
     return observe
@@ -310,24 +328,16 @@ def _observer(domain: GymDomain) -> Callable[[Sequence[Any]], NDArray[np.float32
 # ---- what went wrong ------------------------------------------------------------------------------------------
 
 
-class _Wrong(ValueError):
-    """Something is wrong with the episode at this position."""
-
-    def __init__(self, at: int, problem: str) -> None:
-        super().__init__(problem)
-        self.at = at
-
-
 def _diagnosis(
     error: Exception, turn: Iterator[Any], outcomes: list[Any], count: int, call: str
 ) -> tuple[int, str]:
     """At which position it went wrong, and how. `turn` has given out the calls that were begun."""
-    if isinstance(error, _Wrong):
+    if isinstance(error, Wrong):
         return error.at, str(error)
     if not length_hint(turn) and len(outcomes) == count:
         try:
             _check_outcomes(outcomes, call)
-        except _Wrong as wrong:
+        except Wrong as wrong:
             return wrong.at, str(wrong)
     return max(0, count - length_hint(turn) - 1), told(error)
 
@@ -337,21 +347,13 @@ def _check_outcomes(outcomes: list[Any], call: str) -> None:
     values = 5 if call == "step" else 2
     for at, outcome in enumerate(outcomes):
         if not isinstance(outcome, tuple) or len(outcome) != values:
-            raise _Wrong(at, f"{call} returned {_brief(outcome)}; Gymnasium wants a tuple of {values}")
+            raise Wrong(at, f"{call} returned {brief(outcome)}; Gymnasium wants a tuple of {values}")
         if not isinstance(outcome[-1], Mapping):
-            raise _Wrong(at, f"info is {_brief(outcome[-1])}; Gymnasium wants a dictionary")
+            raise Wrong(at, f"info is {brief(outcome[-1])}; Gymnasium wants a dictionary")
         for name, value in zip(("reward", "terminated", "truncated"), outcome[1:-1], strict=False):
             kinds, wanted = (NUMBERS, "a number") if name == "reward" else ("b", "a Boolean")
             if np.shape(value) or np.asarray(value).dtype.kind not in kinds:
-                raise _Wrong(at, f"{name} is {_brief(value)}; Gymnasium wants {wanted}")
-
-
-def _brief(value: Any) -> str:
-    try:
-        text = repr(value)
-    except Exception:  # it is a stranger's
-        text = f"a {type(value).__name__}"
-    return text if len(text) <= 80 else f"{text[:77]}..."
+                raise Wrong(at, f"{name} is {brief(value)}; Gymnasium wants {wanted}")
 
 
 def _first_not_finite(values: Sequence[Any]) -> int:
@@ -379,8 +381,6 @@ def _shown(
     total: Sequence[Any],
 ) -> list[dict[str, Any]]:
     """What an actor asks for beside observations, in states at time t that are not the last."""
-    if not names:
-        return []
     found = []
     for observation, info, gained, so_far in zip(raw, infos, reward, total, strict=True):
         state = moment_signals(domain, names, Moment(observation, info, None, t, gained, so_far))
@@ -389,99 +389,3 @@ def _shown(
                    for name, value in state.items() if value is None}  # fmt: skip
         found.append(state | missing)
     return found
-
-
-class _Recorder:
-    """Keeps the signals that somebody wants; the last state of an episode repeats to the horizon."""
-
-    def __init__(self, domain: GymDomain, seeds: list[int], wanted: frozenset[str] | None) -> None:
-        self.domain, self.seeds, self.everything = domain, seeds, wanted is None
-        self.count = count = len(seeds)
-        names = {name for name in domain.table if name != INFO} if wanted is None else wanted
-        self.arrays: dict[str, NDArray[Any]] = {}  # [n+1, B, ...]
-        kinds = {"obs": np.float32, "terminated": bool, "truncated": bool}
-        for name in names & {"obs", "action", "reward", "return", "terminated", "truncated", "step"}:
-            size = domain.table[name].size
-            shape = (domain.horizon + 1, count) if size is None else (domain.horizon + 1, count, size)
-            self.arrays[name] = np.zeros(shape, kinds.get(name, np.float64))
-        # `info` and the user's functions give Python values, whose types are known in the end only.
-        self.others = names - self.arrays.keys()
-        self.values: dict[str, list[list[Any]]] = {name: [[] for _ in range(count)] for name in self.others}
-
-    def add(
-        self,
-        t: int,
-        rows: NDArray[np.intp],
-        obs: NDArray[np.float32],
-        raw: Sequence[Any],
-        infos: Sequence[Any],
-        actions: Sequence[Any],
-        reward: Any = 0.0,
-        total: Any = 0.0,
-        terminated: Any = False,
-        truncated: Any = False,
-    ) -> None:
-        """The states at time t of the episodes that go on; the others stay where they were."""
-        known = {"obs": obs, "step": t, "reward": reward, "return": total}
-        known |= {"terminated": terminated, "truncated": truncated}
-        for name, array in self.arrays.items():
-            now: Any = self.domain.to_signal(actions) if name == "action" else known[name]
-            if len(rows) == self.count:
-                array[t] = now
-            else:
-                array[t] = array[t - 1]
-                array[t, rows] = now
-        others = tuple(self.others)
-        if others:
-            for at, (row, observation, info) in enumerate(zip(rows.tolist(), raw, infos, strict=True)):
-                try:
-                    found = list(signal_values(self.domain, others, observation, info))
-                except Exception as error:  # of a signal function, or because `info` is none
-                    raise _Wrong(at, f"the signals {', '.join(others)}: {told(error)}") from error
-                for name, value in zip(others, found, strict=True):
-                    if value is None and not name.startswith(INFO):
-                        raise _Wrong(at, f"the signal {name} is None; give a value in every state")
-                    self.values[name][row].append(value)
-
-    def absent(self) -> NDArray[np.float32] | None:
-        """In which part of its states each episode had no value of each key of `info`, `[B, I]`; None for no keys."""
-        keys = sorted(name for name in self.others if name.startswith(INFO))
-        parts = [[np.mean([value is None for value in row]) for row in self.values[key]] for key in keys]
-        return np.array(parts, np.float32).T if keys else None
-
-    def signals(self, last: int) -> dict[str, NDArray[Any]]:
-        """`[B, n+1, ...]` each."""
-        for array in self.arrays.values():
-            array[last + 1 :] = array[last]
-        done = {name: np.moveaxis(array, 0, 1) for name, array in self.arrays.items()}
-        for name, rows in self.values.items():
-            stacked = self._stacked(rows)
-            if stacked is not None:
-                done[name] = stacked
-            elif not self.everything:  # else `info` may hold whatever it likes
-                row, step, value = self._misfit(rows)
-                problem = f"the signal {name} is {_brief(value)}; a formula needs numbers or Booleans, or vectors of"
-                raise EpisodeError(self.domain.name, self.seeds[row], step, f"{problem} the same length")
-        return done
-
-    def _misfit(self, rows: list[list[Any]]) -> tuple[int, int, Any]:
-        """The first value that is no number, or of another shape than the first one: its row, its step, itself."""
-        known = [(i, t, v) for i, row in enumerate(rows) for t, v in enumerate(row) if v is not None]
-        arrays = [np.asarray(value) for *_, value in known]
-        odd = (a.dtype.kind not in NUMBERS or a.shape != arrays[0].shape for a in arrays)
-        return known[next((i for i, is_odd in enumerate(odd) if is_odd), 0)]
-
-    def _stacked(self, rows: list[list[Any]]) -> NDArray[Any] | None:
-        """Values over time as one array `[B, n+1, ...]`; None if they make none."""
-        known = np.asarray(next((value for row in rows for value in row if value is not None), 0.0))
-        # A key that `info` does not have counts as 0, or false.
-        missing = np.zeros_like(known)
-        try:
-            filled = [np.array([missing if value is None else value for value in row]) for row in rows]
-            longest = self.domain.horizon + 1
-            stacked = np.stack(
-                [np.pad(r, [(0, longest - len(r))] + [(0, 0)] * (r.ndim - 1), "edge") for r in filled]
-            )
-        except (TypeError, ValueError):
-            return None
-        return stacked if stacked.dtype.kind in NUMBERS and stacked.ndim <= 3 else None

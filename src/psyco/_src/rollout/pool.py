@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import cloudpickle
 
 from psyco._src.domain.guest import CLOSE_SECONDS
+from psyco._src.domain.noise import know, shown
 from psyco._src.errors import EpisodeError, PsycoError, RunError, told
 from psyco._src.rollout.episodes import Episodes
 from psyco._src.rollout.host import IDLE, Chunk, Job, Runner
@@ -129,8 +130,10 @@ class _Worker:
         self.pipe, theirs = _spawn.Pipe()
         self.whereabouts = _spawn.RawArray("q", [IDLE, 0, 0])  # seed, step, row
         # No daemon, since a daemon's environments could start no processes.
-        self.process = _spawn.Process(target=_work, args=(theirs, self.whereabouts), daemon=False)
-        with _no_main(), _small():
+        # What environments print when they are made was printed here before, when the domain was tried out.
+        arguments = theirs, self.whereabouts, shown()
+        self.process = _spawn.Process(target=_work, args=arguments, daemon=False)
+        with without_main(), one_thread():
             self.process.start()
         theirs.close()  # so that the death of the child is the end of the pipe
         self.chunk: int | None = None  # the number of the chunk it works on
@@ -183,9 +186,10 @@ class _Worker:
         return f"exit status {status}" if status >= 0 else f"killed by {signal.Signals(-status).name}"
 
 
-def _work(pipe: Any, whereabouts: Any) -> None:
+def _work(pipe: Any, whereabouts: Any, heard: frozenset[str]) -> None:
     """What a worker process does until its parent is gone."""
     _settle()
+    know(heard)
     runner, unpack, job = Runner(whereabouts), Unpacker(), None
     while True:
         try:
@@ -265,7 +269,7 @@ class Unpacker:
 
 
 @contextmanager
-def _no_main() -> Iterator[None]:
+def without_main() -> Iterator[None]:
     """Hide the main module: a spawned process would import it again, and scripts that have no guard would run again."""
     main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
     try:
@@ -275,7 +279,7 @@ def _no_main() -> Iterator[None]:
 
 
 @contextmanager
-def _small() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """One thread per worker, and no accelerator: its products are small, and there are others."""
     wanted = {
         "OMP_NUM_THREADS": "1",

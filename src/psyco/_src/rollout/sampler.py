@@ -29,6 +29,7 @@ def make_sampler(
     *,
     execution: Execution = HERE,
     severity: bool = False,
+    observed: bool = False,
 ) -> Sampler:
     """Check that the requirement fits the domain, and compile it; Episodes have a column per demand, and per value.
 
@@ -38,6 +39,7 @@ def make_sampler(
         requirement: what to judge episodes by.
         execution: where the episodes are made.
         severity: their cost is how far a formula is from holding; whether it holds is the same either way.
+        observed: whether Episodes say what a network was shown.
     """
     check_signals(requirement, signal_table(domain), domain.name)
     check_bounds(requirement, domain.horizon, domain.name)
@@ -50,7 +52,7 @@ def make_sampler(
     if isinstance(domain, GymDomain):
         _warn_of_unseen(domain, monitor)
         backend, workers = host_backend(execution)
-        return HostSampler(Job(domain, network, monitor), backend, workers)
+        return HostSampler(Job(domain, network, monitor), backend, workers, observed)
     if not isinstance(domain, CompiledDomain):
         raise DomainError(f"{domain!r} is no domain; psyco.make makes one of a name, a class or a function")
     if execution.elsewhere:
@@ -62,7 +64,7 @@ def make_sampler(
     if len(devices) < execution.devices > 1:
         raise RunError(f"asked for {execution.devices} devices, JAX has {len(devices)} here")
     if isinstance(network, Network):
-        return DeviceSampler(domain, network, monitor, tuple(devices[: execution.devices]))
+        return DeviceSampler(domain, network, monitor, tuple(devices[: execution.devices]), observed)
     return SteppedSampler(domain, network, monitor)
 
 

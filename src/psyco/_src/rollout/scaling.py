@@ -1,7 +1,7 @@
-"""Observation scaling: mean and spread of what random policies see, fixed before learning begins.
+"""Observation scaling, fixed before learning begins: mean and spread of what random policies, or one policy, see.
 
-Statistics that ran along with learning would make the meaning of parameters drift, and depend on how far each worker
-is. These are a function of the seed alone, and become part of the network and so of the policy file.
+It is a function of the seed alone, and becomes part of the network and so of the policy file. Statistics that run along
+with learning are in `learn.normal`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import dataclasses
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import NDArray
@@ -25,12 +26,28 @@ from psyco._src.rollout.sampler import host_backend
 from psyco._src.spec.monitor import compile_monitor
 
 EPISODES = 32
+OF_ONE = 8  # episodes, of a policy that is known
+FAR = 10.0  # as in `learn.normal`
 
 
-def scaled(network: Network, domain: Domain, key: Array, execution: Execution = HERE) -> Network:
-    """The network with the shift and scale that make the observations of random policies standard."""
-    theta = jax.vmap(network.init)(episode_keys(jax.random.fold_in(key, 0), 0, EPISODES))
-    keys = episode_keys(jax.random.fold_in(key, 1), 0, EPISODES)
+def scaled(
+    network: Network,
+    domain: Domain,
+    key: Array,
+    execution: Execution = HERE,
+    *,
+    policy: NDArray[np.float32] | None = None,
+) -> Network:
+    """The network with the shift and scale that make observations standard: those of random policies.
+
+    With parameters `[D]` of a `policy`, those of its episodes. What hardly ever moves among them may well do so while
+    learning goes on, so nothing of it becomes larger than `FAR`.
+    """
+    if policy is None:
+        theta = jax.vmap(network.init)(episode_keys(jax.random.fold_in(key, 0), 0, EPISODES))
+    else:
+        theta = jnp.broadcast_to(policy, (OF_ONE, policy.size))
+    keys = episode_keys(jax.random.fold_in(key, 1), 0, len(theta))
     if isinstance(domain, GymDomain):
         job = Job(domain, network, compile_monitor([]))
         seen = _play(job, np.asarray(theta), episode_seeds(keys), execution)
@@ -38,7 +55,7 @@ def scaled(network: Network, domain: Domain, key: Array, execution: Execution = 
         assert isinstance(domain, CompiledDomain)
         signals, length = record_batch(domain, network, frozenset({"obs"}), theta, keys)
         seen = _until_end(signals["obs"], length)
-    shift, scale = _standard(np.concatenate(seen).astype(np.float64))
+    shift, scale = _standard(np.concatenate(seen).astype(np.float64), np.inf if policy is None else FAR)
     return dataclasses.replace(network, shift=shift, scale=scale)
 
 
@@ -63,7 +80,7 @@ def _until_end(paths: Any, length: Any) -> list[NDArray[np.float32]]:
     return [np.array(path[: n + 1]) for path, n in zip(paths, length, strict=True)]
 
 
-def _standard(seen: NDArray[np.float64]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _standard(seen: NDArray[np.float64], far: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation per column `[n, inputs]`, to six digits.
 
     Switches (columns of 0 and 1, as in a one-hot code) and constants stay as they are: a state that random policies
@@ -71,5 +88,8 @@ def _standard(seen: NDArray[np.float64]) -> tuple[tuple[float, ...], tuple[float
     """
     mean, std = seen.mean(axis=0), seen.std(axis=0)
     leave = ((seen == 0) | (seen == 1)).all(axis=0) | (std <= 1e-6 * (1 + abs(mean)))
-    shift, scale = np.where(leave, 0.0, mean), np.where(leave, 1.0, std)
+    shift, scale = (
+        np.where(leave, 0.0, mean),
+        np.where(leave, 1.0, np.maximum(std, abs(seen - mean).max(axis=0) / far)),
+    )
     return tuple(float(f"{x:.6g}") for x in shift), tuple(float(f"{x:.6g}") for x in scale)

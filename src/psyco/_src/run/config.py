@@ -3,7 +3,7 @@
     requirement = "P>=0.85 [ G (distance >= 0.1 | collisions <= 1) ] & C>=0.98"
     [domain]      name, and its parameters
     [learner]     name, and its hyperparameters
-    [settings]    episodes, seed, ...: the fields of `Settings`
+    [settings]    episodes or steps, seed, ...: the fields of `Settings`
     [tracking]    to = ["tensorboard"]
 
 A file by hand needs no more than a domain and a requirement. It is data: reading it makes no domain and imports
@@ -25,11 +25,11 @@ from psyco._src import durable
 from psyco._src.domain.catalogue import Description, describe
 from psyco._src.domain.checks import KINDS
 from psyco._src.errors import PsycoError, RunError, suggest
-from psyco._src.learn.learners import LEARNERS, learner_options
+from psyco._src.learn.learners import AUTO_LEARNER, LEARNERS, learner_options
 from psyco._src.reading import from_toml, read_text
 from psyco._src.run.tracking import TRACKERS
 from psyco._src.spec.parse import parse
-from psyco._src.synthesis.settings import Settings
+from psyco._src.synthesis.settings import Settings, check_one_budget
 
 if TYPE_CHECKING:
     from psyco._src.synthesis.problem import Problem
@@ -59,18 +59,20 @@ class Config:
 
     def complete(self, problem: Problem) -> Config:
         """The same with every default written out, so that later versions with other defaults repeat it."""
-        options = {name: getattr(problem.learner, name) for name in learner_options(self.settings.learner)}
+        options = {name: getattr(problem.learner, name) for name in learner_options(problem.settings.learner)}
         return dataclasses.replace(
             self,
             parameters=dict(describe(problem.domain).parameters),
-            settings=dataclasses.replace(self.settings, options=options),
+            settings=dataclasses.replace(problem.settings, options=options),
         )
 
     @property
     def identity(self) -> str:
         """Hash of all that determines where learning stands after a generation; how long it goes on is not part."""
         settings = dataclasses.asdict(self.settings)
-        del settings["episodes"]
+        del settings["episodes"], settings["steps"]
+        if not settings["start_from"]:  # there were runs before one could start from a policy
+            del settings["start_from"]
         what = [self.domain, self.parameters, self.requirement, settings]
         return durable.digest(json.dumps(what, sort_keys=True, default=str).encode())
 
@@ -108,12 +110,13 @@ def read_config(text: str, source: str) -> Config:
     """A checked configuration; errors name the key, its value and what is allowed there."""
     content = from_toml(text, source)
     try:
-        return _read(content)
+        return config_of(content)
     except PsycoError as error:
         raise RunError(f"{source}: {error}") from None
 
 
-def _read(content: dict[str, Any]) -> Config:
+def config_of(content: Mapping[str, Any]) -> Config:
+    """The same of what such a file holds."""
     _check_keys("", [key for key in content if key not in FORMER], TABLES)
     domain = _table(content, "domain")
     learner = _table(content, "learner")
@@ -127,13 +130,16 @@ def _read(content: dict[str, Any]) -> Config:
     parameters = {name: _frozen(value) for name, value in domain.items() if name != "name"}
 
     name = learner.pop("name", Settings().learner)
-    _check_choice("learner.name", name, LEARNERS)
+    _check_choice("learner.name", name, (AUTO_LEARNER, *LEARNERS))
     known = learner_options(name)
     _check_keys("learner.", learner, known)
     _check_types("learner", learner, known)
 
     _check_keys("settings.", settings, SETTINGS, homes={"learner": known})
-    _check_types("settings", settings, {f.name: f.default for f in SETTINGS.values()})
+    # How many hidden units is one number or several; Settings says which.
+    _check_types("settings", settings, {f.name: f.default for f in SETTINGS.values() if f.name != "hidden"})
+    if settings.get("episodes") and settings.get("steps"):
+        check_one_budget(episodes=settings["episodes"], steps=settings["steps"])
     _check_keys("tracking.", tracking, ["to"])
     trackers = tracking.get("to", [])
     if not isinstance(trackers, list):

@@ -2,6 +2,7 @@
 
     config.toml          what is run: exact, complete, reusable
     requirement.props    the requirement as text
+    start.safetensors    the policy that learning starts from, if there is one
     metrics.csv          one row per generation, appended as the run goes
     checkpoints/         where learning stood, the newest few
     policy.safetensors   the outcome,
@@ -23,11 +24,13 @@ import os
 import platform
 import shlex
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
 
 from psyco._src import durable
 from psyco._src.certify.certificate import Certificate
@@ -45,13 +48,15 @@ from psyco._src.run.lock import is_locked, lock
 CONFIG, REQUIREMENT, METRICS = "config.toml", "requirement.props", "metrics.csv"
 POLICY, CERTIFICATE, EPISODES = "policy.safetensors", "certificate.json", "episodes.json"
 ABOUT, LOG, LOOKS = "run.json", "run.log", "looks.json"
+START = "start.safetensors"
+SELECTION = "selection.safetensors"  # while candidates are compared
 OUTCOME = {  # and what kind of file each is
     POLICY: "policy",
     CERTIFICATE: "certificate",
     EPISODES: "sample episodes",
     METRICS: "table of metrics",
 }
-FILES = (CONFIG, REQUIREMENT, METRICS, POLICY, CERTIFICATE, EPISODES, ABOUT, LOG, LOOKS)
+FILES = (CONFIG, REQUIREMENT, START, METRICS, POLICY, CERTIFICATE, EPISODES, ABOUT, LOG, LOOKS, SELECTION)
 DERIVED = ("report.html", "trajectory.png", "trajectory.gif")  # what other commands make of it
 
 FORMAT = "psyco-run-1"
@@ -73,6 +78,9 @@ class About:
     # Its shape and scaling, so that a run that goes on need not find them again.
     network: dict[str, Any] | None = None
     ledger: bool = False  # there is an account of looks, and should be
+    learner: str = ""  # which one was chosen and why, where none was named
+    # How long it took: "learning", and "certifying" with the selection.
+    seconds: dict[str, float] = field(default_factory=dict)
 
     def save(self, folder: Path) -> None:
         """Write run.json."""
@@ -103,6 +111,9 @@ def _check(about: About) -> None:
     """A checksum is soon computed: what it seals must make sense, too, and name no files but those of a run."""
     if not 0 <= about.created < LATEST:
         raise ValueError(f"created is {about.created!r}")
+    for phase, seconds in about.seconds.items():
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < LATEST:
+            raise ValueError(f"{phase!r} took {seconds!r} seconds")
     for name, value in {**about.versions, **about.outcome}.items():
         if not isinstance(value, str) or (name in about.outcome and name not in OUTCOME):
             raise ValueError(f"{name!r} is {value!r}")
@@ -179,13 +190,23 @@ class Run:
         return int(self.metrics["episodes"][-1]) if self.metrics.rows else 0
 
     @property
+    def steps(self) -> int:
+        """Training steps done."""
+        if not self.metrics.rows:
+            return 0
+        each = np.diff(self.metrics["episodes"], prepend=0)  # of a generation
+        return round(float(np.sum(each * self.metrics["length"])))
+
+    @property
     def progress(self) -> float:
         """The share of the work that is done, 0 to 1; a run may finish before its episodes are spent."""
         if self.state == "finished":
             return 1.0
         if self.config is None:
             return 0.0
-        return min(1.0, self.episodes / self.config.settings.episodes)
+        settings = self.config.settings
+        done = self.steps / settings.steps if settings.steps else self.episodes / settings.episodes
+        return min(1.0, done)
 
 
 def is_run(folder: Path) -> bool:

@@ -41,6 +41,9 @@ class Keeper:
             self.file = path.open("r+b" if path.exists() else "w+b", buffering=0)
             self.digest = hashlib.sha256(self.file.read(size))
             self.file.truncate(size)
+            self.file.seek(0)
+            # A run that an earlier version began goes on with the columns that it has.
+            self.columns = self.file.read(size).partition(b"\n")[0].decode().split(",") if size else None
         except OSError as error:
             raise durable.failed(path, error) from None
         self.pending: tuple[checkpoints.About, Position] | None = None  # not saved yet
@@ -60,6 +63,8 @@ class Keeper:
 
     def rows(self, problem: Problem, metrics: Metrics) -> None:
         """Append to the table."""
+        if self.columns:
+            metrics = Metrics({name: metrics[name] for name in self.columns})
         data = metrics.to_csv(header=self.size == 0).encode()
         try:
             self.file.seek(self.size)

@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,7 +26,7 @@ from psyco._src.domain.base import Domain
 from psyco._src.domain.catalogue import Description, describe, remake
 from psyco._src.domain.trust import NOBODY
 from psyco._src.errors import EpisodeError, RunError
-from psyco._src.policy.file import Policy
+from psyco._src.policy.file import Policy, load_policy
 from psyco._src.policy.network import Network
 from psyco._src.reading import check_folder, read_bytes, read_text
 from psyco._src.rollout.execution import HERE, Execution
@@ -44,6 +44,7 @@ from psyco._src.run.folder import (
     OUTCOME,
     POLICY,
     REQUIREMENT,
+    START,
     About,
     damaged_outcome,
     is_run,
@@ -56,14 +57,19 @@ from psyco._src.run.folder import (
 from psyco._src.run.keeper import CHECKPOINT_EVERY, Keeper
 from psyco._src.run.lock import LOCK, lock
 from psyco._src.run.samples import sample_episodes, sampling
+from psyco._src.run.selected import Selected
 from psyco._src.run.tracking import RunName, permitted, tracked
 from psyco._src.spec.parse import parse
 from psyco._src.synthesis.loop import Position, Sink, beginning, learn
 from psyco._src.synthesis.problem import Problem, prepare
 from psyco._src.synthesis.selection import Certified, certified, remark
+from psyco._src.synthesis.settings import Settings
+from psyco._src.synthesis.warm import named
 from psyco._src.versions import versions
 
 logger = logging.getLogger(__name__)
+
+STEPS = ".state.steps"  # of a checkpoint: how many were taken so far
 
 
 @dataclass(frozen=True)
@@ -86,6 +92,7 @@ def build(
     execution: Execution = HERE,
     trust: Collection[str] = NOBODY,
     network: Network | None = None,
+    start: Policy | None = None,
 ) -> Problem:
     """The one place where a description becomes a run: its domain is made, and everything checked.
 
@@ -95,6 +102,7 @@ def build(
         execution: where episodes are made.
         trust: the code that the configuration may name.
         network: that of a run which goes on.
+        start: the policy that learning starts from, if the configuration names one.
     """
     if domain is None:
         domain = remake(config.description, trust)
@@ -102,7 +110,9 @@ def build(
         raise RunError(
             f"this is another domain than the run's own: {describe(domain)} instead of {config.description}"
         )
-    return prepare(domain, parse(config.requirement), config.settings, execution, network=network)
+    return prepare(
+        domain, parse(config.requirement), config.settings, execution, network=network, start=start
+    )
 
 
 def _plain(description: Description) -> str:
@@ -138,16 +148,24 @@ def start_run(
         for name in (checkpoints.FOLDER, "tensorboard", "wandb"):
             shutil.rmtree(folder / name, ignore_errors=True)
         check_folder(folder)
+        if problem.start is not None:
+            durable.write(folder / START, problem.start.to_bytes())
         durable.write(folder / CONFIG, text.encode())
         durable.write(folder / REQUIREMENT, _requirement(config))
-        about = About(_now(), versions(), machine(), {}, network=dataclasses.asdict(problem.network))
+        about = About(
+            _now(),
+            versions(),
+            machine(),
+            {},
+            network=dataclasses.asdict(problem.network),
+            learner=problem.choice,
+        )
         with _log(folder):
             logger.info(
-                "started: %s, %d episodes, seed %d",
-                config.domain,
-                config.settings.episodes,
-                config.settings.seed,
+                "started: %s, %s, seed %d", config.domain, config.settings.budget, config.settings.seed
             )
+            if problem.choice:
+                logger.info("%s", problem.choice)
             yield Session(folder, config, problem, about, None, trackers=config.tracking)
 
 
@@ -156,6 +174,7 @@ def resume_run(
     folder: Path,
     *,
     episodes: str | None = None,
+    steps: str | None = None,
     domain: Domain | None = None,
     execution: Execution = HERE,
     trust: Collection[str] = NOBODY,
@@ -166,6 +185,7 @@ def resume_run(
     Args:
         folder: of the run.
         episodes: another total, `"100000"`, or so many more, `"+40000"`.
+        steps: the same for a run whose budget is in steps.
         domain: the run's domain, if somebody has made it already.
         execution: where episodes are made.
         trust: the code that the run may name.
@@ -178,8 +198,8 @@ def resume_run(
         found = list(_intact_checkpoints(folder))
         config = _find_config(folder, found)
         about = _find_about(folder, found)
-        total = config.settings.episodes if episodes is None else _total(episodes, config)
-        longer = total != config.settings.episodes
+        settings = _extended(config.settings, {"episodes": episodes, "steps": steps})
+        longer = settings != config.settings
         broken = damaged_outcome(folder, about, config)
         for problem_found in broken:
             logger.warning("%s", problem_found)
@@ -187,14 +207,17 @@ def resume_run(
             yield None
             return
         certified_before = bool(about.outcome)
-        least = config.settings.episodes if about.outcome else 0
-        config = dataclasses.replace(config, settings=dataclasses.replace(config.settings, episodes=total))
-        problem = build(config, domain=domain, execution=execution, trust=trust, network=_network(about))
-        done = max((c.about.generation for c in found), default=0) * problem.learner.episodes_per_generation
-        if longer and total < max(least, done):
+        least = _amount(config.settings) if about.outcome else 0
+        config = dataclasses.replace(config, settings=settings)
+        problem = build(
+            config, domain=domain, execution=execution, trust=trust, network=_network(about),
+            start=start_policy(folder, config),
+        )  # fmt: skip
+        least = max(least, _done(found, problem))
+        if longer and _amount(settings) < least:
             raise RunError(
-                f"{folder} has {max(least, done):,} episodes already; give a larger total than that, "
-                f"or +{episodes} for so many more"
+                f"{folder} has {least:,} {settings.unit} already; give a larger total than that, "
+                f"or +{_amount(settings)} for so many more"
             )
         if certified_before and longer:
             logger.info(
@@ -207,7 +230,9 @@ def resume_run(
             _mend(folder / name, content)
         start, size = _choose(folder, config, problem, found)
         logger.info(
-            "resumed after %d of %d generations", start.generation if start else 0, problem.generations
+            "resumed after %d%s generations",
+            start.generation if start else 0,
+            f", with {config.settings.budget} in all," if settings.steps else f" of {problem.generations}",
         )
         yield Session(folder, config, problem, about, start, size, permitted(config.tracking, track))
 
@@ -218,6 +243,7 @@ def execute(
     """Learn what is left to learn, verify, and keep everything; an interruption keeps where learning stood."""
     folder, problem = session.folder, session.problem
     session.about.save(folder)
+    spent = dict(session.about.seconds)
     with (
         Keeper(folder, _same(session), session.metrics_size, checkpoint_every) as keeper,
         tracked(session.trackers, _run_name(session)) as tracking,
@@ -227,20 +253,44 @@ def execute(
             Sink(rows=tracking.rows),
             sampling(folder / EPISODES),
         ]
-        at = learn(problem, [*own, *sinks], session.start)
+        with _timed(session, "learning", spent):
+            at = learn(problem, [*own, *sinks], session.start)
         keeper.save()
         looks = ledger_of(folder, work=_work(session.config), held=True)
-        done = certified(problem, at, [*own, *sinks], issued=_issued(session), ledger=looks)
+        with _timed(session, "certifying", spent), Selected(folder) as selected:
+            done = certified(
+                problem, at, [*own, *sinks], issued=_issued(session), ledger=looks, remembered=selected
+            )
         durable.write(folder / POLICY, done.policy.to_bytes())
         durable.write(folder / CERTIFICATE, done.certificate.to_json().encode())
         _keep_samples(problem, done.policy, folder / EPISODES)
         files = [folder / name for name in OUTCOME if (folder / name).exists()]
         outcome = {path.name: durable.digest(read_bytes(path, OUTCOME[path.name])) for path in files}
         why = remark(done.certificate, done.candidate)
-        dataclasses.replace(session.about, outcome=outcome, remark=why, ledger=True).save(folder)
+        about = dataclasses.replace(session.about, outcome=outcome, remark=why, ledger=True, seconds=spent)
+        about.save(folder)
+        selected.forget()
         tracking.finish(done.certificate)
         logger.info("finished: %s, return %s", done.certificate.verdict.name, done.certificate.mean_return)
     return done
+
+
+@contextmanager
+def _timed(session: Session, phase: str, spent: dict[str, float]) -> Iterator[None]:
+    """Add how long the block takes to what was spent on a phase; an interruption keeps that too."""
+    began = time.monotonic()
+
+    def add() -> None:
+        spent[phase] = round(spent.get(phase, 0.0) + time.monotonic() - began, 3)
+
+    try:
+        yield
+    except BaseException:
+        add()
+        with suppress(RunError):  # what brought us here is what must be heard of
+            dataclasses.replace(session.about, seconds=spent).save(session.folder)
+        raise
+    add()
 
 
 def _same(session: Session) -> dict[str, Any]:
@@ -251,7 +301,7 @@ def _same(session: Session) -> dict[str, Any]:
 
 def _work(config: Config) -> str:
     """Whoever goes on with this run to the same end repeats its looks; a longer run takes further ones."""
-    return f"run of {config.settings.episodes} episodes"
+    return f"run of {_amount(config.settings)} {config.settings.unit}"
 
 
 def _keep_samples(problem: Problem, policy: Policy, path: Path) -> None:
@@ -342,12 +392,52 @@ def _network(about: About) -> Network | None:
         raise RunError(f"run.json describes no network: {error}") from None
 
 
-def _total(episodes: str, config: Config) -> int:
-    if not re.fullmatch(r"\+?[0-9]{1,15}", episodes):
+def start_policy(folder: Path, config: Config) -> Policy | None:
+    """The policy that a run started from, out of its folder; None if it started from chance."""
+    if not config.settings.start_from:
+        return None
+    try:
+        policy = load_policy(folder / START)
+    except RunError as error:
         raise RunError(
-            f"--episodes takes a total such as 100000 or an addition such as +40000, got {episodes[:80]!r}"
+            f"{error}; the run started from the policy {config.settings.start_from}: put its file back"
+        ) from None
+    if named(policy) != config.settings.start_from:
+        raise RunError(
+            f"{folder / START} was changed or damaged: it holds the policy {named(policy)}, the run started from "
+            f"{config.settings.start_from}; put its file back"
         )
-    return int(episodes) + (config.settings.episodes if episodes.startswith("+") else 0)
+    return policy
+
+
+def _amount(settings: Settings) -> int:
+    """The budget, in its own unit."""
+    return settings.steps or settings.episodes
+
+
+def _extended(settings: Settings, totals: Mapping[str, str | None]) -> Settings:
+    """The settings with another total, or so many more; in the unit that the run began with."""
+    asked = {unit: text for unit, text in totals.items() if text is not None}
+    for unit, text in asked.items():
+        if unit != settings.unit:
+            raise RunError(
+                f"the budget of this run is in {settings.unit}: give --{settings.unit}, not --{unit}"
+            )
+        if not re.fullmatch(r"\+?[0-9]{1,15}", text):
+            raise RunError(
+                f"--{unit} takes a total such as 100000 or an addition such as +40000, got {text[:80]!r}"
+            )
+        total = int(text) + (_amount(settings) if text.startswith("+") else 0)
+        changed: dict[str, Any] = {unit: total}
+        settings = dataclasses.replace(settings, **changed)
+    return settings
+
+
+def _done(found: list[Checkpoint], problem: Problem) -> int:
+    """What the checkpoints say has been spent, in the unit of the budget."""
+    if problem.settings.steps:
+        return max((int(c.tensors.get(STEPS, 0)) for c in found), default=0)
+    return max((c.about.generation for c in found), default=0) * problem.learner.episodes_per_generation
 
 
 def _choose(
@@ -364,12 +454,12 @@ def _choose(
         try:
             if about.identity != config.identity:
                 raise RunError("it belongs to another configuration")
-            if about.generation > problem.generations:
+            if not problem.settings.steps and about.generation > problem.generations:
                 raise RunError("it lies behind the end of the run")
             if durable.digest(metrics[: about.metrics_size]) != about.metrics_digest:
                 raise RunError(f"{METRICS} is damaged before this point")
             restored: Position = checkpoint.restore(template)
-            return Position(about.generation, restored.state), about.metrics_size
+            return restored._replace(generation=about.generation), about.metrics_size
         except RunError as error:
             logger.warning("the checkpoint after %d generations can't be used: %s", about.generation, error)
     if found or metrics:

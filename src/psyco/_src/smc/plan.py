@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,6 +101,21 @@ class Plan:
             if isinstance(constraint, Expectation):
                 lines += [next(iter(found.values()))[0].note]
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """The same table for notebooks."""
+        names = ("truth", "method", "satisfied", "violated", "undecided", "episodes")
+        parts = []
+        for constraint, found in zip(self.requirement.constraints, self.characteristics, strict=True):
+            head = "".join(f"<th>{name}</th>" for name in names)
+            body = "".join(
+                f"<tr><td>{truth:g}</td><td>{name}</td><td>{yes:.3f}</td><td>{no:.3f}</td><td>{open_:.3f}</td><td>{n:,.0f}</td></tr>"
+                for name, c in found.items()
+                for truth, yes, no, open_, n in _rows(c)
+            )
+            above = f"{escape(str(constraint))}, at most {self.max_episodes:,} episodes"
+            parts.append(f"<table><caption>{above}</caption><tr>{head}</tr>{body}</table>")
+        return "".join(parts)
 
     def to_json(self) -> list[dict[str, Any]]:
         """As plain data, one entry per constraint."""
@@ -238,3 +254,25 @@ def interesting_probabilities(constraint: Constraint) -> NDArray[np.float64]:
     ]
     grid: Sequence[float] = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
     return np.unique(np.round([*near, *grid], 6))
+
+
+def chance_left(test: Test, counts: Counts, most: int) -> float:
+    """The chance that the test accepts after `most` episodes, under a uniform prior for the true probability.
+
+    That it may accept on its way there and no more at the end is left out: it is rare. To end a test without a verdict
+    is always allowed: it has neither accepted nor rejected, so it did not err.
+    """
+    from scipy.special import betaln
+
+    s, v = int(counts.satisfied), int(counts.violated)
+    left = most - s - v
+    further = np.arange(left + 1)  # satisfied ones of those that are left
+    accepted = test.decide(Counts(s + further, v + left - further)) == ACCEPT
+    # The beta-binomial distribution.
+    log_chance = (
+        betaln(s + 1.0 + further, v + 1.0 + left - further)
+        - betaln(s + 1.0, v + 1.0)
+        - betaln(1.0 + further, 1.0 + left - further)
+        - np.log(left + 1.0)
+    )
+    return float(np.exp(log_chance[accepted]).sum())

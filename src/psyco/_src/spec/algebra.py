@@ -254,7 +254,7 @@ def spread(costs: Algebra, node: Normal) -> Array:
     match node:
         case Every(operands):
             return sum(spread(costs, each) for each in operands)
-        case Unrolled("R", None, body, bound) if _is_timeless(body) and _ends_within(bound, len(position)):
+        case Unrolled("R", None, body, bound) if is_timeless(body) and _ends_within(bound, len(position)):
             return arising(costs, node, position)
         case _:
             return xp.where(position == position[-1], costs.start(node)[..., None], 0.0)
@@ -265,7 +265,7 @@ def arising(costs: Algebra, node: Normal, position: Array) -> Array:
     match node:
         case Every(operands):
             return sum(arising(costs, each, position) for each in operands)
-        case Unrolled("R", None, body, bound) if _is_timeless(body):
+        case Unrolled("R", None, body, bound) if is_timeless(body):
             inside = (position >= bound.lower) & (position <= bound.upper) if bound else True
             return costs.xp.where(inside, costs.along(body), 0.0)
         case _:
@@ -276,7 +276,7 @@ def _ends_within(bound: Bound | None, length: int) -> bool:
     return bound is None or bound.upper < length
 
 
-def _is_timeless(node: Normal) -> bool:
+def is_timeless(node: Normal) -> bool:
     """Does it speak about one state only?"""
     seen, new = {node}, [node]  # nested <=> share their parts, and there may be 2^n ways to one of them
     while new:

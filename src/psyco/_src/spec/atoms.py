@@ -161,7 +161,7 @@ class States:
         fold, nothing = _FOLD[aggregate.function]
         before = xp.asarray(self.past.totals.get(aggregate, nothing), values.dtype)
         before, values = xp.broadcast_to(before, self.shape[:-1]), xp.broadcast_to(values, self.shape)
-        return _accumulate(xp, getattr(xp, fold), before, values)
+        return accumulate(xp, getattr(xp, fold), before, values)
 
     def passed(self, aggregates: Iterable[Aggregate]) -> Past:
         """The past of the states that follow these."""
@@ -211,7 +211,7 @@ _FOLD = {
 }
 
 
-def _accumulate(xp: ModuleType, fold: Any, before: Array, values: Array) -> Array:
+def accumulate(xp: ModuleType, fold: Any, before: Array, values: Array) -> Array:
     """Fold values `[..., T]` one by one into what was before them `[...]`; all results on the way, `[..., T]`."""
     if xp is np:
         return fold.accumulate(np.concatenate([before[..., None], values], axis=-1), axis=-1)[..., 1:]

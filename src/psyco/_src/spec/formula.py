@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from html import escape
 from math import inf
 from typing import Any, ClassVar, Literal, TypeAlias, TypeGuard, get_args
 
@@ -545,6 +546,16 @@ class Requirement:
 
     def __str__(self) -> str:
         return ";\n".join(map(str, (self.goal, *self.constraints, *self.questions))) + ";"
+
+    def _repr_html_(self) -> str:
+        """What is asked, property by property, for notebooks."""
+        named = [("goal", str(self.goal))]
+        named += [("constraint", str(each)) for each in self.constraints]
+        named += [("question", str(each)) for each in self.questions]
+        rows = "".join(
+            f"<tr><th>{kind}</th><td><code>{escape(text)}</code></td></tr>" for kind, text in named
+        )
+        return f"<table>{rows}</table>"
 
     @property
     def probabilities(self) -> tuple[Constraint, ...]:

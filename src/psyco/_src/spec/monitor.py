@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -16,10 +17,27 @@ from psyco._src.errors import RequirementError
 from psyco._src.spec.algebra import Algebra, arising, costs_on, spread, violations_on
 from psyco._src.spec.atoms import Array, Past, States
 from psyco._src.spec.check import END
-from psyco._src.spec.formula import Aggregate, Formula, Label, Node, Quantity, Signal, aggregates, roots, walk
+from psyco._src.spec.formula import (
+    Aggregate,
+    Compare,
+    Formula,
+    Label,
+    Minus,
+    Node,
+    Number,
+    Quantity,
+    Signal,
+    Term,
+    aggregates,
+    is_term,
+    roots,
+    walk,
+)
+from psyco._src.spec.grade import Grading, has_grade
 from psyco._src.spec.normal import Normal, normalize
 from psyco._src.spec.quantities import ANYTHING, measure
 
+RETURN = "return"  # the signal of what has been gained so far
 MEMORY = 2**24  # bytes that signals may take while many beginnings of a path are judged at once
 
 
@@ -79,6 +97,19 @@ class Monitor:
         with np.errstate(all="ignore"):
             return tuple(zip(*map(found, self.measured, self.ranges), strict=True))
 
+    def counters(self, signals: Mapping[str, Array], end: Array | None = None) -> Array | None:
+        """How much of each budget is used up in each state: `[..., T, Q]`; None if Q is 0.
+
+        The values of the formulas' aggregates and of the return so far, each as a part of what it is compared with.
+        """
+        terms = tracked(self.formulas)
+        if not terms:
+            return None
+        path = self._path(signals, end)
+        with np.errstate(all="ignore"):
+            columns = [path.worth(term) / size for term, size in terms.items()]
+        return path.xp.stack(columns, axis=-1)
+
     def beginnings(self, signals: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """What the beginnings of one path cost, each as a path of its own: `[T, K]`, at t that of states 0 to t.
 
@@ -113,6 +144,24 @@ class Monitor:
         operands are to blame on. All other costs depend on many states, and stand at the last one.
         """
         return self._spread(self._path(signals, end), spread)
+
+    @cached_property
+    def has_grade(self) -> bool:
+        """Is there a formula that is graded, see `grade`?"""
+        return any(map(has_grade, self._normal))
+
+    def grade(self, signals: Mapping[str, Array], end: Array | None = None) -> Array | None:
+        """How far along a path its formulas come to be from holding: `[..., T, K]`, whose sum over T is the grade.
+
+        For learning alone, see `spec/grade.py`; of a formula that has none it is the blame. None if none has one.
+        """
+        if not self.has_grade:
+            return None
+        path = self._path(signals, end)
+        with np.errstate(all="ignore"):
+            violations = violations_on(path)
+            grading = Grading(path, violations, costs_on(path, violations, self.severity))
+            return path.xp.stack([grading.spread(each) for each in self._normal], axis=-1)
 
     def arising(self, signals: Mapping[str, Array], end: Array, past: Past) -> tuple[Array, Past]:
         """What a piece of a path costs whatever the rest is like: `[..., T, K]`, not negative; and the next one's past.
@@ -185,6 +234,30 @@ def compile_monitor(
     normal = tuple(normalize(f, severity) for f in formulas)
     within = tuple([ANYTHING] * len(measured) if ranges is None else ranges)
     return Monitor(tuple(formulas), severity, names, aggregates(formulas), tuple(measured), within, normal)
+
+
+def tracked(formulas: Sequence[Formula]) -> dict[Term, float]:
+    """What grows along a path in the formulas, and the largest number that each is compared with; 1 without one."""
+    found: dict[Term, float] = {}
+    for node in (node for tree in formulas for node in walk(tree)):
+        if isinstance(node, Compare):
+            for term, other in ((node.left, node.right), (node.right, node.left)):
+                found[term] = max(found.get(term, 0.0), _size(other))
+        elif is_term(node):
+            found.setdefault(node, 0.0)
+    return {
+        term: size or 1.0
+        for term, size in found.items()
+        if isinstance(term, Aggregate) or term == Signal(RETURN)
+    }
+
+
+def _size(term: Term) -> float:
+    """Of a number that stands there as one, perhaps with its sign; else 0."""
+    match term:
+        case Number(value) | Minus(Number(value)):
+            return value
+    return 0.0
 
 
 def _trees(formulas: Sequence[Formula], measured: Sequence[Formula | Quantity]) -> Iterator[Node]:

@@ -6,7 +6,9 @@ State, all that is needed to go on, goes to whoever keeps it, at points that a r
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,21 +17,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.typing import NDArray
 
 from psyco._src.certify.ledger import look_share
 from psyco._src.certify.source import Source
-from psyco._src.certify.verify import Verification, verify_parameters
-from psyco._src.errors import EpisodeError
+from psyco._src.certify.verify import Verification, no_checks, rows_of, shown_by, verify_parameters
+from psyco._src.domain.ranges import spans
+from psyco._src.errors import EpisodeError, RangeError
 from psyco._src.learn.base import LearnerState
 from psyco._src.learn.keep import Keeping
 from psyco._src.learn.metrics import Metrics, tabulate
+from psyco._src.learn.silence import Silence
 from psyco._src.learn.train import bursts
 from psyco._src.policy.file import Policy, policy_for
 from psyco._src.policy.network import Network
-from psyco._src.rollout.episodes import Stream, stream_key
+from psyco._src.rollout.episodes import Episodes, Stream, stream_key
 from psyco._src.smc.base import Tally, Verdict
 from psyco._src.smc.methods import make_test
+from psyco._src.synthesis.plan import RunPlan
 from psyco._src.synthesis.problem import Problem
+from psyco._src.synthesis.warm import first_parameters
+
+logger = logging.getLogger(__name__)
 
 CHECK_EPISODES = 100  # of a check while learning, which decides nothing
 
@@ -39,6 +48,17 @@ class Position(NamedTuple):
 
     generation: int  # generations done
     state: LearnerState
+    # [n, 1 + C] what the learner's own checks of this segment showed: the return, and a column per constraint
+    checks: NDArray[np.float64] = np.zeros((0, 1))
+
+
+class Stage(NamedTuple):
+    """How far a run has come in what it is doing."""
+
+    phase: str  # "scaling", "learning", "checking", "selecting" or "certifying"
+    done: int
+    of: int  # all that this phase will do
+    unit: str  # of both, "episodes" or "steps"
 
 
 def _ignore(*_: Any) -> None:
@@ -50,14 +70,24 @@ class Sink:
     """Somebody who follows a run: its files, a progress display, a tracker. What is not given is not listened to.
 
     Args:
+        planned: called before learning begins with what the run will spend.
         rows: called with further rows of the metrics table, each once, in order.
-        reached: called when a segment is complete, with where learning stands: from there the run can go on.
+        reached: called after a segment, or where episodes cost time after every generation, with where learning stands:
+            from there the run can go on.
+        progress: called now and then, always before the rows that belong to it.
         stopped: called when an episode failed and learning ends with an error, with where learning stood.
     """
 
     rows: Callable[[Problem, Metrics], None] = _ignore
     reached: Callable[[Problem, Position], None] = _ignore
     stopped: Callable[[Problem, Position], None] = _ignore
+    progress: Callable[[Stage], None] = _ignore
+    planned: Callable[[RunPlan], None] = _ignore
+
+    @property
+    def wants_plan(self) -> bool:
+        """Whether somebody listens to the plan: to measure a simulator's speed takes some episodes."""
+        return self.planned is not _ignore
 
 
 def learn(problem: Problem, sinks: Sequence[Sink] = (), start: Position | None = None) -> Position:
@@ -70,8 +100,12 @@ def learn(problem: Problem, sinks: Sequence[Sink] = (), start: Position | None =
     # A run that goes on after its last verification ends where it would have ended.
     checked = problem.settings.until_satisfied and problem.verified and at.generation > 0
     enough = checked and _check(problem, at)[1]
-    while at.generation < problem.generations and not enough:
-        at, enough = _segment(problem, sinks, key, at)
+    demands = [str(demand.formula) for demand in problem.requirement.demands]
+    silence = Silence(demands, graded=problem.learner.checks > 0)
+    for sink in sinks:
+        sink.progress(_progress(problem, at))
+    while not problem.is_over(at.generation, int(at.state.steps)) and not enough:
+        at, enough = _segment(problem, sinks, key, at, silence)
         # The end of a shorter last segment is no point that a longer run would pass through.
         if at.generation % problem.segment == 0:
             for sink in sinks:
@@ -81,8 +115,11 @@ def learn(problem: Problem, sinks: Sequence[Sink] = (), start: Position | None =
 
 def beginning(problem: Problem) -> Position:
     """Before the first generation."""
+    none = no_checks(problem.requirement)
+    if problem.start is not None:
+        return Position(0, _state_at(problem.keeper, first_parameters(problem.start, problem.network)), none)
     key = stream_key(problem.settings.seed, Stream.START)
-    return Position(0, _first_state(problem.keeper, problem.network, key))
+    return Position(0, _first_state(problem.keeper, problem.network, key), none)
 
 
 def deployed(problem: Problem, at: Position) -> Policy:
@@ -90,34 +127,52 @@ def deployed(problem: Problem, at: Position) -> Policy:
     return policy_for(problem.domain, problem.network, problem.keeper.deployed(at.state))
 
 
-def _segment(problem: Problem, sinks: Sequence[Sink], key: Array, at: Position) -> tuple[Position, bool]:
+def _segment(
+    problem: Problem, sinks: Sequence[Sink], key: Array, at: Position, silence: Silence
+) -> tuple[Position, bool]:
     """One segment: generations, then a verification; also says whether learning may end."""
 
     def tell(metrics: Metrics) -> None:
         if metrics.rows:
             for sink in sinks:
+                sink.progress(_progress(problem, at))
                 sink.rows(problem, metrics)
 
-    count = min(problem.segment, problem.generations - at.generation)
+    count = problem.segment - at.generation % problem.segment
+    steps = problem.settings.steps - int(at.state.steps) if problem.settings.steps else None
+    if steps is None:
+        count = min(count, problem.generations - at.generation)
     last = at.generation + count
     enough = False
     unverified = Metrics({})  # the segment's last row, which shows what the verification found
     try:
         for state, seen in bursts(
             problem.keeper, problem.sampler, key, at.state,
-            first=at.generation, generations=count, most=problem.segment,
+            first=at.generation, generations=count, most=problem.segment, steps=steps,
         ):  # fmt: skip
+            if news := silence.heard(seen):
+                logger.warning("%s", news)
             metrics = tabulate(
-                seen, first=at.generation, episodes_per_generation=problem.learner.episodes_per_generation
+                seen,
+                first=at.generation,
+                episodes_per_generation=problem.learner.episodes_per_generation,
+                checks=problem.learner.checks,
             )
-            at = Position(at.generation + metrics.rows, state)
-            held_back = int(problem.verified and at.generation == last)
+            at = Position(
+                at.generation + metrics.rows, state, _with_checks(problem, at.checks, seen.episodes)
+            )
+            ends = at.generation == last or problem.is_over(at.generation, int(state.steps))
+            held_back = int(problem.verified and ends)
             unverified = metrics.tail(held_back)
             tell(metrics.head(metrics.rows - held_back))
-        at = Position(at.generation, jax.device_get(at.state))
+            if not ends:  # so that a run of long episodes loses no more than a generation
+                for sink in sinks:
+                    sink.reached(problem, at)
+        at = Position(at.generation, jax.device_get(at.state), at.checks)
         if problem.verified:
-            done, enough = _check(problem, at)
+            done, enough = _check(problem, at, sinks)
             _enter(unverified, problem, done)
+        at = at._replace(checks=at.checks[:0])
         tell(unverified)
     except EpisodeError:
         tell(unverified)
@@ -127,25 +182,54 @@ def _segment(problem: Problem, sinks: Sequence[Sink], key: Array, at: Position) 
     return at, enough
 
 
+def _progress(problem: Problem, at: Position) -> Stage:
+    settings = problem.settings
+    done = int(at.state.steps) if settings.steps else at.generation * problem.learner.episodes_per_generation
+    of = settings.steps or problem.generations * problem.learner.episodes_per_generation
+    return Stage("learning", min(done, of), of, settings.unit)
+
+
 @jax.jit(static_argnums=(0, 1))
 def _first_state(keeper: Keeping, network: Network, key: Array) -> LearnerState:
     return keeper.init(network.init(key))
 
 
-def _check(problem: Problem, at: Position) -> tuple[Verification, bool]:
+@jax.jit(static_argnums=0)
+def _state_at(keeper: Keeping, theta: Array) -> LearnerState:
+    return keeper.init(theta)
+
+
+def teller(sinks: Sequence[Sink], phase: str, most: int) -> Callable[[int], None]:
+    """Tells the sinks how many episodes of a phase there were, whenever there are more."""
+    done = 0
+
+    def told(more: int) -> None:
+        nonlocal done
+        done += more
+        for sink in sinks:
+            sink.progress(Stage(phase, min(done, most), most, "episodes"))
+
+    return told
+
+
+def _check(problem: Problem, at: Position, sinks: Sequence[Sink] = ()) -> tuple[Verification, bool]:
     """Look at the current policy outside the learning loop; also says whether learning may end.
 
     The paper verifies by Alg. BV, and so does its learner. Elsewhere a check plays a fixed number of episodes and shows
     what they let one believe: early on a verdict by Alg. BV would be its prior's. Where the outcome may end learning,
     every check is one look of many, by a test with an error rate: the i-th may use 1/(i(i+1)) of the error, so that all
-    together keep to what is permitted.
+    together keep to what is permitted. Where episodes cost time and the learner has played enough of its policy in this
+    segment, no other episodes are played.
     """
     settings = problem.settings
+    if not settings.until_satisfied and len(at.checks) >= min(settings.verify_episodes, CHECK_EPISODES):
+        with suppress(RangeError):  # episodes whose seeds are known say better which one it was
+            return shown_by(problem.requirement, spans(problem.requirement, problem.domain), at.checks), False
     theta = jnp.asarray(problem.keeper.deployed(at.state))
     key = stream_key(settings.seed, Stream.CHECK, at.generation)
-    look = partial(
-        verify_parameters, Source(problem.sampler, theta, key, problem.domain, problem.requirement)
-    )
+    most = settings.max_episodes if settings.until_satisfied else settings.verify_episodes
+    source = Source(problem.sampler, theta, key, problem.domain, problem.requirement)
+    look = partial(verify_parameters, source._replace(told=teller(sinks, "checking", most)))
     if settings.until_satisfied:
         share = look_share(-(-at.generation // problem.segment))
         done = look(method="anytime", max_episodes=settings.max_episodes, share=share)
@@ -153,6 +237,19 @@ def _check(problem: Problem, at: Position) -> tuple[Verification, bool]:
     if settings.learner == "snes":
         return look(method="bayes", max_episodes=settings.verify_episodes), False
     return look(method="fixed", max_episodes=min(settings.verify_episodes, CHECK_EPISODES)), False
+
+
+def _with_checks(problem: Problem, checks: NDArray[np.float64], episodes: Episodes) -> NDArray[np.float64]:
+    """The checks so far and those of further generations `[G, B]`; none where episodes cost next to nothing."""
+    learner = problem.learner
+    if problem.sampler.compiled or not learner.checks or not problem.verified:
+        return checks
+
+    def joined(x: Any) -> Any:  # a requirement without formulas has columns of no width
+        return x[:, -learner.checks :].reshape(len(x) * learner.checks, *x.shape[2:])
+
+    own: Episodes = jax.tree.map(joined, episodes._replace(trace=None, seen=None))
+    return np.concatenate([checks, rows_of(problem.requirement, own)])
 
 
 def _enter(metrics: Metrics, problem: Problem, done: Verification) -> None:

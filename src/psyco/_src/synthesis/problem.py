@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+import dataclasses
+from functools import partial
+from typing import NamedTuple
 
 from psyco._src.certify.verify import check_decidable
 from psyco._src.domain.base import Domain
-from psyco._src.domain.gym_env import GymDomain
 from psyco._src.domain.ranges import spans
 from psyco._src.errors import RunError
 from psyco._src.learn.base import Learner
 from psyco._src.learn.keep import Keeping
 from psyco._src.learn.learners import make_learner
 from psyco._src.learn.means import means_of
-from psyco._src.policy.network import Bias, Network, network_for
+from psyco._src.learn.standard import Standard
+from psyco._src.policy.file import Policy
+from psyco._src.policy.network import Network, network_for
 from psyco._src.rollout.episodes import Sampler, Stream, stream_key
 from psyco._src.rollout.execution import HERE, Execution
+from psyco._src.rollout.pace import Pace, measure
 from psyco._src.rollout.sampler import make_sampler
-from psyco._src.rollout.scaling import scaled
+from psyco._src.rollout.scaling import EPISODES, OF_ONE, scaled
 from psyco._src.spec.formula import Requirement
+from psyco._src.synthesis.choice import choose
+from psyco._src.synthesis.plan import (
+    CONTROL,
+    RunPlan,
+    bias_of,
+    decided,
+    expected_episodes,
+    make_run_plan,
+    scaling_of,
+)
 from psyco._src.synthesis.settings import Settings
+from psyco._src.synthesis.warm import check_start, first_network
 
 
 class Problem(NamedTuple):
@@ -32,16 +47,21 @@ class Problem(NamedTuple):
     sampler: Sampler
     learner: Learner
     execution: Execution
+    scaling: str = "none"  # what became of "auto"
+    start: Policy | None = None  # what learning starts from, where that is not chance
+    reason: str = ""  # why it is this learner, where none was named
 
     @property
     def generations(self) -> int:
-        """How many there will be."""
-        return -(-self.settings.episodes // self.learner.episodes_per_generation)
+        """How many there will be; where the budget is in steps, how many are expected."""
+        return -(-expected_episodes(self.settings, self.domain) // self.learner.episodes_per_generation)
 
     @property
     def keeper(self) -> Keeping:
         """The learner as it is run: it keeps candidates, and its state is what checkpoints hold."""
-        return Keeping(self.learner, self.settings.candidates, self.generations)
+        running = self.scaling == "running" and not getattr(self.learner, "standardizes", False)
+        inner = Standard(self.learner, self.network) if running else self.learner
+        return Keeping(inner, self.settings.candidates, self.generations, self.settings.steps)
 
     @property
     def segment(self) -> int:
@@ -53,6 +73,33 @@ class Problem(NamedTuple):
         """Whether the current policy is verified after every segment."""
         return bool(self.settings.verify_every and self.requirement.constraints)
 
+    def is_over(self, generation: int, steps: int) -> bool:
+        """Whether the budget is spent after so many generations and steps."""
+        if self.settings.steps:
+            return steps >= self.settings.steps
+        return generation >= self.generations
+
+    def plan(self, pace: Pace | None = None, time: str = "") -> RunPlan:
+        """What the run will spend, phase by phase; with a measured pace also how long it will take."""
+        if self.start is not None:
+            scaling = OF_ONE if self.network.scale != self.start.network.scale else 0
+        else:
+            scaling = EPISODES if self.scaling == "sampled" else 0
+        return make_run_plan(
+            self.settings,
+            self.domain,
+            self.requirement,
+            pace=pace,
+            scaling=scaling,
+            learner=self.choice,
+            time=time,
+        )
+
+    @property
+    def choice(self) -> str:
+        """Which learner was chosen and why, in words; empty where it was asked for."""
+        return f"learner {self.settings.learner}: {self.reason}" if self.reason else ""
+
 
 def prepare(
     domain: Domain,
@@ -61,6 +108,7 @@ def prepare(
     execution: Execution = HERE,
     *,
     network: Network | None = None,
+    start: Policy | None = None,
 ) -> Problem:
     """Check everything that can be checked before the first episode.
 
@@ -70,26 +118,48 @@ def prepare(
         settings: how to learn.
         execution: where episodes are made.
         network: that of a run which goes on, so that the episodes behind its scaling are not played again.
+        start: the policy that the settings say learning starts from.
     """
     check_decidable(requirement)
-    if network is None:
-        network = _network(domain, settings, execution)
+    check_start(settings, start, domain)
+    name, reason = choose(settings, domain, partial(_pace, domain, requirement, settings.seed, execution))
+    settings = decided(dataclasses.replace(settings, learner=name), domain, requirement)
+    scaling = scaling_of(settings, domain)
+    if network is None and start is not None:
+        key = stream_key(settings.seed, Stream.SCALE)
+        network = first_network(start, domain, scaling, key, execution)
+    elif network is None:
+        network = _network(domain, settings, scaling, execution)
     elif (network.inputs, network.outputs) != (domain.observation_size, domain.actions.outputs):
         raise RunError(
             f"{domain.name} has changed: the network that the run began with does not fit it any more"
         )
-    sampler = make_sampler(domain, network, requirement, execution=execution, severity=settings.severity)
+    elif network.scale and start is None:
+        scaling = "sampled"  # as it began, whatever "auto" means by now
+    sampler = make_sampler(
+        domain, network, requirement, execution=execution, severity=settings.severity,
+        observed=scaling == "running",
+    )  # fmt: skip
     check_decidable(requirement, spans(requirement, domain))
     learner = make_learner(
         settings.learner, requirement, means=means_of(requirement, domain), network=network,
-        budget=settings.episodes, **settings.options,
+        actions=domain.actions, horizon=domain.horizon, budget=expected_episodes(settings, domain),
+        steps=settings.steps, **settings.options,
     )  # fmt: skip
-    return Problem(domain, requirement, settings, network, sampler, learner, execution)
+    return Problem(
+        domain, requirement, settings, network, sampler, learner, execution, scaling, start, reason
+    )
 
 
-def _network(domain: Domain, settings: Settings, execution: Execution) -> Network:
-    bias = {"auto": "one" if settings.learner == "snes" else "learned"}.get(settings.bias, settings.bias)
-    network = network_for(domain, hidden=settings.hidden, bias=cast(Bias, bias))
-    if settings.scaling == "sampled" or (settings.scaling == "auto" and isinstance(domain, GymDomain)):
+def _pace(domain: Domain, requirement: Requirement, seed: int, execution: Execution) -> Pace:
+    """How fast episodes are made, before it is known how they will be learned from."""
+    network = network_for(domain, hidden=CONTROL)
+    sampler = make_sampler(domain, network, requirement, execution=execution)
+    return measure(sampler, network, stream_key(seed, Stream.PACE), workers=execution.workers)
+
+
+def _network(domain: Domain, settings: Settings, scaling: str, execution: Execution) -> Network:
+    network = network_for(domain, hidden=settings.hidden, bias=bias_of(settings))
+    if scaling == "sampled":
         return scaled(network, domain, stream_key(settings.seed, Stream.SCALE), execution)
     return network

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
 
 from psyco._src.certify.certificate import Certificate
 from psyco._src.certify.findings import Finding, MeanFinding
 from psyco._src.certify.further import play
 from psyco._src.certify.ledger import Ledger
 from psyco._src.certify.source import Source
-from psyco._src.certify.verify import certify_candidates
-from psyco._src.errors import EpisodeError
+from psyco._src.certify.verify import certify_candidates, no_checks, rows_of, shown_by
+from psyco._src.errors import EpisodeError, RangeError
 from psyco._src.policy.file import Policy, policy_for
 from psyco._src.rollout.episodes import Stream, stream_key
 from psyco._src.smc.base import Verdict, observed
 from psyco._src.smc.bayes import belief
-from psyco._src.synthesis.loop import Position, Sink
+from psyco._src.synthesis.loop import Position, Sink, teller
 from psyco._src.synthesis.problem import Problem
+from psyco._src.synthesis.settings import Settings
+
+HOPELESS = 0.01  # a test with a smaller chance to end well is ended, where episodes cost time
 
 
 class Candidate(NamedTuple):
@@ -49,6 +55,7 @@ def certified(
     *,
     issued: str | None = None,
     ledger: Ledger | None = None,
+    remembered: Remembered | None = None,
 ) -> Certified:
     """Certify the best candidate on fresh episodes, and if it fails the next; the error is shared.
 
@@ -60,56 +67,173 @@ def certified(
         sinks: who is told if an episode fails.
         issued: the certificate's time, if not now.
         ledger: of the looks at this run; by default there were none. Each look leaves something for a later one.
+        remembered: what the selection has found so far, if it was interrupted; where it is kept.
     """
     try:
-        return _certified(problem, at, issued, ledger or Ledger(stream=Stream.CERTIFY))
+        return _certified(problem, at, issued, ledger or Ledger(stream=Stream.CERTIFY), sinks, remembered)
     except EpisodeError:
         for sink in sinks:
             sink.stopped(problem, at)
         raise
 
 
-def _certified(problem: Problem, at: Position, issued: str | None, ledger: Ledger) -> Certified:
+def _certified(
+    problem: Problem,
+    at: Position,
+    issued: str | None,
+    ledger: Ledger,
+    sinks: Sequence[Sink],
+    remembered: Remembered | None,
+) -> Certified:
     settings = problem.settings
-    candidates = ranked(problem, at)[: settings.attempts]
+    candidates = ranked(problem, at, sinks, remembered)[: settings.attempts]
+    told = teller(sinks, "certifying", settings.max_episodes * len(candidates))
     chosen, certificate = certify_candidates(
         [candidate.policy for candidate in candidates], problem.domain, problem.requirement,
         method=settings.method, max_episodes=settings.max_episodes, seed=settings.seed, issued=issued,
-        execution=problem.execution, ledger=ledger,
+        execution=problem.execution, ledger=ledger, told=told,
+        give_up=0.0 if problem.sampler.compiled else HOPELESS,
     )  # fmt: skip
     return Certified(candidates[chosen].policy, certificate, candidates[chosen])
 
 
-def ranked(problem: Problem, at: Position) -> list[Candidate]:
+class Remembered(Protocol):
+    """Where rows of a candidate's episodes in the selection are kept, by the policy's digest."""
+
+    def get(self, digest: str) -> NDArray[np.float64] | None:
+        """Those of its first episodes `[n, 1 + C]`, as `rows_of` makes them; None: there are none."""
+
+    def put(self, digest: str, rows: NDArray[np.float64]) -> None:
+        """Keep them."""
+
+
+class Runner(NamedTuple):
+    """A candidate in the race."""
+
+    generation: int
+    policy: Policy
+    source: Source
+
+
+def ranked(
+    problem: Problem, at: Position, sinks: Sequence[Sink] = (), remembered: Remembered | None = None
+) -> list[Candidate]:
     """The candidates in the order in which they should be certified.
 
     All play the same episodes, of a stream that nothing else uses. Those whose satisfaction looks sufficient come
-    first, the best by return before the others; the rest follow by how much they are believed in.
+    first, the best by return before the others; the rest follow by how much they are believed in. Where episodes cost
+    time it is a race.
     """
     settings, requirement = problem.settings, problem.requirement
     kept = problem.keeper.kept(at.state)
     sign = 1.0 if requirement.goal.maximize else -1.0
     key = stream_key(settings.seed, Stream.SELECT)
-    candidates = []
+    told = teller(sinks, "selecting", len(kept) * settings.selection_episodes)
+    runners = []
     for generation, theta in kept:
         policy = policy_for(problem.domain, problem.network, theta)
         if len(kept) == 1:
             return [Candidate(generation, policy, 0, (), 0.0, 0.0, True)]
-        source = Source(problem.sampler, jnp.asarray(theta), key, problem.domain, requirement)
-        candidates.append(_tried(source, generation, policy, settings.selection_episodes))
+        source = Source(problem.sampler, jnp.asarray(theta), key, problem.domain, requirement, told)
+        runners.append(Runner(generation, policy, source))
+    if not problem.sampler.compiled:
+        return _raced(runners, settings, sign, remembered)
+    candidates = [_tried(runner, settings.selection_episodes) for runner in runners]
     return sorted(
         candidates, key=lambda c: (c.enough, sign * c.mean_return if c.enough else c.confidence), reverse=True
     )
 
 
-def _tried(source: Source, generation: int, policy: Policy, count: int) -> Candidate:
+def _raced(
+    runners: Sequence[Runner], settings: Settings, sign: float, remembered: Remembered | None
+) -> list[Candidate]:
+    """Halving: all play a quarter of the episodes, the better half of them half, and the best of these all of them.
+
+    As many stay as may be certified, and the race is over as soon as their order is clear.
+    """
+    most = settings.selection_episodes
+    rows = [_recalled(runner, remembered, most) for runner in runners]
+    alive, left, tried = list(range(len(runners))), list[int](), dict[int, Candidate]()
+    for size in sorted({-(-most // 4), -(-most // 2), most}):
+        for i in alive:
+            rows[i] = _played(runners[i], rows[i], size, remembered)
+            tried[i] = _seen_in(runners[i], rows[i][:size])
+        alive.sort(key=lambda i: _rank(tried[i], sign), reverse=True)
+        stay = max(settings.attempts, -(-len(alive) // 2))
+        if size < most:
+            alive, left = alive[:stay], [*alive[stay:], *left]
+        pairs = itertools.pairwise(alive)
+        if all(_is_clear(tried[i], tried[j], sign * (rows[i] - rows[j])[:size, 0]) for i, j in pairs):
+            break
+    return [tried[i] for i in (*alive, *left)]
+
+
+def _rank(candidate: Candidate, sign: float) -> tuple[bool, float, float]:
+    better = sign * candidate.mean_return
+    return candidate.enough, better if candidate.enough else candidate.confidence, better
+
+
+def _is_clear(first: Candidate, second: Candidate, ahead: NDArray[np.float64]) -> bool:
+    """Whether more episodes would hardly change that the first comes before the second."""
+    if first.enough and second.enough:
+        return bool(ahead.mean() > 3.0 * ahead.std() / np.sqrt(len(ahead)))
+    return second.confidence < (0.5 if first.enough else 0.05)
+
+
+def _recalled(runner: Runner, remembered: Remembered | None, most: int) -> NDArray[np.float64]:
+    none = no_checks(runner.source.requirement)
+    found = remembered.get(runner.policy.digest) if remembered is not None else None
+    if found is None or found.shape[1:] != none.shape[1:] or len(found) > most:
+        return none
+    return found
+
+
+def _played(
+    runner: Runner, rows: NDArray[np.float64], size: int, remembered: Remembered | None
+) -> NDArray[np.float64]:
+    """The rows of at least so many episodes of a candidate, those that there are and further ones."""
+    if len(rows) < size:
+        source = runner.source
+        for episodes in source.sample(size - len(rows), first=len(rows)):
+            further = rows_of(source.requirement, episodes)
+            try:
+                shown_by(source.requirement, source.spans, further)
+            except RangeError as error:
+                source.refuse(error, episodes, first=len(rows))
+                raise
+            rows = np.concatenate([rows, further])
+            if remembered is not None:
+                remembered.put(runner.policy.digest, rows)
+    return rows
+
+
+def _seen_in(runner: Runner, rows: NDArray[np.float64]) -> Candidate:
+    """How a candidate did in these episodes."""
+    source = runner.source
+    shown = shown_by(source.requirement, source.spans, rows)
+    return _candidate(runner, len(rows), shown.tests, shown.progress, rows[:, 0])
+
+
+def _tried(runner: Runner, count: int) -> Candidate:
     """How a candidate does in so many episodes."""
-    tests, progress, returns = play(source, count)
+    return _candidate(runner, count, *play(runner.source, count))
+
+
+def _candidate(
+    runner: Runner, count: int, tests: list[Any], progress: list[Any], returns: NDArray[np.float64]
+) -> Candidate:
     beliefs = list(map(belief, tests, progress))
     found = tuple(map(observed, tests, progress))
-    enough = all(b >= c.confidence for b, c in zip(beliefs, source.requirement.constraints, strict=True))
+    constraints = runner.source.requirement.constraints
+    enough = all(b >= c.confidence for b, c in zip(beliefs, constraints, strict=True))
     return Candidate(
-        generation, policy, count, found, float(returns.mean()), min(beliefs, default=1.0), enough
+        runner.generation,
+        runner.policy,
+        count,
+        found,
+        float(returns.mean()),
+        min(beliefs, default=1.0),
+        enough,
     )
 
 

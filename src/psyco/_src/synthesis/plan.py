@@ -1,0 +1,273 @@
+"""What a run will spend, before it starts: episodes, steps and time of every phase.
+
+Where an episode costs time, on Gymnasium environments, everything but learning takes at most a third of the training
+episodes, unless a certificate could not be had with that; and never more than learning itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple, cast
+
+from psyco._src.certify.ledger import look_share
+from psyco._src.domain.base import Domain
+from psyco._src.domain.gym_env import GymDomain
+from psyco._src.errors import RunError
+from psyco._src.learn.learners import learner_options, looks_into_episodes
+from psyco._src.policy.network import Bias, Hidden
+from psyco._src.rollout.pace import Pace, expected_length
+from psyco._src.rollout.scaling import EPISODES as SCALING
+from psyco._src.smc.methods import DEFAULT_MAX_EPISODES, make_test
+from psyco._src.smc.plan import operating_characteristics
+from psyco._src.spec.formula import Constraint, Requirement
+from psyco._src.synthesis.settings import AUTO, Settings, duration
+
+# Where an episode costs next to nothing, on compiled domains.
+PLENTY = {
+    "candidates": 5,
+    "selection_episodes": 500,
+    "attempts": 3,
+    "verify_every": 1000,
+    "verify_episodes": 1000,
+    "max_episodes": DEFAULT_MAX_EPISODES,
+}
+SHARE = 1 / 3  # of the training episodes for everything but learning
+SELECTION = 0.3  # of that
+CHECKS = 20  # while learning
+LOOKED_AT = 2000  # episodes of a certificate, up to which its length is computed
+CHANCE = 0.9  # of a verdict, for which there should be room
+PAPER: Hidden = 32  # hidden units, as in the paper
+CONTROL: Hidden = (64, 64)  # the same for robots and the like
+MARGIN = 0.5  # of learners: the less a policy has to spare, the more episodes its certificate takes
+
+
+class Phase(NamedTuple):
+    """One thing that a run does."""
+
+    name: str
+    episodes: int  # at most
+    expected: int  # episodes
+    steps: int  # that the expected ones take, at the length that is expected
+    seconds: float | None  # None: the speed was not measured
+
+
+@dataclass(frozen=True, repr=False)
+class RunPlan:
+    """What a run will spend, phase by phase; `str` is a table of it.
+
+    Args:
+        phases: scaling, learning, checks, selection, certificate.
+        pace: of the simulator, as it was measured; None: it was not.
+        length: steps of an episode, as expected.
+        learner: which one was chosen and why, in words; empty where it was asked for.
+        needs: what the certificate takes, in words; empty where nothing is to be shown.
+        time: what a budget in time was resolved to, in words; empty if there was none.
+    """
+
+    phases: tuple[Phase, ...]
+    pace: Pace | None
+    length: float
+    learner: str = ""
+    needs: str = ""
+    time: str = ""
+
+    @property
+    def episodes(self) -> int:
+        """All of them, at most."""
+        return sum(phase.episodes for phase in self.phases)
+
+    @property
+    def seconds(self) -> float | None:
+        """How long all of it is expected to take."""
+        if self.pace is None:
+            return None
+        return sum(phase.seconds or 0.0 for phase in self.phases)
+
+    def __repr__(self) -> str:
+        took = "" if self.seconds is None else f", about {duration(self.seconds)}"
+        return f"<RunPlan: at most {self.episodes:,} episodes{took}>"
+
+    def __str__(self) -> str:
+        lines = [line for line in (self.time, self.learner) if line]
+        timed = self.pace is not None
+        lines.append(
+            f"{'plan':12}{'episodes':>10}{'at most':>10}{'steps':>14}" + ("      time" if timed else "")
+        )
+        for name, most, expected, steps, seconds in [phase for phase in self.phases if phase.episodes]:
+            took = f"{duration(seconds):>10}" if seconds is not None else ""
+            lines.append(f"{name:12}{expected:10,}{most:10,}{steps:14,}{took}")
+        if self.pace is not None and self.seconds is not None:
+            lines.append(
+                f"about {duration(self.seconds)} in all, at {self.pace.rate:,.0f} steps per second and "
+                f"{self.length:,.0f} steps per episode"
+            )
+        return "\n".join([*lines, *([self.needs] if self.needs else [])])
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data."""
+        pace = None if self.pace is None else self.pace._asdict()
+        return {
+            "phases": [phase._asdict() for phase in self.phases],
+            "episodes": self.episodes,
+            "seconds": self.seconds,
+            "pace": pace,
+            "length": self.length,
+            "learner": self.learner,
+            "needs": self.needs,
+            "time": self.time,
+        }
+
+
+def expected_episodes(settings: Settings, domain: Domain) -> int:
+    """How many the budget allows; of steps, if all were as long as they can be."""
+    return settings.episodes or -(-settings.steps // domain.horizon)
+
+
+def bias_of(settings: Settings) -> Bias:
+    """What "auto" means for biases."""
+    bias = {"auto": "one" if settings.learner == "snes" else "learned"}.get(settings.bias, settings.bias)
+    return cast(Bias, bias)
+
+
+def scaling_of(settings: Settings, domain: Domain) -> str:
+    """What "auto" means for observations: actor-critics follow what they see, evolution strategies seldom update."""
+    if settings.scaling == "running" and bias_of(settings) == "one":
+        raise RunError(
+            "running statistics of observations go into the biases of the network, which are 1 here: "
+            "use bias='learned', or scaling='sampled'"
+        )
+    if settings.scaling != "auto":
+        return settings.scaling
+    if not isinstance(domain, GymDomain):
+        return "none"
+    follows = looks_into_episodes(settings.learner) and bias_of(settings) == "learned"
+    return "running" if follows else "sampled"
+
+
+def decided(settings: Settings, domain: Domain, requirement: Requirement) -> Settings:
+    """The settings, whose learner is known, with a number for all that was left to the plan; what was given stays."""
+    costly, options = isinstance(domain, GymDomain), settings.options
+    changes: dict[str, Any] = {}
+    if settings.hidden == AUTO:
+        changes["hidden"] = CONTROL if costly and looks_into_episodes(settings.learner) else PAPER
+    if costly and "margin" in learner_options(settings.learner).keys() - options.keys():
+        changes["options"] = {**options, "margin": MARGIN}
+    if left := [name for name in PLENTY if getattr(settings, name) == AUTO]:
+        numbers = _thrifty(settings, domain, requirement) if costly else PLENTY
+        changes |= {name: numbers[name] for name in left}
+    return dataclasses.replace(settings, **changes)
+
+
+def _thrifty(settings: Settings, domain: Domain, requirement: Requirement) -> dict[str, int]:
+    """Where episodes cost time: so many of each that they keep to their share."""
+    training = expected_episodes(settings, domain)
+    needed = max((_length(c, CHANCE) for c in requirement.probabilities), default=0)
+    room = min(max(int(SHARE * training), int(needed / (1.0 - SELECTION))), training)
+    room = max(room - (SCALING if scaling_of(settings, domain) == "sampled" else 0), 1)
+    # The learners but the paper's play checks of their own, so that there are always enough.
+    checks, each = (min(CHECKS, room // 100), 10) if settings.learner == "snes" else (CHECKS, 1)
+    room -= checks * each if each > 1 else 0
+    compared = int(SELECTION * room)
+    candidates = min(PLENTY["candidates"], max(1, compared // 20))
+    shown = room - (compared if candidates > 1 else 0)
+    attempts = max(1, min(2, candidates, shown // max(needed, 1)))
+    return {
+        "candidates": candidates,
+        "selection_episodes": min(PLENTY["selection_episodes"], max(1, compared // candidates)),
+        "attempts": attempts,
+        "verify_every": max(1, training // checks) if checks else training * settings.until_satisfied,
+        "verify_episodes": each,
+        "max_episodes": min(PLENTY["max_episodes"], max(1, shown // attempts)),
+    }
+
+
+@lru_cache
+def _characteristics(constraint: Constraint) -> tuple[float, float, float]:
+    """Of a first look at a policy halfway between the bound and certainty: p, expected episodes, those for CHANCE."""
+    lower, upper = max(constraint.lower, 0.0), min(constraint.upper, 1.0)
+    p = (lower + upper) / 2.0
+    delta = look_share(1) * (1.0 - constraint.confidence)
+    test = make_test("anytime", constraint, false_accept=delta, false_reject=delta)
+    found = operating_characteristics(test, [p], LOOKED_AT)
+    return p, float(found.episodes[0]), float(min(found.needed(CHANCE)[0], LOOKED_AT))
+
+
+def _length(constraint: Constraint, chance: float | None = None) -> int:
+    _, expected, needed = _characteristics(constraint)
+    return round(expected if chance is None else needed)
+
+
+def make_run_plan(
+    settings: Settings,
+    domain: Domain,
+    requirement: Requirement,
+    *,
+    pace: Pace | None = None,
+    scaling: int = 0,
+    learner: str = "",
+    time: str = "",
+) -> RunPlan:
+    """The plan of a run with settings in which everything is decided.
+
+    Args:
+        settings: of the run.
+        domain: where it learns.
+        requirement: what must hold.
+        pace: of the simulator.
+        scaling: episodes that are played first, by which observations are scaled.
+        learner: which one was chosen and why, in words.
+        time: what a budget in time was resolved to, in words.
+    """
+    training = expected_episodes(settings, domain)
+    length = settings.steps / training if settings.steps else expected_length(domain, pace)
+    tested = bool(requirement.constraints)
+    checks = training // settings.verify_every if settings.verify_every and tested else 0
+    most = settings.max_episodes if settings.until_satisfied else _of_check(settings, domain)
+    expected = max((_length(c) for c in requirement.probabilities), default=0) or settings.max_episodes
+    compared = settings.candidates * settings.selection_episodes if settings.candidates > 1 else 0
+    spent = [
+        ("scaling", scaling, 1.0),
+        ("learning", training, 1.0),
+        ("checks", checks * most, 1.0),
+        ("selection", compared, 0.6),
+        ("certificate", settings.max_episodes * settings.attempts, 0.0),
+    ]
+    phases = []
+    for name, at_most, part in spent:
+        count = min(expected, at_most) if name == "certificate" else round(part * at_most)
+        each = pace.length if name == "scaling" and pace is not None else length
+        steps = settings.steps if name == "learning" and settings.steps else round(count * each)
+        phases.append(Phase(name, at_most, count, steps, None if pace is None else pace.seconds(steps)))
+    return RunPlan(tuple(phases), pace, length, learner, _needs(settings, requirement), time)
+
+
+def _of_check(settings: Settings, domain: Domain) -> int:
+    """Episodes of a check while learning that the learner does not play anyway."""
+    if settings.learner == "snes":
+        return settings.verify_episodes
+    return (
+        0
+        if isinstance(domain, GymDomain) and settings.verify_episodes == 1
+        else min(settings.verify_episodes, 100)
+    )
+
+
+def _needs(settings: Settings, requirement: Requirement) -> str:
+    """What a certificate takes, where that can be computed."""
+    if settings.method != "anytime" or not requirement.probabilities:
+        return ""
+    worst: Sequence[Constraint] = sorted(requirement.probabilities, key=_length)
+    p, expected, needed = _characteristics(worst[-1])
+    at_least = "" if needed < LOOKED_AT else "at least "
+    enough = (
+        ""
+        if needed <= settings.max_episodes
+        else f"; more than the {settings.max_episodes:,} that it may take"
+    )
+    return (
+        f"a certificate of a policy with probability {p:g} takes about {expected:,.0f} episodes, with a chance of "
+        f"{CHANCE:.0%} at most {at_least}{needed:,.0f}{enough}"
+    )

@@ -1,0 +1,159 @@
+"""What a run will spend is decided and said before it starts; what the learner plays anyway is not played twice."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import psyco
+from psyco._src.errors import RunError
+from psyco._src.rollout.pace import Pace
+from psyco._src.spec.parse import parse
+from psyco._src.synthesis import clock
+from psyco._src.synthesis.plan import PLENTY, decided, make_run_plan
+from psyco._src.synthesis.problem import prepare
+from psyco._src.synthesis.settings import PLANNED, Settings, duration, read_time
+
+POLE = "P>=0.9 [ G (abs(obs[0]) <= 1) ] & C>=0.95"
+DANCE = "P>=0.8 [ G (distance >= 0.1 | collisions <= 1) ] & C>=0.9"
+
+
+@pytest.fixture(scope="module")
+def pole() -> psyco.GymDomain:
+    return psyco.make("CartPole-v1", horizon=20)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("episodes", [10, 100, 1000, 3000, 60_000])
+@pytest.mark.parametrize("learner", ["safe-es", "snes"])
+def test_all_but_learning_takes_a_third_of_its_episodes_or_what_a_certificate_needs(
+    pole: psyco.GymDomain, episodes: int, learner: str
+) -> None:
+    requirement = parse(POLE)
+    settings = decided(Settings(episodes=episodes, learner=learner), pole, requirement)
+    plan = make_run_plan(settings, pole, requirement, scaling=32)
+    rest = sum(phase.episodes for phase in plan.phases if phase.name != "learning")
+    least = 32 + 2  # scaling; one episode of a test
+    assert rest <= max(episodes, least)
+    if episodes >= 3000:
+        assert rest <= episodes / 3 + least
+        assert settings.max_episodes >= 485  # what psyco plan says a verdict takes, with a chance of 0.9
+    assert [p.name for p in plan.phases] == ["scaling", "learning", "checks", "selection", "certificate"]
+
+
+def test_what_is_given_stays_and_compiled_domains_keep_their_numbers(pole: psyco.GymDomain) -> None:
+    given = Settings(
+        learner="safe-es",
+        episodes=1000,
+        candidates=4,
+        selection_episodes=7,
+        max_episodes=10_000,
+        verify_every=0,
+    )
+    found = decided(given, pole, parse(POLE))
+    assert (found.candidates, found.selection_episodes, found.max_episodes, found.verify_every) == (
+        4,
+        7,
+        10_000,
+        0,
+    )
+    assert found.attempts >= 1
+    compiled = decided(Settings(learner="safe-es"), psyco.make("particle-dance"), parse(DANCE))
+    assert {name: getattr(compiled, name) for name in PLENTY} == PLENTY
+    assert (compiled.candidates, compiled.max_episodes, compiled.verify_every) == (5, 10_000, 1000)
+
+
+def test_a_plan_is_a_table_and_plain_data(pole: psyco.GymDomain) -> None:
+    requirement = parse(POLE)
+    settings = decided(Settings(learner="safe-es", steps=400_000), pole, requirement)
+    plan = make_run_plan(settings, pole, requirement, pace=Pace(1000.0, 10.0, 3), scaling=32)
+    learning = plan.phases[1]
+    assert (learning.episodes, learning.steps, learning.seconds) == (20_000, 400_000, 400.0)
+    assert plan.seconds == pytest.approx(sum(phase.seconds for phase in plan.phases))
+    assert "at 1,000 steps per second" in str(plan) and "probability 0.95 takes about 255 episodes" in str(
+        plan
+    )
+    assert json.loads(json.dumps(plan.to_json()))["phases"][1]["steps"] == 400_000
+    assert repr(plan).startswith("<RunPlan: at most ")
+
+
+def test_times_are_read_and_said() -> None:
+    assert [read_time(t) for t in ("90s", "10min", " 1.5 h ", 30, 2.5)] == [90.0, 600.0, 5400.0, 30.0, 2.5]
+    for bad in ("", "10", "min", "1e9h", "-3s", "3 days", 0, -1, float("nan"), True, None):
+        with pytest.raises(RunError, match=r"90s, 10min or 1\.5h"):
+            read_time(bad)  # type: ignore[arg-type]
+    assert [duration(t) for t in (0.25, 42, 600, 9000)] == ["0.2 s", "42 s", "10 min", "2.5 h"]
+
+
+def test_a_time_becomes_steps_once_and_the_run_repeats(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    small: dict[str, Any] = {
+        "parameters": {"horizon": 5}, "hidden": 4, "learner_options": {"population": 6, "checks": 2},
+        "max_episodes": 20, "candidates": 1,
+    }  # fmt: skip
+    monkeypatch.setattr(clock, "learning_pace", lambda problem: Pace(100.0, 5.0, 0))
+    said: list[psyco.RunPlan] = []
+    run = psyco.start(
+        "particle-dance",
+        DANCE,
+        tmp_path / "timed",
+        time="4s",
+        sinks=[psyco.Sink(planned=said.append)],
+        **small,
+    )
+    assert run.config is not None and run.config.settings.budget == "300 steps"
+    assert "4 s are 300 steps of learning at 100 steps per second" in str(said[0])
+    assert min(getattr(run.config.settings, name) for name in PLANNED) > 0  # every number is written down
+    again = psyco.start("particle-dance", DANCE, tmp_path / "again", steps=300, **small)
+    assert (again.folder / "metrics.csv").read_bytes() == (run.folder / "metrics.csv").read_bytes()
+    with pytest.raises(RunError, match=r"either steps \(300\) or time \(4s\)"):
+        psyco.synthesize("particle-dance", DANCE, steps=300, time="4s")
+
+
+@pytest.mark.slow
+def test_the_pace_of_learning_is_measured_on_both_kinds_of_domain(pole: psyco.GymDomain) -> None:
+    settings = Settings(steps=clock.TRIED, hidden=4, options={"population": 6, "checks": 2}, scaling="none")
+    for domain, text in ((pole, POLE), (psyco.make("particle-dance", horizon=5), DANCE)):
+        pace = clock.learning_pace(prepare(domain, parse(text), settings))
+        assert pace.rate > 10 and 1 <= pace.length <= domain.horizon and pace.episodes > 0
+
+
+def run_pole(pole: psyco.GymDomain, folder: Path, **options: Any) -> psyco.Run:
+    return psyco.start(
+        pole, POLE, folder, episodes=96, hidden=4, learner_options={"population": 6, "checks": 2},
+        verify_every=32, max_episodes=10, candidates=1, scaling="none", **options,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_checks_while_learning_are_those_that_the_learner_plays_and_survive_an_interruption(
+    pole: psyco.GymDomain, tmp_path: Path
+) -> None:
+    class Stop(Exception):
+        pass
+
+    def interrupt(problem: Any, at: Any) -> None:
+        if at.generation == 6:  # in the middle of the second segment of four generations
+            raise Stop
+
+    whole = run_pole(pole, tmp_path / "whole")
+    checked = whole.metrics["verified_episodes"]
+    assert checked[[3, 7, 11]].tolist() == [8, 8, 8] and np.isnan(np.delete(checked, [3, 7, 11])).all()
+    with pytest.raises(Stop):
+        run_pole(pole, tmp_path / "cut", checkpoint_every=0, sinks=[psyco.Sink(reached=interrupt)])
+    assert psyco.open_run(tmp_path / "cut").metrics.rows == 6
+    again = psyco.resume(tmp_path / "cut")
+    assert (again.folder / "metrics.csv").read_bytes() == (whole.folder / "metrics.csv").read_bytes()
+    explicit = run_pole(pole, tmp_path / "explicit", verify_episodes=9)
+    assert explicit.metrics["verified_episodes"][3] == 9  # more than it plays, so they are played
+
+
+@pytest.mark.slow
+def test_check_prints_the_plan(cli: Any) -> None:
+    done = cli("check", "CartPole-v1", "--horizon", 20, "--require", POLE, "--steps", "2e4", "--json")
+    plan = next(each for each in json.loads(done.out)["checks"] if each["name"] == "plan")
+    assert plan["data"]["phases"][1]["steps"] == 20_000
+    assert dataclasses.is_dataclass(psyco.RunPlan)
