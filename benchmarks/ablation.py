@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 from benchmarks.learners import CARTPOLE, FEW, FIRST_SEED, HEADER, PENDULUM, Row, line, run
@@ -35,8 +36,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("domains", nargs="*", help=f"of {', '.join(DOMAINS)}; default: all")
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--out", type=Path, default=Path("studies/ablation"), help="the study's folder")
     chosen = parser.parse_args(arguments)
-    print(HEADER.replace("| learner |", "| change |"), flush=True)
+    rows: list[tuple[str, Row]] = []
     for name in chosen.domains or DOMAINS:
         if name not in DOMAINS:
             parser.error(f"unknown domain {name}; there are: {', '.join(DOMAINS)}")
@@ -45,10 +47,12 @@ def main(arguments: list[str] | None = None) -> None:
             if "scaling" in options and row.requirement:  # Gymnasium domains have it already
                 options = {"scaling": "none"}
             changed = dataclasses.replace(row, settings={**row.settings, **options})
-            print(
-                line(changed, run(changed, range(FIRST_SEED, FIRST_SEED + chosen.seeds)), name=change),
-                flush=True,
-            )
+            rows.append((change, changed))
+    seeds = range(FIRST_SEED, FIRST_SEED + chosen.seeds)
+    outcomes = run(rows, seeds, chosen.out)
+    print(HEADER.replace("| learner |", "| change |"))
+    for (change, row), found in zip(rows, outcomes, strict=True):
+        print(line(row, found, name=change))
 
 
 if __name__ == "__main__":

@@ -1,16 +1,17 @@
 """Which learner ends with a certified policy, how good it is, and how fast it learns: `make bench-learners`.
 
-Every row is one learner on one domain over many seeds. All episodes that have a say in which policy is returned count
-as training episodes: those of the offspring, those of the mean policy, and those of the selection among candidates.
-The certificate (`anytime`) and the figures below it come from fresh episodes that nothing else has seen; on finite
-domains return and probability are exact. Nothing was tuned on the seeds that are used here.
+Every row is one learner on one domain over many seeds; together they are a study in `studies/learners`, with a page
+of its own. All episodes that have a say in which policy is returned count as training episodes: those of the offspring,
+those of the mean policy, and those of the selection among candidates. The certificate (`anytime`) and the figures below
+it come from fresh episodes that nothing else has seen; on finite domains return and probability are exact. Nothing was
+tuned on the seeds that are used here.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import time
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from scipy import stats
 
 import psyco
 from psyco._src.certify.source import constraint_outcomes, sample
-from psyco._src.domain.base import CompiledDomain, Domain
+from psyco._src.domain.base import Domain
 from psyco._src.domain.finite import FiniteDomain
 from psyco._src.exact.answers import evaluate
 from psyco._src.exact.unfold import actions_of, unfold
@@ -63,7 +64,7 @@ class Outcome(NamedTuple):
     certified: bool
     mean_return: float
     satisfied: float
-    seconds: float  # of learning and certification, compilation apart
+    seconds: float  # of learning and certification; the first seeds of a row also compile
     steps: float  # environment steps of learning per second
     curve: list[float]  # mean return of training episodes over consecutive parts of learning
 
@@ -93,45 +94,65 @@ TABLE = {
 }
 
 
-def run(row: Row, seeds: range) -> list[Outcome]:
-    """Synthesize once per seed."""
+def run(rows: Sequence[tuple[str, Row]], seeds: range, folder: Path) -> list[list[Outcome]]:
+    """The outcomes of every row, one per seed; what the study in that folder has computed before is kept.
+
+    Args:
+        rows: what a row is called in the study, and the row; rows of one domain have names of their own.
+        seeds: of each row.
+        folder: of the study.
+    """
+    content = {
+        "title": "Which learner ends with a certified policy?",
+        "seeds": list(seeds),
+        "settings": {"verify_every": 0},
+        "cells": [_cell(name, row) for name, row in rows],
+    }
+    study = psyco.study(content, folder, on_progress=_tell)
+    if not study.complete:
+        sys.exit("\n".join(f"{name}: {error}" for name, error in study.failed.items()))
+    print(f"{study.page} shows all of it", file=sys.stderr)
+    cells = iter(study.outcomes)  # in the order of the rows, each with all seeds
+    return [[_outcome(row, next(cells)) for _ in seeds] for _, row in rows]
+
+
+def _cell(name: str, row: Row) -> dict[str, Any]:
+    """A row as a study has it: settings by their names, options of the learner with a dot."""
+    own = {each.name for each in fields(Settings)}
+    settings = {key if key in own else f"learner.{key}": value for key, value in row.settings.items()}
+    requirement = row.requirement or psyco.make(row.domain).requirement  # type: ignore[attr-defined]
+    p = max(demand.p_req for demand in parse(requirement).demands)
+    return {
+        "label": name,
+        "domain": row.domain,
+        "requirement": {"name": f"p {p:g}", "text": requirement},
+        "learner": row.learner,
+        "episodes": row.training,
+        **settings,
+    }
+
+
+def _outcome(row: Row, cell: Any) -> Outcome:
+    run: psyco.Run = cell.run
     domain = psyco.make(row.domain)
-    requirement = parse(row.requirement or domain.requirement)  # type: ignore[attr-defined]
-    outcomes = []
-    compiles = [seeds[0]] if isinstance(domain, CompiledDomain) else []  # is not counted
-    for seed in (*compiles, *seeds):
-        began = time.perf_counter()
-        result = psyco.synthesize(
-            domain,
-            requirement,
-            learner=row.learner,
-            episodes=row.training,
-            seed=seed,
-            verify_every=0,
-            **_keywords(row.settings),
-        )
-        seconds = time.perf_counter() - began
-        mean_return, satisfied = value(row, domain, requirement, result.policy, seed)
-        parts = min(100, result.metrics.rows)
-        steps = float((result.metrics["length"] * np.diff(result.metrics["episodes"], prepend=0)).sum())
-        outcomes.append(
-            Outcome(
-                result.certificate.verdict is psyco.Verdict.SATISFIED,
-                mean_return,
-                satisfied,
-                seconds,
-                steps / seconds,
-                [float(part.mean()) for part in np.array_split(result.metrics["return"], parts)],
-            )
-        )
-    return outcomes[len(compiles) :]
+    requirement = parse(cell.cell.config.requirement)
+    mean_return, satisfied = value(row, domain, requirement, run.policy, cell.cell.seed)
+    returns = run.metrics["return"]
+    return Outcome(
+        cell.certified,
+        mean_return,
+        satisfied,
+        cell.times.seconds,
+        run.steps / cell.times.seconds if cell.times.seconds else float("nan"),
+        [float(part.mean()) for part in np.array_split(returns, min(100, len(returns)))],
+    )
 
 
-def _keywords(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings of a run, and options of its learner, as `psyco.synthesize` takes them."""
-    own = {each.name for each in fields(psyco.Settings)}
-    options = {name: value for name, value in settings.items() if name not in own}
-    return {name: value for name, value in settings.items() if name in own} | {"learner_options": options}
+def _tell(progress: psyco.Progress) -> None:
+    done, total = progress.count("finished"), len(progress.cells)
+    if sys.stderr.isatty():
+        left = progress.left
+        print(f"\r{done} of {total} runs", f"{left:.0f} s left  " if left else "", end="", file=sys.stderr)
 
 
 def value(
@@ -149,15 +170,19 @@ def value(
     return float(np.concatenate([e.ret for e in fresh]).mean()), float(satisfied.all(axis=1).mean())
 
 
+def called(row: Row) -> str:
+    """A learner, and which of its policies is returned."""
+    return f"{row.learner}, {'last policy' if row.settings.get('candidates') == 1 else 'best candidate'}"
+
+
 def line(row: Row, outcomes: list[Outcome], name: str = "") -> str:
     """One line of the table, each figure with its 95% interval over seeds."""
     good = [o for o in outcomes if o.certified]
     share = stats.binomtest(len(good), len(outcomes)).proportion_ci()
-    how = "last policy" if row.settings.get("candidates") == 1 else "best candidate"
     returns = [o.mean_return for o in good]
     cells = [
         row.domain,
-        name or f"{row.learner}, {how}",
+        name or called(row),
         f"{row.episodes:,}",
         f"{len(good)}/{len(outcomes)} ({share.low:.0%} to {share.high:.0%})",
         interval(returns),
@@ -215,32 +240,22 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"one of {', '.join(TABLE)}; default: all")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--learner", action="append", help="only rows of this learner; may be repeated")
-    parser.add_argument("--json", type=Path, help="also write every outcome to this file")
+    parser.add_argument("--out", type=Path, default=Path("studies/learners"), help="the study's folder")
     parser.add_argument("--plot", type=Path, help="draw return against episodes into this file (svg, png)")
-    parser.add_argument(
-        "--use", type=Path, nargs="+", default=[], help="run nothing: take these files of --json"
-    )
     chosen = parser.parse_args(arguments)
     parts = chosen.parts or list(TABLE)
     if unknown := set(parts) - set(TABLE):
         parser.error(f"unknown part {', '.join(unknown)}; there are: {', '.join(TABLE)}")
-    print(HEADER, flush=True)
-    kept: list[tuple[Row, list[Outcome]]] = []
-    for path in chosen.use:
-        for each in json.loads(path.read_text()):
-            kept.append((Row(**each["row"]), [Outcome(**o) for o in each["outcomes"]]))
-            print(line(*kept[-1]))
-    for row in () if chosen.use else (row for part in parts for row in TABLE[part]):
-        if chosen.learner and row.learner not in chosen.learner:
-            continue
-        outcomes = run(row, range(FIRST_SEED, FIRST_SEED + chosen.seeds))
-        print(line(row, outcomes), flush=True)
-        kept.append((row, outcomes))
-        if chosen.json:
-            content = [
-                {"row": vars(row), "outcomes": [o._asdict() for o in outcomes]} for row, outcomes in kept
-            ]
-            chosen.json.write_text(json.dumps(content, indent=1) + "\n")
+    wanted = [
+        row for part in parts for row in TABLE[part] if row.learner in (chosen.learner or [row.learner])
+    ]
+    names = [called(row) + f", {row.episodes:,} episodes" * (row.episodes > 60_000) for row in wanted]
+    seeds = range(FIRST_SEED, FIRST_SEED + chosen.seeds)
+    outcomes = run(list(zip(names, wanted, strict=True)), seeds, chosen.out)
+    kept = list(zip(wanted, outcomes, strict=True))
+    print(HEADER)
+    for row, found in kept:
+        print(line(row, found))
     if chosen.plot:
         plot(kept, chosen.plot)
 

@@ -24,7 +24,9 @@ ORDER = [
     ["synthesis"],
     ["run"],
     ["fleet"],
-    ["paper", "pages"],
+    ["pages"],
+    ["study"],
+    ["paper"],
     ["front"],
     ["psyco"],  # the public names: for users and the command line, never for the rooms above
     ["cli"],

@@ -29,6 +29,7 @@ from ._src.exact.answers import ExactAnswer as ExactAnswer
 from ._src.fleet.watcher import Alarm as Alarm
 from ._src.fleet.watcher import Interval as Interval
 from ._src.fleet.watcher import Watcher as Watcher
+from ._src.front.front import front as front
 from ._src.front.guard import learn_risk as learn_risk
 from ._src.front.inputs import AnyDomain as AnyDomain
 from ._src.front.inputs import PolicyLike as PolicyLike
@@ -39,10 +40,13 @@ from ._src.front.runs import open_run as open_run
 from ._src.front.runs import record as record
 from ._src.front.runs import render as render
 from ._src.front.runs import report as report
+from ._src.front.study import open_study as open_study
+from ._src.front.study import study as study
 from ._src.front.synthesize import Result as Result
 from ._src.front.synthesize import resume as resume
 from ._src.front.synthesize import start as start
 from ._src.front.synthesize import synthesize as synthesize
+from ._src.front.tune import tune as tune
 from ._src.front.verify import certify_candidates as certify_candidates
 from ._src.front.verify import check as check
 from ._src.front.verify import exact as exact
@@ -80,6 +84,10 @@ from ._src.spec.path import PathCheck as PathCheck
 from ._src.spec.path import check_path as check_path
 from ._src.spec.path import path_value as path_value
 from ._src.spec.requirement import AnyRequirement as AnyRequirement
+from ._src.study.front import Front as Front
+from ._src.study.progress import Progress as Progress
+from ._src.study.study import Study as Study
+from ._src.study.tune import Tuning as Tuning
 from ._src.synthesis.loop import Position as Position
 from ._src.synthesis.loop import Sink as Sink
 from ._src.synthesis.plan import RunPlan as RunPlan

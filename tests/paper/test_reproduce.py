@@ -3,6 +3,8 @@ import csv
 import pytest
 
 from psyco._src.errors import RunError
+from psyco._src.paper import reproduce as module
+from psyco._src.paper.claims import Outcome
 from psyco._src.paper.experiments import EXPERIMENTS
 from psyco._src.paper.figures import FIGURES
 from psyco._src.paper.reproduce import reproduce
@@ -67,3 +69,27 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="cannot write the reproduction to"):
         reproduce(["belief"], tmp_path / "file")
+
+
+def test_repetitions_are_added_until_every_claim_is_decided_or_all_are_spent(tmp_path, monkeypatch):
+    """In so few episodes some claims cannot be decided, so all that is permitted is spent."""
+    monkeypatch.setattr(module, "MOST_REPETITIONS", 3)
+    monkeypatch.setattr(module, "draw_all", lambda results: [])  # others look at figures
+    done = reproduce(["obstacle-run"], tmp_path, **TINY, until_decided=True)
+    claims = done.parts[0].claims
+    spent = len(list((tmp_path / "runs").glob("*.npz")))
+    assert any(claim.outcome is Outcome.OPEN for claim in claims) and spent == 3 * 3
+    assert done.computed == spent  # those of the first look were kept
+    page = done.page.read_text()
+    assert "--until-decided" in page and "with 2 looks at the results and at most 3 repetitions" in page
+    again = reproduce(["obstacle-run"], tmp_path, episodes=TINY["episodes"], repetitions=3)
+    assert again.computed == 0 and [c.outcome for c in again.parts[0].claims] == [c.outcome for c in claims]
+
+
+def test_what_is_decided_gets_no_more_repetitions():
+    e = EXPERIMENTS["obstacle-run"]
+    assert module._larger(e, ([], None)) is e
+    full = e.resized(repetitions=module.MOST_REPETITIONS)
+    claim = type("Open", (), {"outcome": Outcome.OPEN})
+    assert module._larger(full, ([claim], None)) is full
+    assert module._larger(e, ([claim], None)).repetitions == 2 * e.repetitions

@@ -20,6 +20,7 @@ from psyco._src.cli import (
     domains,
     exact,
     export,
+    front,
     plan,
     render,
     report,
@@ -27,7 +28,9 @@ from psyco._src.cli import (
     resume,
     runs,
     status_of,
+    study,
     synthesize,
+    tune,
     verify,
     watch,
 )
@@ -76,6 +79,9 @@ GROUPS: dict[str, dict[str, Callable[..., None]]] = {
     "Learn": {
         "synthesize": synthesize.synthesize,
         "resume": resume.resume,
+        "study": study.study,
+        "front": front.front,
+        "tune": tune.tune,
     },
     "Verify": {"verify": verify.verify, "exact": exact.exact},
     "Look": {"runs": runs.runs, "report": report.report, "render": render.render, "compare": compare.compare},

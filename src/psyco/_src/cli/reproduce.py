@@ -41,6 +41,10 @@ def reproduce(
     quick: Annotated[
         bool, typer.Option("--quick", help="Every figure in under a minute, from a fifth of the episodes.")
     ] = False,
+    until_decided: Annotated[
+        bool,
+        typer.Option("--until-decided", help="Add repetitions until every claim is decided or 60 are spent."),
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="Folder for page, figures and runs; default: reproduction[-quick].")
     ] = None,
@@ -56,6 +60,7 @@ def reproduce(
 
     folder = out or Path("reproduction-quick" if quick else "reproduction")
     size: dict[str, Any] = {"episodes": episodes, "repetitions": repetitions, "quick": quick}
+    size["until_decided"] = until_decided
     try:
         with _Display() as display:
             done = run_reproduction(names or [], folder, **size, on_progress=display.show)
@@ -88,7 +93,8 @@ class _Display:
         self.bar = Progress(*columns, console=status, disable=not status.is_terminal)
         self.task = self.bar.add_task("compiling", total=None, runs="")
         self.began = time.perf_counter()
-        self.first: int | None = None  # episodes that were there already
+        self.total = 0  # episodes of all runs
+        self.first = 0  # episodes that were there already
         self.tenth = 0
 
     def __enter__(self) -> _Display:
@@ -100,7 +106,9 @@ class _Display:
 
     def show(self, progress: runs.Completion) -> None:
         """Called from the working threads, one at a time."""
-        self.first = progress.episodes if self.first is None else self.first
+        if self.total != progress.all_episodes:  # the first word, or repetitions were added
+            self.total, self.first, self.tenth = progress.all_episodes, progress.episodes, 0
+            self.began = time.perf_counter()
         done, told = progress.episodes == progress.all_episodes, f"{progress.runs}/{progress.all_runs} runs"
         name = "drawing" if done else "learning" if progress.episodes > self.first else "compiling"
         self.bar.update(
@@ -112,7 +120,7 @@ class _Display:
             remark(f"{told}, {tenth * 10}% of the episodes{self._left(progress)}")
 
     def _left(self, progress: runs.Completion) -> str:
-        new = progress.episodes - (self.first or 0)
+        new = progress.episodes - self.first
         left = progress.all_episodes - progress.episodes
         return f", about {left * (time.perf_counter() - self.began) / new:.0f} s left" if new and left else ""
 

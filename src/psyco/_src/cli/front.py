@@ -1,0 +1,182 @@
+"""`psyco front`: what a stricter requirement costs."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+import psyco
+from psyco._src.cli import status_of
+from psyco._src.cli.common import (
+    Horizon,
+    Json,
+    Learner,
+    Parameters,
+    Steps,
+    Trust,
+    command,
+    complete_domain,
+    plain,
+    read_domain_parameters,
+    read_parameters,
+    remark,
+    say,
+    trusted,
+)
+from psyco._src.cli.runs import print_table
+from psyco._src.cli.study import EXIT_FAILED, Display
+from psyco._src.synthesis.settings import Settings
+
+
+def front(
+    domain: Annotated[
+        str, typer.Argument(autocompletion=complete_domain, help="The name of a domain, see `psyco domains`.")
+    ],
+    formula: Annotated[
+        str, typer.Option(help="What must hold with the required probability, as in 'G (distance >= 0.1)'.")
+    ],
+    p: Annotated[
+        str | None,
+        typer.Option(
+            "--p",
+            metavar="A:B",
+            help="The range of required probabilities; default: 0.5:0.99. With --vary a single one, 0.9.",
+        ),
+    ] = None,
+    points: Annotated[
+        int | None,
+        typer.Option(
+            help="How many, evenly spread over the range; default: 8, with --vary over whole numbers all."
+        ),
+    ] = None,
+    vary: Annotated[
+        str | None,
+        typer.Option(metavar="NAME=A:B", help="Vary a parameter of the formula instead, as in n=0:5."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Runs of every point.")] = 5,
+    seed: Annotated[int, typer.Option(help="The first of these seeds.")] = 0,
+    confidence: Annotated[float, typer.Option(help="That all certificates hold together.")] = 0.95,
+    episodes: Annotated[
+        int | None, typer.Option(help="Training episodes of every run; default: as synthesize.")
+    ] = None,
+    steps: Steps = None,
+    learner: Learner = Settings().learner,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="An option of the learner, as in margin=0.2; repeatable."),
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE", help="Another setting of every run, as in max_episodes=5000; repeatable."
+        ),
+    ] = None,
+    parameters: Parameters = None,
+    horizon: Horizon = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The front's folder; default: below studies/, the same for the same front."),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Runs at the same time, a process each; default: one for each core."),
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Run on a Ray cluster instead; local: start one here."),
+    ] = None,
+    trust: Trust = None,
+    as_json: Json = False,
+) -> None:
+    """Learn along required probabilities, certify every policy, and show return against certified probability.
+
+    All certificates hold together with --confidence. On finite domains the exact front is drawn beside. The same
+    command goes on after an interruption. Exit status: 0 all runs have finished, whatever their verdicts; 1 a run
+    failed; 2 bad input.
+
+    Example: `psyco front particle-dance --formula 'G (distance >= 0.1 | collisions <= 1)' --p 0.5:0.99 --points 8`
+    """
+    from psyco._src.study.front import default_front_folder
+    from psyco._src.study.price import ask
+
+    made_of = read_domain_parameters(parameters, horizon)
+    budget = {
+        name: value for name, value in {"episodes": episodes, "steps": steps}.items() if value is not None
+    }
+    what: dict[str, Any] = {
+        "p": p,
+        "points": points,
+        "vary": vary,
+        "seeds": seeds,
+        "seed": seed,
+        "confidence": confidence,
+        "parameters": made_of,
+        "learner": learner,
+        "learner_options": read_parameters(option),
+        "settings": read_parameters(setting) | budget,
+    }
+    asked = ask(domain, formula, **what)
+    folder = out or default_front_folder(asked)
+    remark(f"{len(asked.plan.cells)} runs in {folder}; checking them")
+    try:
+        with Display() as display:
+            done = psyco.front(
+                domain,
+                formula,
+                folder,
+                **what,
+                workers=workers,
+                ray=ray,
+                trust=trusted(trust, domain, made_of),
+                on_progress=display.show,
+            )
+    except KeyboardInterrupt as interruption:
+        remark(f"interrupted; what was computed is kept in {folder}, and the same command goes on")
+        raise typer.Exit(status_of(interruption)) from None
+    _print(done, as_json=as_json)
+    raise typer.Exit(0 if done.study.complete else EXIT_FAILED)
+
+
+def _print(front: psyco.Front, *, as_json: bool) -> None:
+    for name, error in front.study.failed.items():
+        remark(f"failed: {name}: {error}", style="red")
+    for note in front.study.notes:
+        remark(f"note: {note}")
+    if as_json:
+        print(front.to_json(), end="")
+        return
+    parameter = front.asked.parameter
+    heads = [parameter] * bool(parameter) + ["required", "satisfied", "certified probability", "return"]
+    heads += ["best of any"] * bool(front.exact) + [""] * (not parameter)
+    table = Table()
+    for head in heads:
+        table.add_column(head, overflow="fold")
+    for row in front.points:
+        cells = [f"{row[parameter]:g}"] if parameter else []
+        cells += [
+            f"{row['required']:g}",
+            f"{row['satisfied']}/{row['finished']}",
+            _estimate(row, "certified", 4),
+            _estimate(row, "return", 2),
+        ]
+        if front.exact:
+            cells.append(f"{row['exact_return']:.2f}" if math.isfinite(row["exact_return"]) else "–")
+        if not parameter:
+            cells.append("dominated" if row["dominated"] else "knee" if row["knee"] else "")
+        table.add_row(*map(plain, cells))
+    print_table(table)
+    say(f"{front.accounting}.")
+    say(f"Table: {front.folder}/front.csv. Page: {front.page}")
+    if front.study.failed:
+        remark(
+            f"the same command tries what failed again, and so does {command('psyco', 'study', front.folder)}"
+        )
+
+
+def _estimate(row: dict[str, Any], name: str, digits: int) -> str:
+    value, lower, upper = (row[f"{name}{side}"] for side in ("", "_lower", "_upper"))
+    return f"{value:.{digits}f} ({lower:.{digits}f} to {upper:.{digits}f})" if value == value else "–"

@@ -1,0 +1,256 @@
+"""`psyco study`: many runs, one question, one answer with error bars."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+import psyco
+from psyco._src.cli import status_of
+from psyco._src.cli.common import Json, Trust, command, plain, remark, say, status, trusted
+from psyco._src.cli.runs import print_table
+from psyco._src.errors import RunError
+
+if TYPE_CHECKING:
+    from psyco._src.study.progress import Progress, Standing
+
+QUIET = 2.0  # seconds after which a line says that all is well, where there is no terminal
+STATUS = "status"
+EXIT_FAILED, EXIT_UNFINISHED = 1, 3
+
+
+def study(
+    what: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE|FOLDER",
+            help="A study's file or folder. `status FILE|FOLDER`: only say how far it is; `status`: all in studies/.",
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="The study's folder; default: studies/ and the name of the file.")
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(metavar="N|A:B", help="Instead of those of the file: how many, or from A to B-1."),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Runs at the same time, a process each; default: one for each core."),
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Run on a Ray cluster instead; local: start one here."),
+    ] = None,
+    trust: Trust = None,
+    as_json: Json = False,
+) -> None:
+    """Run a grid or a list of runs over many seeds, on all cores or a cluster, and say what came out.
+
+    The answers are a table, CSV files and one page with intervals. The same command goes on after an interruption,
+    and computes only what is new after seeds or cells were added. Exit status: 0 all runs have finished, whatever
+    their verdicts; 1 a run failed; 3 (of `status`) not all have finished; 2 bad input.
+
+    Example: `psyco study examples/study.toml`
+    """
+    if what[0] == STATUS:
+        _status(what[1:], out, seeds, as_json=as_json)
+        return
+    if len(what) > 1:
+        raise RunError(f"one study at a time: {what[1]!r} is left over")
+    from psyco._src.front.study import as_plan
+    from psyco._src.study.study import default_folder
+
+    source = Path(what[0])
+    folder = out or default_folder(source)
+    count = len(as_plan(source, seeds=seeds).cells)
+    remark(f"{count} runs in {folder}; checking them")
+    try:
+        with Display() as display:
+            done = psyco.study(
+                source,
+                folder,
+                seeds=seeds,
+                workers=workers,
+                ray=ray,
+                trust=trusted(trust, None),
+                on_progress=display.show,
+            )
+    except KeyboardInterrupt as interruption:
+        remark(f"interrupted; what was computed is kept in {folder}, and the same command goes on")
+        raise typer.Exit(status_of(interruption)) from None
+    _print(done, as_json=as_json)
+    raise typer.Exit(0 if done.complete else EXIT_FAILED)
+
+
+def _status(names: list[str], out: Path | None, seeds: str | None, *, as_json: bool) -> None:
+    """How far one study is, or all below `studies/`."""
+    from psyco._src.front.study import as_plan
+    from psyco._src.study.plan import STUDY
+    from psyco._src.study.study import PARENT, default_folder, read_study
+
+    if len(names) > 1:
+        raise RunError(f"one study at a time: {names[1]!r} is left over")
+    if not names:
+        folders = sorted(path.parent for path in PARENT.glob(f"*/{STUDY}"))
+        if not folders:
+            raise RunError(f"there are no studies in {PARENT}; say which: psyco study status FILE|FOLDER")
+        every = [read_study(folder) for folder in folders]
+        if as_json:
+            print("[" + ",\n".join(study.to_json() for study in every) + "]")
+        for study in () if as_json else every:
+            say(f"{study.folder}: {_counts(study)}")
+        raise typer.Exit(0 if all(study.complete for study in every) else EXIT_UNFINISHED)
+    source = Path(names[0])
+    study = read_study(out or default_folder(source), as_plan(source, seeds=seeds))
+    if as_json:
+        print(study.to_json(), end="")
+    else:
+        say(f"{study.folder}: {_counts(study)}")
+        _print_cells(study)
+    raise typer.Exit(0 if study.complete else EXIT_FAILED if study.failed else EXIT_UNFINISHED)
+
+
+# ---- results -----------------------------------------------------------------------------------------------------
+
+
+def _print(study: psyco.Study, *, as_json: bool) -> None:
+    for name, error in study.failed.items():
+        remark(f"failed: {name}: {error}", style="red")
+    for note in study.notes:
+        remark(f"note: {note}")
+    if as_json:
+        print(study.to_json(), end="")
+        return
+    table = Table()
+    for head in ("task", "method", "certified", "return, IQM", "return, median", "first satisfied"):
+        table.add_column(head, overflow="fold")
+    for row in study.answers.summary:
+        first = row["first_satisfied_episodes"]
+        scaled = " (scaled)" if row["scaled"] else ""
+        table.add_row(
+            plain(row["task"]),
+            plain(row["method"]),
+            f"{row['certified']}/{row['finished']} ({_percent(row, 'certified_share')})",
+            _estimate(row, "return_iqm") + scaled,
+            _estimate(row, "return_median") + scaled,
+            "–" if first is None else f"{first:,.0f} episodes",
+        )
+    print_table(table)
+    for row in study.answers.comparisons:
+        say(
+            f"a run of {row['method']} beats one of {row['other']} with probability {_estimate(row, 'better')}"
+        )
+    say(f"{_counts(study)}; intervals are at 95%. Tables: {study.folder}/*.csv. Page: {study.page}")
+    if study.failed:
+        remark(f"the same command tries what failed again: {command('psyco', 'study', study.folder)}")
+
+
+def _print_cells(study: psyco.Study) -> None:
+    table = Table()
+    for head in ("task", "method", "seed", "state", "verdict", "return", "done"):
+        table.add_column(head, overflow="fold")
+    for outcome, row in zip(study.outcomes, study.answers.cells, strict=True):
+        table.add_row(
+            plain(row["task"]),
+            plain(row["method"]),
+            str(row["seed"]),
+            plain(outcome.state),
+            row["verdict"] or "–",
+            "–" if row["return"] is None else f"{row['return']:.2f}",
+            f"{outcome.run.progress:.0%}" if outcome.run else "0%",
+        )
+    print_table(table)
+    for name, error in study.failed.items():
+        say(f"{name}: {error}")
+
+
+def _counts(study: psyco.Study) -> str:
+    states = ", ".join(f"{count} {state}" for state, count in study.counts.items())
+    return f"{len(study.outcomes)} runs: {states}; {study.certified} certified"
+
+
+def _estimate(row: dict[str, Any], name: str) -> str:
+    value, lower, upper = (row[f"{name}{side}"] for side in ("", "_lower", "_upper"))
+    return f"{value:.2f} ({lower:.2f} to {upper:.2f})" if value == value else "–"
+
+
+def _percent(row: dict[str, Any], name: str) -> str:
+    return f"{row[f'{name}_lower']:.0%} to {row[f'{name}_upper']:.0%}" if row["finished"] else "–"
+
+
+# ---- progress ----------------------------------------------------------------------------------------------------
+
+
+class Display:
+    """A table of the running cells on a terminal; elsewhere a line for every cell, and one when there was none."""
+
+    def __init__(self) -> None:
+        self.live = Live(console=status, transient=True, refresh_per_second=5) if status.is_terminal else None
+        self.known: dict[str, str] = {}
+        self.said = time.monotonic()
+
+    def __enter__(self) -> Display:
+        if self.live:
+            self.live.start()
+            self.live.update(Text("checking all cells"))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.live:
+            self.live.stop()
+
+    def show(self, progress: Progress) -> None:
+        """Called whenever something has happened, and about twice a second."""
+        for standing in progress.cells.values():
+            before = self.known.get(standing.cell.name)
+            if standing.state == before:
+                continue
+            self.known[standing.cell.name] = standing.state
+            if standing.state in ("finished", "failed") and not standing.kept:
+                took = f" in {standing.seconds:.1f} s" if standing.seconds else ""
+                why = f": {standing.error}" if standing.error else ""
+                self._say(f"{standing.state}{took}: {standing.cell.called}{why}{self._rest(progress)}")
+        if self.live:
+            self.live.update(_table(progress))
+        elif time.monotonic() - self.said >= QUIET:
+            running = "; ".join(f"{s.cell.called} {_where(s)}" for s in progress.running[:4])
+            more = f" and {len(progress.running) - 4} more" if len(progress.running) > 4 else ""
+            self._say(f"{running or 'starting'}{more}{self._rest(progress)}")
+
+    def _say(self, text: str) -> None:
+        self.said = time.monotonic()
+        remark(text)
+
+    def _rest(self, progress: Progress) -> str:
+        return f" [{progress.count('finished')} of {len(progress.cells)}{_left(progress)}]"
+
+
+def _where(standing: Standing) -> str:
+    return f"{standing.share:.0%}" if standing.doing == "learning" else standing.doing
+
+
+def _left(progress: Progress) -> str:
+    left = progress.left
+    if not left:
+        return ""
+    return f", about {left:.0f} s left" if left < 120 else f", about {left / 60:.0f} min left"
+
+
+def _table(progress: Progress) -> Group:
+    grid = Table.grid(padding=(0, 2))
+    for standing in progress.running[: max(3, status.height - 4)]:
+        bar = ProgressBar(total=1.0, completed=standing.share, width=24)
+        grid.add_row(plain(standing.cell.called), bar, plain(_where(standing)))
+    failed = progress.count("failed")
+    words = f"{progress.count('finished')} of {len(progress.cells)} runs have finished"
+    words += f", {failed} failed" * bool(failed) + _left(progress)
+    return Group(grid, Text(words, "bold"))

@@ -1,0 +1,1 @@
+"""Many runs that answer one question together."""
