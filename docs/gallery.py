@@ -1,0 +1,196 @@
+"""Make the gallery and the tutorials' pictures again: `make gallery`, or for some `python docs/gallery.py cartpole`.
+
+Every example and tutorial is run in a folder of its own. What it prints becomes its certificate, and a picture is drawn
+of the policy that it ends with. The page docs/gallery.md is written from all that lies in docs/images/gallery.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from PIL import Image
+
+ROOT = Path(__file__).resolve().parents[1]
+IMAGES = ROOT / "docs" / "images"
+WIDEST = 900  # pixels of a picture
+PRINTED = 7  # lines of a certificate that are shown
+
+DANCE = "P>=0.85 [ G (distance >= 0.1 | collisions <= 1) ] & C>=0.98"
+RUN = "G (count(caught) <= 1)"
+# Built-in domains: the words after `psyco synthesize`.
+BUILT_IN = {
+    "particle-dance": ["--require", DANCE],
+    "particle-dance-expected": ["--require", "R{distance < 0.1}<=1 [ C ] & C>=0.98"],
+    "obstacle-run": ["--require", f"P>=0.9 [ {RUN} ] & C>=0.98", "--episodes", "20000"],
+}
+EXAMPLES = {
+    "cartpole": "CartPole near the middle of its rail",
+    "corridor": "A compiled domain in one short file",
+    "frozen_lake": "FrozenLake, with a signal of one's own",
+    "hazard": "An environment that reports a cost",
+    "pendulum": "Pendulum with a gentle motor",
+    "two_constraints": "CartPole with two constraints",
+    "sb3_policy": "A model of Stable-Baselines3, verified",
+    "sb3_ppo": "Stable-Baselines3's PPO, steered",
+    "sb3_dqn": "Stable-Baselines3's DQN, steered",
+}
+# The script, and which file each picture of the page comes from.
+TUTORIALS = {
+    "dance": {"dance": "dance/trajectory.png", "dance-curves": "dance/curves.png"},
+    "environment": {"environment": "courier/trajectory.png"},
+    "robot": {"robot": "delivery/trajectory.png"},
+    "others": {"others": "others.png"},
+    "certificate": {"certificate": "certificate.png"},
+    "field": {"field": "field/watch.png"},
+}
+# An example ends with a policy in somebody's hands: what was learned or verified last is drawn.
+DRAWN = """
+import runpy, sys
+import psyco
+last = {}
+def seen(verb, policy_of):
+    def call(first, *rest, **options):
+        outcome = verb(first, *rest, **options)
+        last.update(policy_of(outcome, first, rest, options))
+        return outcome
+    return call
+psyco.synthesize = seen(psyco.synthesize, lambda out, domain, rest, options: {"policy": out.policy, "domain": domain})
+psyco.verify = seen(psyco.verify, lambda out, policy, rest, options: {
+    "policy": psyco.open_policy(policy, trust=options.get("trust", ())) if isinstance(policy, str) else policy,
+    "domain": rest[0]})
+if sys.argv[2].startswith("sb3_") and "policy" not in sys.argv[2]:
+    from psyco.sb3 import Bridge
+    certify = Bridge.certify
+    def certified(self, model, *rest, **options):
+        last.update(policy=model, domain=self.domain)
+        return certify(self, model, *rest, **options)
+    Bridge.certify = certified
+try:
+    runpy.run_path(sys.argv[1], run_name="__main__")
+except SystemExit as end:
+    assert not end.code, end.code
+psyco.render(last["policy"], ".", domain=last["domain"], animation=False)
+"""
+
+
+def main(chosen: list[str]) -> None:
+    """Make what is named, or everything."""
+    for name, words in BUILT_IN.items():
+        if not chosen or name in chosen:
+            in_a_folder(lambda folder, name=name, words=words: built_in(name, words, folder))
+    for name in EXAMPLES:
+        if not chosen or name in chosen:
+            in_a_folder(lambda folder, name=name: example(name, folder))
+    for name, pictures in TUTORIALS.items():
+        if not chosen or f"tutorial-{name}" in chosen:
+            in_a_folder(lambda folder, name=name, pictures=pictures: tutorial(name, pictures, folder))
+    (ROOT / "docs" / "gallery.md").write_text(page(), encoding="utf-8")
+
+
+def in_a_folder(work) -> None:
+    """Nothing is left behind but pictures and certificates."""
+    with tempfile.TemporaryDirectory() as folder:
+        work(Path(folder))
+
+
+def python(folder: Path, *words: object) -> str:
+    """What a program prints."""
+    print(*words, flush=True)
+    return subprocess.run(
+        [sys.executable, *map(str, words)],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": os.environ.get("PYTHONPATH", str(ROOT / "src")), "MPLBACKEND": "Agg"},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    ).stdout
+
+
+def built_in(name: str, words: list[str], folder: Path) -> None:
+    """A run and its picture, by the command line."""
+    domain = name.removesuffix("-expected")
+    printed = python(folder, "-m", "psyco", "-q", "synthesize", domain, *words, "--out", "run")
+    python(folder, "-m", "psyco", "-q", "render", "run", "--no-animation")
+    keep(name, printed, folder / "run" / "trajectory.png")
+
+
+def example(name: str, folder: Path) -> None:
+    """An example, and a picture of its policy."""
+    (folder / "drawn.py").write_text(DRAWN)
+    printed = python(folder, "drawn.py", ROOT / "examples" / f"{name}.py", name)
+    keep(name, printed, folder / "trajectory.png")
+
+
+def tutorial(name: str, pictures: dict[str, str], folder: Path) -> None:
+    """A tutorial's own pictures."""
+    python(folder, ROOT / "docs" / "tutorials" / f"{name}.py")
+    for shown, file in pictures.items():
+        small(folder / file, IMAGES / "tutorials" / f"{shown}.png")
+
+
+def keep(name: str, printed: str, picture: Path) -> None:
+    """A certificate's first lines and its picture."""
+    lines = printed[printed.index("SATISFIED") :].splitlines()[:PRINTED]
+    (IMAGES / "gallery").mkdir(parents=True, exist_ok=True)
+    (IMAGES / "gallery" / f"{name}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    small(picture, IMAGES / "gallery" / f"{name}.png")
+
+
+def small(picture: Path, to: Path) -> None:
+    """A picture of few bytes: not wider than a page, with 64 colours."""
+    drawn = Image.open(picture).convert("RGB")
+    if drawn.width > WIDEST:
+        drawn = drawn.resize((WIDEST, round(drawn.height * WIDEST / drawn.width)), Image.Resampling.LANCZOS)
+    to.parent.mkdir(parents=True, exist_ok=True)
+    drawn.quantize(64).save(to, optimize=True)
+
+
+def page() -> str:
+    """The page: for every domain and example a picture, its requirement and certificate, and what made it."""
+    parts = [
+        "# Gallery",
+        "Built-in domains and examples, each with the certificate that it ends with and the command that makes it.\n"
+        "Light to dark is time; a domain without a drawing of its own shows its signals. `make gallery` makes it all.",
+    ]
+    for name, words in BUILT_IN.items():
+        shown = " ".join(f"'{word}'" if " " in word else word for word in words)
+        domain = name.removesuffix("-expected")
+        command = f"psyco synthesize {domain} {shown} --out runs/{name}\npsyco render runs/{name}"
+        title = (
+            "Particle Dance, an expected number"
+            if name.endswith("-expected")
+            else name.replace("-", " ").title()
+        )
+        parts += entry(name, title, command)
+    for name, title in EXAMPLES.items():
+        source = f"[examples/{name}.py](../examples/{name}.py)"
+        parts += entry(name, title, f"python examples/{name}.py", source)
+    parts += [
+        "## The whole way of a policy",
+        "[examples/deployment.py](../examples/deployment.py) learns, certifies, exports, watches, raises an alarm and\n"
+        "guards; [tutorial 6](tutorials/field.md) shows the same with a picture.",
+        "```sh\npython examples/deployment.py\n```",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def entry(name: str, title: str, command: str, source: str = "") -> list[str]:
+    """One of them; what was not made yet is left out."""
+    said = IMAGES / "gallery" / f"{name}.txt"
+    if not said.exists():
+        return []
+    return [
+        f"## {title}",
+        *([source] if source else []),
+        f"![Episodes of the policy]({(IMAGES / 'gallery' / f'{name}.png').relative_to(ROOT / 'docs').as_posix()})",
+        f"```sh\n{command}\n```",
+        f"```text\n{said.read_text(encoding='utf-8').rstrip()}\n  ...\n```",
+    ]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,231 @@
+"""What stands in the program is said once: `{{ commands }}` and the like in a page become it when the site is built.
+
+| in a page | becomes |
+|---|---|
+| `{{ names front smc }}` | every public name that comes from these rooms, by its docstring |
+| `{{ names rest }}` | those that no page has asked for |
+| `{{ commands }}` | the commands, each option with its default |
+| `{{ settings }}` | the fields of `Settings`: the table `[settings]` of a configuration file |
+| `{{ learners }}` | the options of every learner: the table `[learner]` |
+| `{{ certificate }}` | the fields of a certificate, from its schema |
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+PACKAGE = Path(__file__).parents[2] / "src" / "psyco"
+MARKER = re.compile(r"^\{\{ (\w+)((?: \w+)*) \}\}$", re.MULTILINE)
+NAMES = re.compile(r"^\{\{ names((?: \w+)*) \}\}$", re.MULTILINE)
+# In the order in which one needs them; the others follow by the alphabet, functions before classes.
+FIRST = (
+    "synthesize",
+    "verify",
+    "plan",
+    "exact",
+    "check",
+    "start",
+    "resume",
+    "open_run",
+    "report",
+    "render",
+    "parse",
+    "make",
+)
+asked_for: set[str] = set()  # rooms that some page shows
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """See which rooms have a page, before the first one is made."""
+    asked_for.clear()
+    for file in files.documentation_pages():
+        for rooms in NAMES.findall(file.content_string):
+            asked_for.update(rooms.split())
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Put in what the program says."""
+    parts = {
+        "names": names,
+        "commands": commands,
+        "settings": settings,
+        "learners": learners,
+        "certificate": certificate,
+    }
+    return MARKER.sub(lambda match: parts[match[1]](*match[2].split()), markdown)
+
+
+def public_names() -> dict[str, str]:
+    """Every public name of `psyco`, and the room that it comes from."""
+    tree = ast.parse((PACKAGE / "__init__.pyi").read_text(encoding="utf-8"))
+    found = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    return {
+        alias.asname or alias.name: str(node.module).removeprefix("_src.").partition(".")[0]
+        for node in found
+        for alias in node.names
+    }
+
+
+def names(*rooms: str) -> str:
+    """Each name with its docstring, as mkdocstrings writes it."""
+    found = public_names()
+    wanted = set(found.values()) - asked_for - {"version"} if rooms == ("rest",) else set(rooms)
+    if unknown := wanted - set(found.values()):
+        raise ValueError(f"no public name comes from {', '.join(sorted(unknown))}")
+
+    def place(name: str) -> tuple[int, bool, str]:
+        return FIRST.index(name) if name in FIRST else len(FIRST), name[0].isupper(), name
+
+    chosen = sorted((name for name, room in found.items() if room in wanted), key=place)
+    return "\n\n".join(f"::: psyco.{name}" for name in chosen)
+
+
+def commands() -> str:
+    """Each command: what it does, an example, its arguments and options."""
+    import typer
+
+    from psyco._src.cli.app import COMMANDS, app
+
+    group: Any = typer.main.get_command(app)
+    everywhere = {option.name for option in group.params}
+    parts = ["## Before any command", _options(group.params)]
+    for name in COMMANDS:
+        command = group.commands[name]
+        arguments = [each for each in command.params if not each.opts[0].startswith("-")]
+        options = [each for each in command.params if each not in arguments and each.name not in everywhere]
+        words = " ".join(
+            each.name.upper() if each.required else f"[{each.name.upper()}]" for each in arguments
+        )
+        parts += [
+            f"## psyco {name} {{ #{name} }}",
+            f"```text\npsyco {name} [OPTIONS] {words}".rstrip() + "\n```",
+            str(command.help),
+            *(
+                [_table(("argument", "is"), ((f"`{a.name.upper()}`", _cell(a.help)) for a in arguments))]
+                * bool(arguments)
+            ),
+            *([_options(options)] * bool(options)),
+        ]
+    return "\n\n".join(parts)
+
+
+def _options(options: Iterable[Any]) -> str:
+    rows = (
+        (
+            " ".join(f"`{word}`" for word in (*each.opts, *each.secondary_opts)),
+            _default(each),
+            _cell(each.help),
+        )
+        for each in options
+    )
+    return _table(("option", "default", "is"), rows)
+
+
+def _default(option: Any) -> str:
+    value = option.default
+    if value is None or value is False or value == () or option.required or option.count:
+        return ""
+    if value is True:
+        return f"`{option.opts[0]}`"
+    return f"`{value:,}`" if isinstance(value, int) else f"`{value}`"
+
+
+def settings() -> str:
+    """The fields of `Settings`, with what its docstring says of them."""
+    from psyco._src.synthesis.settings import Settings
+
+    said = _arguments(str(Settings.__doc__))
+    rows = (
+        (f"`{field.name}`", f"`{_toml(field.default)}`", _cell(said[field.name]))
+        for field in dataclasses.fields(Settings)
+        if field.name not in ("learner", "options")
+    )
+    return _table(("key", "default", "is"), rows)
+
+
+def learners() -> str:
+    """The options of every learner, with what its docstring says of them."""
+    from psyco._src.learn.learners import LEARNERS, learner_options
+
+    parts = []
+    for name in LEARNERS:
+        learner: Any = LEARNERS[name]
+        said = _arguments(str(learner.__doc__))
+        parts += [f"### `{name}`", str(learner.__doc__).partition("\n")[0]]
+        rows = (
+            (f"`{option}`", f"`{_toml(default)}`", _cell(said.get(option, "")))
+            for option, default in learner_options(name).items()
+        )
+        parts.append(_table(("key", "default", "is"), rows))
+    return "\n\n".join(parts)
+
+
+def certificate() -> str:
+    """The fields of a certificate and of everything in it."""
+    schema = json.loads(
+        (PACKAGE / "_src" / "certify" / "certificate.schema.json").read_text(encoding="utf-8")
+    )
+    parts = [_fields(schema)]
+    for name, part in schema["$defs"].items():
+        parts.append(f"### {name.replace('_', ' ')} {{ #{name} }}")
+        parts.append(
+            _fields(part) if "properties" in part else f"{_kind(part)}. {part.get('description', '')}"
+        )
+    return "\n\n".join(parts)
+
+
+def _fields(schema: Mapping[str, Any]) -> str:
+    required = schema.get("required", ())
+    rows = (
+        (
+            f"`{name}`",
+            _kind(part) + ("" if name in required else ", may be missing"),
+            _cell(part.get("description")),
+        )
+        for name, part in schema["properties"].items()
+    )
+    return _table(("field", "holds", "is"), rows)
+
+
+def _kind(part: Mapping[str, Any]) -> str:
+    """What a field holds, in words."""
+    if "$ref" in part:
+        name = part["$ref"].rpartition("/")[2]
+        return f"[{name.replace('_', ' ')}](#{name})"
+    if "anyOf" in part:
+        return " or ".join(map(_kind, part["anyOf"]))
+    if "enum" in part:
+        return " or ".join(f"`{word}`" for word in part["enum"])
+    kinds = part.get("type", "anything")
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    if "array" in kinds and isinstance(part.get("items"), dict):
+        return f"list of {_kind(part['items'])}"
+    called = {"string": "text", "integer": "whole number", "array": "list", "object": "table", "null": "null"}
+    return " or ".join(called.get(kind, kind) for kind in kinds)
+
+
+def _arguments(docstring: str) -> dict[str, str]:
+    """What the section `Args:` says of each name."""
+    section = docstring.partition("Args:\n")[2]
+    found = re.findall(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", section, re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in found}
+
+
+def _toml(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else json.dumps(value, ensure_ascii=False)
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(text: object) -> str:
+    return " ".join(str(text or "").split()).replace("|", "\\|")
