@@ -1,7 +1,9 @@
 import pytest
 
 from psyco._src.errors import RunError
-from psyco._src.paper.experiments import CALIBRATION, EXPERIMENTS, NAMES, ONE, PARTICLE_DANCE, check_names
+from psyco._src.paper.experiments import EXPERIMENTS, NAMES, PARTICLE_DANCE, check_names
+from psyco._src.run.session import build
+from psyco._src.study.plan import make_plan
 
 
 def test_the_experiments_have_the_papers_size():
@@ -20,7 +22,8 @@ def test_the_experiments_have_the_papers_size():
 @pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=EXPERIMENTS)
 def test_a_run_has_the_papers_parameters_whatever_the_defaults_are(experiment):
     for variant in experiment.variants.values():
-        problem = experiment.problem(variant, seed=3)
+        (cell,) = make_plan({"cells": [experiment.cell(variant)], "seeds": 1}, seeds=[3]).cells
+        problem = build(cell.config)
         learner = problem.learner
         assert type(learner).__name__ == "SNES"
         assert (learner.population, learner.alpha, learner.sigma) == (20, 0.01, 0.1)
@@ -29,12 +32,6 @@ def test_a_run_has_the_papers_parameters_whatever_the_defaults_are(experiment):
         assert (constraint.lower, constraint.confidence) == (experiment.p_req, experiment.c_req)
         assert f"collisions <= {variant.n_max}" in str(constraint)
         assert problem.domain.horizon == 50
-
-
-def test_the_comparison_shares_its_runs_with_particle_dance():
-    from psyco._src.paper.runs import digest
-
-    assert digest(CALIBRATION.problem(ONE, 4)) == digest(PARTICLE_DANCE.problem(ONE, 4))
 
 
 @pytest.mark.parametrize("episodes", [1, 19, 30, 400, 12_000, 60_000])

@@ -1,7 +1,9 @@
 import csv
+import shutil
 
 import pytest
 
+import psyco
 from psyco._src.errors import RunError
 from psyco._src.paper import reproduce as module
 from psyco._src.paper.claims import Outcome
@@ -41,7 +43,8 @@ def test_a_line_in_a_table_is_the_mean_of_its_repetitions(reproduction):
 @pytest.mark.slow
 def test_the_same_again_elsewhere_gives_the_same_figures_and_numbers(reproduction, tmp_path):
     """Other workers, another folder, only one part: SVG and CSV do not change by a byte."""
-    reproduce(["obstacle-run"], tmp_path, **TINY, workers=1)
+    done = reproduce(["obstacle-run"], tmp_path, **TINY, workers=1)
+    assert (done.computed, done.kept) == (3 * 2, 0)
     for pattern in ("*.csv", "*.svg"):
         again = files(tmp_path / "figures", pattern)
         before = files(reproduction / "figures", pattern)
@@ -71,15 +74,21 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path):
         reproduce(["belief"], tmp_path / "file")
 
 
-def test_repetitions_are_added_until_every_claim_is_decided_or_all_are_spent(tmp_path, monkeypatch):
+def test_repetitions_are_added_until_every_claim_is_decided_or_all_are_spent(
+    reproduction, tmp_path, monkeypatch
+):
     """In so few episodes some claims cannot be decided, so all that is permitted is spent."""
     monkeypatch.setattr(module, "MOST_REPETITIONS", 3)
     monkeypatch.setattr(module, "draw_all", lambda results: [])  # others look at figures
-    done = reproduce(["obstacle-run"], tmp_path, **TINY, until_decided=True)
+    shutil.copytree(
+        reproduction / "runs", tmp_path / "runs"
+    )  # the first look, and runs that this one leaves alone
+    done = reproduce(["obstacle-run"], tmp_path, **TINY, until_decided=True, workers=1)
     claims = done.parts[0].claims
-    spent = len(list((tmp_path / "runs").glob("*.npz")))
-    assert any(claim.outcome is Outcome.OPEN for claim in claims) and spent == 3 * 3
-    assert done.computed == spent  # those of the first look were kept
+    (study,) = [psyco.open_study(folder) for folder in (tmp_path / "runs").iterdir()]
+    assert any(claim.outcome is Outcome.OPEN for claim in claims)
+    assert study.complete and len(study.outcomes) == 3 * 3
+    assert (done.computed, done.kept) == (3, 6)  # those of the first look were kept
     page = done.page.read_text()
     assert "--until-decided" in page and "with 2 looks at the results and at most 3 repetitions" in page
     again = reproduce(["obstacle-run"], tmp_path, episodes=TINY["episodes"], repetitions=3)

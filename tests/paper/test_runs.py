@@ -1,149 +1,74 @@
-import threading
-import time
+"""The paper's repetitions as a study: what it holds, what it is computed with, and what is said when a run fails."""
 
-import numpy as np
+from pathlib import Path
+
 import pytest
 
-from psyco._src.learn.metrics import Metrics
-from psyco._src.paper.experiments import FOUR, NONE, OBSTACLE_RUN, ONE
-from psyco._src.paper.runs import DECISIVE, PACKAGE, _load, digest, gather
+import psyco
+from psyco._src.paper import runs
+from psyco._src.paper.experiments import CALIBRATION, EXPERIMENTS, OBSTACLE_RUN, PARTICLE_DANCE
+from psyco._src.paper.runs import DECISIVE, PACKAGE, computed_with, gather, planned
+from psyco._src.study.plan import make_plan, read_plan
+from psyco._src.study.progress import Progress
 
-pytestmark = pytest.mark.slow  # computes many runs
-
-TINY = OBSTACLE_RUN.resized(episodes=200)
-PROBLEMS = [TINY.problem(ONE, seed) for seed in range(3)]
-
-
-def quiet(progress):
-    pass
+TINY = OBSTACLE_RUN.resized(episodes=40, repetitions=2)
 
 
-def same(a, b):
-    assert a.policy.to_bytes() == b.policy.to_bytes()
-    assert a.metrics.to_csv() == b.metrics.to_csv()
+def test_a_variant_that_two_experiments_have_is_run_once_as_often_as_either_asks_for() -> None:
+    plan = planned([PARTICLE_DANCE, CALIBRATION, OBSTACLE_RUN])
+    counts = {
+        (task, method): sum((cell.task, cell.method) == (task, method) for cell in plan.cells)
+        for task in plan.tasks
+        for method in plan.methods
+    }
+    assert counts["particle-dance, n_max = 1", "SNES"] == 12  # five for the one, twelve for the other
+    assert counts["particle-dance, n_max = 1", "maximum likelihood"] == 12
+    assert counts["particle-dance, n_max = 1", "unconstrained"] == 5
+    assert len(plan.cells) == 5 + 5 + 12 + 12 + 3 * 5 == sum(counts.values())
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("runs")
+@pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=EXPERIMENTS)
+def test_more_repetitions_are_more_cells_of_the_same_study(experiment) -> None:
+    before = {cell.name for cell in planned([experiment]).cells}
+    more = planned([experiment.resized(repetitions=60)])
+    assert before < {cell.name for cell in more.cells}
+    assert len(more.cells) == 60 * len(experiment.variants)
+    assert make_plan(more.content) == more
 
 
-@pytest.fixture(scope="module")
-def runs(folder):
-    """Three finished runs, computed one after the other."""
-    found, computed = gather(PROBLEMS, folder, quiet, workers=1)
-    assert computed == 3
-    return found
-
-
-def test_the_number_of_workers_does_not_change_a_run(runs, tmp_path):
-    again, _ = gather(PROBLEMS, tmp_path, quiet, workers=3)
-    for key, run in runs.items():
-        same(run, again[key])
-
-
-def test_finished_runs_are_kept_and_read_back_as_they_were(runs, folder):
-    again, computed = gather(PROBLEMS, folder, quiet, workers=1)
-    assert computed == 0
-    for key, run in runs.items():
-        same(run, again[key])
-
-
-def test_an_interrupted_reproduction_continues_where_it_stopped(runs, tmp_path):
-    def interrupt(progress):
-        if progress.runs == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        gather(PROBLEMS, tmp_path, interrupt, workers=1)
-    again, computed = gather(PROBLEMS, tmp_path, quiet, workers=1)
-    assert computed == 1
-    for key, run in runs.items():
-        same(run, again[key])
-
-
-def test_ctrl_c_ends_the_runs_that_are_going_on(monkeypatch, tmp_path):
-    """The main thread is interrupted while two endless runs are computed beside it."""
-    begun = threading.Barrier(3, timeout=30)
-
-    def endless(problem, sinks):
-        begun.wait()
-        while True:
-            time.sleep(0.01)
-            sinks[0].rows(problem, Metrics({"return": np.zeros(1)}))
-
-    def interrupted(*_, **__):
-        begun.wait()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("psyco._src.paper.runs.learn", endless)
-    monkeypatch.setattr("psyco._src.paper.runs.wait", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        gather(PROBLEMS, tmp_path, quiet, workers=2)
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("damage", [lambda data: data[:-100], lambda data: b"", lambda data: _flipped(data)])
-def test_a_damaged_file_is_computed_again(runs, folder, tmp_path, damage):
-    for path in folder.glob("*.npz"):
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    victim = min(tmp_path.glob("*.npz"))
-    victim.write_bytes(damage(victim.read_bytes()))
-    again, computed = gather(PROBLEMS, tmp_path, quiet, workers=1)
-    assert computed == 1
-    for key, run in runs.items():
-        same(run, again[key])
-
-
-def test_a_half_written_file_is_not_taken_for_a_run(runs, folder, tmp_path):
-    path = min(folder.glob("*.npz"))
-    (tmp_path / path.name).with_suffix(".part").write_bytes(path.read_bytes()[:1000])
-    _, computed = gather(PROBLEMS, tmp_path, quiet, workers=1)
-    assert computed == len(PROBLEMS)
-
-
-def test_everything_that_changes_a_run_changes_its_digest():
-    others = [
-        TINY.problem(ONE, 0),
-        TINY.problem(ONE, 1),
-        TINY.problem(FOUR, 0),
-        TINY.problem(NONE, 0),
-        TINY.resized(episodes=220).problem(ONE, 0),
-        OBSTACLE_RUN.problem(ONE, 0),
-    ]
-    assert len({digest(problem) for problem in others}) == len(others)
-    assert digest(TINY.problem(ONE, 0)) == digest(PROBLEMS[0])
-
-
-def test_equal_problems_are_run_once(runs, folder):
-    found, _ = gather([*PROBLEMS, *PROBLEMS], folder, quiet, workers=1)
-    assert len(found) == len(PROBLEMS)
-
-
-def test_progress_ends_at_the_whole(tmp_path):
-    seen = []
-    gather(PROBLEMS[:2], tmp_path, seen.append, workers=2)
-    assert seen[0] == (0, 2, 0, 400)
-    assert seen[-1] == (2, 2, 400, 400)
-    assert [p.episodes for p in seen] == sorted(p.episodes for p in seen)
-
-
-def _flipped(data):
-    middle = len(data) // 2
-    return data[:middle] + bytes([data[middle] ^ 255]) + data[middle + 1 :]
-
-
-def test_no_damage_to_a_file_gets_past_us(runs, folder, tmp_path):
-    """A byte flipped anywhere: the run is read as it was, or not at all."""
-    path = min(folder.glob("*.npz"))
-    data = path.read_bytes()
-    problem = next(p for p in PROBLEMS if digest(p)[:16] in path.name)
-    for place in range(0, len(data), max(1, len(data) // 150)):
-        (tmp_path / path.name).write_bytes(data[:place] + bytes([data[place] ^ 255]) + data[place + 1 :])
-        run = _load(tmp_path, problem)
-        if run is not None:
-            same(run, runs[digest(problem)])
+def test_runs_of_other_versions_or_other_sources_are_another_study(monkeypatch) -> None:
+    here = computed_with()
+    assert here == computed_with()
+    monkeypatch.setattr(runs, "versions", lambda: {"jax": "0.0.1"})
+    other = computed_with()
+    monkeypatch.setattr(runs, "_code", lambda: "other sources")
+    assert len({here, other, computed_with()}) == 3
 
 
 def test_the_rooms_that_decide_how_a_run_goes_are_there() -> None:
     assert [room for room in DECISIVE if not (PACKAGE / room).is_dir()] == []
+
+
+class Failing:
+    """A team whose second cell fails; the others are left as they are."""
+
+    def __init__(self, workers: int, log: Path) -> None:
+        pass
+
+    def __enter__(self) -> "Failing":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def run(self, cells, folder: Path, progress: Progress, trust) -> None:
+        progress.ended(cells[1].name, "the disk is full")
+
+
+def test_a_run_that_fails_is_named_and_its_study_stays(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("psyco._src.study.execute.Team", Failing)
+    seen = []
+    with pytest.raises(psyco.RunError, match="n_max = 1, unconstrained, seed 1: the disk is full"):
+        gather([TINY], tmp_path, seen.append)
+    assert seen[0] == (0, 6, 0, 240)
+    assert read_plan(tmp_path / computed_with()) == planned([TINY])

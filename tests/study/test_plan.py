@@ -126,6 +126,9 @@ def test_a_cell_is_the_configuration_that_a_run_would_have() -> None:
         ({"grid": {"hidden": [32]}, "cells": [{"hidden": 32}]}, "the same run is asked for twice"),
         ({"cells": [{"label": "a", "hidden": 3}, {"label": "a", "hidden": 4}]}, "are both called"),
         ({"cells": [{"label": 3}]}, "it must be text"),
+        ({"cells": [{"seeds": 0}]}, r"\[\[cells\]\] number 1: seeds = 0 are 0 seeds"),
+        ({"seeds": None, "cells": [{"seeds": 2}, {"hidden": 8}]}, "seeds is missing"),
+        ({"cells": [{"seeds": 9_000}, {"hidden": 8, "seeds": 9_000}]}, "18,000 runs"),
         ({"cells": [{"requirement": {"text": EASY}}]}, r"number 1: requirement = .* it must be text, or"),
         ({"requirement": "P>=2 [ G caught ]"}, "2"),
         (
@@ -171,3 +174,16 @@ def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path) -> Non
     with pytest.raises(psyco.RunError, match="say where the study is to be kept"):
         psyco.study(BASE)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_listed_cell_may_have_seeds_of_its_own(tmp_path: Path) -> None:
+    plan = planned(cells=[{"learner": "snes"}, {"learner": "ppo", "seeds": "4:7"}])
+    assert [(cell.method, cell.seed) for cell in plan.cells] == [
+        ("snes", 0), ("snes", 1), ("ppo", 4), ("ppo", 5), ("ppo", 6),
+    ]  # fmt: skip
+    (tmp_path / "study.toml").write_text(plan.to_toml())
+    assert read_plan(tmp_path) == plan
+    same = read_plan(tmp_path, seeds="3")  # what the command line says is for all of them
+    assert [cell.seed for cell in same.cells] == [0, 1, 2, 0, 1, 2]
+    own = make_plan({k: v for k, v in BASE.items() if k != "seeds"} | {"cells": [{"seeds": [3]}]})
+    assert [cell.seed for cell in own.cells] == [3]

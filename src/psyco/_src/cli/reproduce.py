@@ -45,13 +45,22 @@ def reproduce(
         bool,
         typer.Option("--until-decided", help="Add repetitions until every claim is decided or 60 are spent."),
     ] = False,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Runs at the same time, a process each; default: one for each core."),
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Run on a Ray cluster instead; local: start one here."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for page, figures and runs; default: reproduction[-quick].")
     ] = None,
 ) -> None:
     """Run the paper's experiments again: every figure, and whether every claim holds.
 
-    An interrupted reproduction continues where it stopped when it is started again.
+    The runs are a study below the folder. An interrupted reproduction continues where it stopped when it is started
+    again.
 
     Example: `psyco reproduce --quick`
     """
@@ -60,7 +69,7 @@ def reproduce(
 
     folder = out or Path("reproduction-quick" if quick else "reproduction")
     size: dict[str, Any] = {"episodes": episodes, "repetitions": repetitions, "quick": quick}
-    size["until_decided"] = until_decided
+    size |= {"until_decided": until_decided, "workers": workers, "ray": ray}
     try:
         with _Display() as display:
             done = run_reproduction(names or [], folder, **size, on_progress=display.show)
@@ -105,7 +114,7 @@ class _Display:
         self.bar.stop()
 
     def show(self, progress: runs.Completion) -> None:
-        """Called from the working threads, one at a time."""
+        """Called when something has happened, and about twice a second."""
         if self.total != progress.all_episodes:  # the first word, or repetitions were added
             self.total, self.first, self.tenth = progress.all_episodes, progress.episodes, 0
             self.began = time.perf_counter()

@@ -5,13 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from psyco._src.domain.catalogue import make
 from psyco._src.errors import check_has
-from psyco._src.spec.parse import parse
-from psyco._src.synthesis.problem import Problem, prepare
-from psyco._src.synthesis.settings import Settings
 
 POPULATION = 20  # N of both experiments; α = .01 and σ = .1 are stated with it below
 
@@ -21,6 +17,11 @@ class Variant(NamedTuple):
 
     n_max: int  # collisions that the formula allows
     calibration: str  # how belief becomes λ
+
+    @property
+    def method(self) -> str:
+        """What a study calls it."""
+        return {"soft": "SNES", "naive": "maximum likelihood", "none": "unconstrained"}[self.calibration]
 
 
 ONE = Variant(1, "soft")
@@ -65,27 +66,29 @@ class Experiment:
         """The variant's constraint; the goal is to maximise the return under it."""
         return f"P>={self.p_req} [ {self.formula.format(n_max=variant.n_max)} ] & C>={self.c_req}"
 
-    def problem(self, variant: Variant, seed: int) -> Problem:
-        """One repetition, ready to go, with everything that the paper fixes spelled out."""
-        settings = Settings(
-            episodes=self.episodes,
-            seed=seed,
-            learner="snes",
-            options={
+    def cell(self, variant: Variant) -> dict[str, Any]:
+        """A variant as a study has it, in `[[cells]]`, with everything that the paper fixes spelled out."""
+        return {
+            "label": variant.method,
+            "seeds": self.repetitions,
+            "domain": self.domain,
+            "requirement": {"name": f"n_max = {variant.n_max}", "text": self.requirement(variant)},
+            "learner": {
+                "name": "snes",
                 "population": POPULATION,
                 "alpha": 0.01,
                 "sigma": 0.1,
                 "calibration": variant.calibration,
             },
-            hidden=32,
-            bias="one",
-            scaling="none",
-            candidates=1,  # the policy that learning ends with, and no other
-            verify_every=self.verify_every,
-            verify_episodes=self.verify_episodes,
-            method="bayes",
-        )
-        return prepare(make(self.domain), parse(self.requirement(variant)), settings)
+            "episodes": self.episodes,
+            "hidden": 32,
+            "bias": "one",
+            "scaling": "none",
+            "candidates": 1,  # the policy that learning ends with, and no other
+            "verify_every": self.verify_every,
+            "verify_episodes": self.verify_episodes,
+            "method": "bayes",
+        }
 
     def resized(self, *, episodes: int | None = None, repetitions: int | None = None) -> Experiment:
         """The same with another number of episodes or repetitions; what counts as the end shrinks along."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from psyco._src.errors import RunError
 from psyco._src.paper.claims import Claim, Outcome, to_csv, to_markdown
@@ -13,7 +13,7 @@ from psyco._src.paper.curves import Results
 from psyco._src.paper.experiments import BELIEF, EXPERIMENTS, Experiment, check_names
 from psyco._src.paper.figures import draw_all, draw_belief, save
 from psyco._src.paper.page import Part, make_page
-from psyco._src.paper.runs import Completion, Repetition, cores, digest, gather
+from psyco._src.paper.runs import Completion, Gathered, gather
 from psyco._src.paper.statements import belief_claims, claims_of
 from psyco._src.versions import versions
 
@@ -40,11 +40,12 @@ def reproduce(
     quick: bool = False,
     until_decided: bool = False,
     workers: int | None = None,
+    ray: str | None = None,
     on_progress: Callable[[Completion], None] = lambda progress: None,
 ) -> Reproduction:
     """Reproduce the named parts of the paper's evaluation (none: all) and write figures, claims and page to `out`.
 
-    Finished runs are kept in `out`: an interrupted reproduction continues, and the same one again only draws.
+    The runs are a study in `out`: an interrupted reproduction continues, and the same one again only draws.
     Neither that nor the number of `workers` changes any number.
 
     Args:
@@ -56,7 +57,8 @@ def reproduce(
         until_decided: double the repetitions of experiments with claims that cannot be decided, until they can be or
             60 are spent. These are several looks, for which the intervals are not corrected; the page says so.
         workers: runs to compute at the same time; default: as many as there are cores.
-        on_progress: called as the runs go on, from the threads that compute them.
+        ray: the address of a Ray cluster to run on instead, or "local".
+        on_progress: called when something has happened, and about twice a second.
     """
     began = time.perf_counter()
     chosen = check_names(names)
@@ -65,13 +67,15 @@ def reproduce(
         for name in chosen
         if name in EXPERIMENTS
     ]
-    looks = 1
+    looks, computed = 1, 0
+    where: dict[str, Any] = {"workers": workers, "ray": ray}
     try:
-        found, runs, computed = _results(experiments, out, on_progress, workers)
+        out.mkdir(parents=True, exist_ok=True)
+        found, runs = _results(experiments, out, on_progress, where)
         while until_decided and (larger := [_larger(e, found[e.name]) for e in experiments]) != experiments:
-            experiments, looks = larger, looks + 1
-            found, runs, more = _results(experiments, out, on_progress, workers)
-            computed += more
+            experiments, looks, computed = larger, looks + 1, computed + runs.computed
+            found, runs = _results(experiments, out, on_progress, where)
+        computed += runs.computed
         parts = [Part("The belief (section 2.4)", belief_claims(), [draw_belief()])] * (BELIEF in chosen)
         for e in experiments:
             claims, results = found[e.name]
@@ -85,9 +89,10 @@ def reproduce(
         page = make_page(
             parts, experiments, figures=out / FIGURES, banner=_banner(experiments, quick=quick, looks=looks),
             made={
-                "this time": f"{_seconds(time.perf_counter() - began)}, {computed} of {len(runs)} runs computed"
-                + (" and the others kept from before" if computed < len(runs) else ""),
-                "sum of all runs": _seconds(sum(run.seconds for run in runs.values())),
+                "this time": f"{_seconds(time.perf_counter() - began)}, {computed} of {runs.runs} runs computed"
+                + (" and the others kept from before" if computed < runs.runs else ""),
+                "sum of all runs": _seconds(runs.seconds),
+                "the runs": f"a study in {runs.folder.relative_to(out)}" if runs.runs else "none",
                 "versions": ", ".join(f"{name} {number}" for name, number in versions().items()),
                 "again": f"psyco reproduce {' '.join(names)}".strip() + _options(episodes, repetitions, quick)
                 + " --until-decided" * until_decided,
@@ -96,30 +101,24 @@ def reproduce(
         (out / PAGE).write_text(page, encoding="utf-8")
     except OSError as error:
         raise RunError(f"cannot write the reproduction to {out} ({error}); choose another --out") from None
-    return Reproduction(parts, out / PAGE, computed, len(runs) - computed)
+    return Reproduction(parts, out / PAGE, computed, runs.runs - computed)
 
 
 Found = dict[str, tuple[list[Claim], Results]]  # by the name of the experiment
 
 
 def _results(
-    experiments: list[Experiment], out: Path, on_progress: Callable[[Completion], None], workers: int | None
-) -> tuple[Found, dict[str, Repetition], int]:
-    """What becomes of every experiment's claims, all runs by their digest, and how many had to be computed."""
-    problems = {
-        (e.name, label): [e.problem(variant, seed) for seed in e.seeds]
-        for e in experiments
-        for label, variant in e.variants.items()
-    }
-    every = [problem for repetition in problems.values() for problem in repetition]
-    runs, computed = gather(every, out / RUNS, on_progress, workers=workers or cores())
-    found: Found = {}
-    for e in experiments:
-        results = Results(
-            e, {label: [runs[digest(p)] for p in problems[e.name, label]] for label in e.variants}
-        )
-        found[e.name] = claims_of(results), results
-    return found, runs, computed
+    experiments: list[Experiment],
+    out: Path,
+    on_progress: Callable[[Completion], None],
+    where: Mapping[str, Any],
+) -> tuple[Found, Gathered]:
+    """What becomes of every experiment's claims, and all runs."""
+    if not experiments:
+        return {}, Gathered({}, out, 0, 0, 0.0)
+    runs = gather(experiments, out / RUNS, on_progress, **where)
+    results = {e.name: Results(e, runs.repetitions[e.name]) for e in experiments}
+    return {name: (claims_of(each), each) for name, each in results.items()}, runs
 
 
 def _larger(e: Experiment, found: tuple[list[Claim], Results]) -> Experiment:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from psyco._src.certify.source import sample
+from psyco._src.domain.catalogue import make
 from psyco._src.paper import bandit
 from psyco._src.paper.claims import Claim, Comparison, mean_of, posterior_of
 from psyco._src.paper.curves import KINDS, Results
@@ -148,8 +149,7 @@ def _without_collision(r: Results) -> Claim:
     like_the_paper = parse(f'P>=0.5 [ F ("end" & collisions <= 0 & return >= {-15 - ABOUT}) ]')
     satisfied = episodes = 0
     for seed, run in zip(r.experiment.seeds, r.runs["unconstrained"], strict=True):
-        problem = r.experiment.problem(r.experiment.variants["unconstrained"], seed)
-        sampler = make_sampler(problem.domain, problem.network, like_the_paper)
+        sampler = make_sampler(make(r.experiment.domain), run.policy.network, like_the_paper)
         key = stream_key(seed, Stream.SHOW, 1)
         for batch in sample(sampler, jnp.asarray(run.policy.theta), key, 1000):
             satisfied, episodes = satisfied + int(np.sum(batch.satisfied)), episodes + len(batch.satisfied)

@@ -17,6 +17,7 @@
     [[cells]]                                    # a list instead of a grid, or beside it: single combinations
     label = "wide"
     hidden = 128
+    seeds = 20                                   # its own, instead of those above
 
 Settings, options and parameters are those of a run, whatever there is: this file knows none of them by name. Like
 config.toml a study is data: reading it makes no domain, and imports nothing that it names.
@@ -143,7 +144,7 @@ def read_plan(path: Path, *, seeds: Any = None) -> Plan:
 
     Args:
         path: of the file, or of a study's folder, which holds one.
-        seeds: instead of those of the file.
+        seeds: instead of those of the file, for every cell.
     """
     file = path / STUDY if path.is_dir() else path
     if path.is_dir() and not file.exists():
@@ -157,12 +158,14 @@ def make_plan(content: Mapping[str, Any], *, source: str = "the study", seeds: A
     Args:
         content: as the file has it.
         source: what errors call it.
-        seeds: instead of those of the content.
+        seeds: instead of those of the content, for every cell.
     """
     whole = copy.deepcopy(dict(content))
-    if seeds is not None:
-        whole["seeds"] = seeds
     try:
+        if seeds is not None:
+            whole["seeds"] = seeds
+            for each in _listed(whole.get("cells", [])):
+                each.pop("seeds", None)
         return _planned(whole)
     except PsycoError as error:
         raise RunError(f"{source}: {error}") from None
@@ -201,7 +204,7 @@ def _planned(content: dict[str, Any]) -> Plan:
     title = content.get("title", "")
     if not isinstance(title, str):
         raise RunError(f"title = {title!r} is not allowed: it must be text")
-    seeds = _seeds(content)
+    seeds = _seeds(content["seeds"]) if "seeds" in content else None
     base = {key: content[key] for key in ("requirement", *TABLES) if key in content}
     for name in TABLES:
         if not isinstance(base.get(name, {}), dict):
@@ -209,14 +212,15 @@ def _planned(content: dict[str, Any]) -> Plan:
     if "seed" in base.get("settings", {}):
         raise RunError("settings.seed = ... is not allowed: a study says seeds = 5, or a list of them")
     variants = list(_variants(base, content.get("grid", {}), content.get("cells", [])))
-    if len(variants) * len(seeds) > MOST_CELLS:
+    runs = sum(len(variant.seeds or seeds or _seeds(None)) for variant in variants)
+    if runs > MOST_CELLS:
         raise RunError(
-            f"{len(variants):,} combinations with {len(seeds):,} seeds are {len(variants) * len(seeds):,} runs, "
+            f"{len(variants):,} combinations with their seeds are {runs:,} runs, "
             f"and a study has at most {MOST_CELLS:,}; split it"
         )
     cells = []
     for variant, (task, method) in zip(variants, _names(variants), strict=True):
-        for seed in seeds:
+        for seed in variant.seeds or seeds or ():
             settings = {**variant.content.get("settings", {}), "seed": seed}
             try:
                 config = config_of({**variant.content, "settings": settings})
@@ -227,8 +231,7 @@ def _planned(content: dict[str, Any]) -> Plan:
     return Plan(title, tuple(cells), content)
 
 
-def _seeds(content: Mapping[str, Any]) -> list[int]:
-    given = content.get("seeds")
+def _seeds(given: Any) -> list[int]:
     hint = 'it takes a number of seeds, as in 5, a range, as in "10:20", or a list, as in [3, 4, 7]'
     if given is None:
         raise RunError(f"seeds is missing: one run answers nothing; {hint}")
@@ -259,13 +262,19 @@ class _Variant:
     changed: dict[str, Any]  # dotted key -> its value, where cells may differ
     requirement: str  # its name, or nothing
     label: str = ""
+    seeds: list[int] | None = None  # its own; None: those of the study
+
+
+def _listed(cells: Any) -> list[dict[str, Any]]:
+    """The tables of [[cells]]."""
+    if not isinstance(cells, list) or not all(isinstance(each, dict) for each in cells):
+        raise RunError("cells must be a list of tables: [[cells]]")
+    return cells
 
 
 def _variants(base: dict[str, Any], grid: Any, listed: Any) -> Iterator[_Variant]:
     if not isinstance(grid, dict):
         raise RunError(f"grid = {grid!r} is not allowed: it must be a table, [grid]")
-    if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
-        raise RunError("cells must be a list of tables: [[cells]]")
     if grid or not listed:
         axes = dict(_axes(grid))
         for key in axes:
@@ -274,13 +283,14 @@ def _variants(base: dict[str, Any], grid: Any, listed: Any) -> Iterator[_Variant
         _check_size([len(values) for values in axes.values()])
         for values in itertools.product(*axes.values()):
             yield _changed(base, dict(zip(axes, values, strict=True)))
-    for number, each in enumerate(listed, 1):
+    for number, each in enumerate(_listed(listed), 1):
         own = dict(each)
         label = own.pop("label", "")
         if not isinstance(label, str):
             raise RunError(f"label = {label!r} in [[cells]] number {number} is not allowed: it must be text")
         try:
-            yield replace(_changed(base, dict(_flat(own))), label=label)
+            seeds = _seeds(own.pop("seeds")) if "seeds" in own else None
+            yield replace(_changed(base, dict(_flat(own))), label=label, seeds=seeds)
         except PsycoError as error:
             raise RunError(f"[[cells]] number {number}: {error}") from None
 
