@@ -174,3 +174,37 @@ def test_the_interval_of_a_return_knows_that_runs_have_errors_of_their_own() -> 
     assert value == 1.0
     assert (lower, upper) == (pytest.approx(1.0 - beside, abs=0.06), pytest.approx(1.0 + beside, abs=0.06))
     assert all(part != part for part in _returned([run(float("nan"), None)]))
+
+
+def test_a_front_whose_exact_line_cannot_be_computed_says_so_and_shows_what_was_learned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A grid with too many states, a formula about actions: found out when all runs have been learned."""
+    monkeypatch.setattr("psyco._src.study.execute.Team", Nobody)
+    (tmp_path / "front").mkdir()
+    (tmp_path / "front" / "study.toml").write_text("")
+    (tmp_path / "front" / "exact.csv").write_text("of another front")
+    front = psyco.front(
+        "obstacle-run", "G (action <= 3 | !caught)", tmp_path / "front", p=[0.5, 0.9], seeds=1
+    )
+    (note,) = front.notes
+    assert note.startswith("there is no exact front: a formula that names `action` has no optimum")
+    assert not front.exact and "exact_return" not in front.points[0]
+    assert note.partition("`")[0] in front.page.read_text() and json.loads(front.to_json())["notes"] == [note]
+    assert (tmp_path / "front" / "front.csv").exists() and not (tmp_path / "front" / "exact.csv").exists()
+
+
+class Nobody:
+    """A team that leaves every cell as it is."""
+
+    def __init__(self, workers: int, log: Path) -> None:
+        pass
+
+    def __enter__(self) -> "Nobody":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def run(self, *_: object) -> None:
+        pass

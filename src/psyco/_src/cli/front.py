@@ -144,7 +144,7 @@ def front(
 def _print(front: psyco.Front, *, as_json: bool) -> None:
     for name, error in front.study.failed.items():
         remark(f"failed: {name}: {error}", style="red")
-    for note in front.study.notes:
+    for note in front.notes:
         remark(f"note: {note}")
     if as_json:
         print(front.to_json(), end="")

@@ -23,7 +23,7 @@ from psyco._src.domain.base import Domain, signal_table
 from psyco._src.domain.catalogue import remake
 from psyco._src.domain.finite import is_finite
 from psyco._src.domain.trust import NOBODY
-from psyco._src.errors import RunError
+from psyco._src.errors import PsycoError, RunError
 from psyco._src.exact.answers import constrained_optimum, front_of
 from psyco._src.spec.parse import parse, parse_formula
 from psyco._src.study import statistics
@@ -44,6 +44,7 @@ class Front:
     asked: Asked
     study: Study
     exact: tuple[tuple[float, float], ...] = ()  # (probability or parameter, best return of any controller)
+    inexact: str = ""  # why a finite domain has no such line
 
     def __repr__(self) -> str:
         return f"<Front {self.folder}: {len(self.asked.values)} points, {self.study!r}>"
@@ -62,6 +63,11 @@ class Front:
     def accounting(self) -> str:
         """What all certificates together are worth, in words."""
         return self.asked.accounting
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader should know besides."""
+        return [*self.study.notes, *([f"there is no exact front: {self.inexact}"] if self.inexact else [])]
 
     @cached_property
     def points(self) -> list[Row]:
@@ -138,6 +144,7 @@ class Front:
             "accounting": self.accounting,
             "complete": self.study.complete,
             "failed": self.study.failed,
+            "notes": self.notes,
             "points": [_plain(row) for row in self.points],
             "exact": [list(pair) for pair in self.exact],
             "runs": [_plain(row) for row in self.study.answers.cells],
@@ -171,11 +178,18 @@ def run_front(
             f"vary: {asked.parameter!r} is a signal of {domain.name}; give what varies a name of its own, as in n"
         )
     study = run_study(asked.plan, folder, workers=workers, ray=ray, trust=trust, on_progress=on_progress)
-    front = Front(asked, study, exact_line(asked, domain))
+    try:
+        front = Front(asked, study, exact_line(asked, domain))
+    except (
+        PsycoError
+    ) as error:  # too many states, or a formula that has no optimum: the runs are there all the same
+        front = Front(asked, study, inexact=str(error).partition("\n")[0].rstrip(":"))
     durable.write(folder / FRONT, to_csv(front.points).encode())
     if front.exact:
         rows = [{asked.parameter or "probability": x, "return": y} for x, y in front.exact]
         durable.write(folder / EXACT, to_csv(rows).encode())
+    else:
+        (folder / EXACT).unlink(missing_ok=True)  # of another front that was here before
     from psyco._src.study.front_page import front_page
 
     durable.write(front.page, front_page(front).encode())

@@ -30,7 +30,7 @@ def _top(front: Front, title: str) -> str:
         f'<div class="problems" role="alert"><strong>Runs that failed:</strong><ul>{failed}</ul></div>'
         * bool(failed)
     )
-    notes = "".join(f'<p class="muted">Note: {escape(note)}.</p>' for note in study.notes)
+    notes = "".join(f'<p class="muted">Note: {escape(note)}.</p>' for note in front.notes)
     facts = {
         "points": str(len(asked.values)),
         "runs": f"{runs:,}",
