@@ -107,4 +107,5 @@ $(VENV)/installed-dev: $(VENV)/installed
 	@echo "Installing every extra and the development tools: about 800 MB to download, about four minutes, once ..."
 	@$(PIP) -e '.[all,dev,docs]'
 	@if $(BIN)/python -c 'import pybullet' >/dev/null 2>&1; then $(PIP) --no-deps bullet-safety-gym; fi
+	@$(PIP) --no-deps rliable
 	@touch $@

@@ -1,5 +1,7 @@
 """The statistics of studies against others: rliable 1.2.0 (Agarwal et al. 2021), closed forms, and coverage."""
 
+import os
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -7,14 +9,31 @@ from scipy import stats
 from psyco._src.study import statistics
 from psyco._src.study.statistics import Estimate
 
-# Scores [runs, tasks]. What stands below about them was computed by rliable 1.2.0 with arch 7.2.0 and NumPy 2.4.6,
-# which cannot be installed beside the pandas that others here need.
+# Scores [runs, tasks]. What stands below about them was computed by rliable 1.2.0 with arch 7.2.0 and NumPy 2.4.6:
+# its intervals and profiles need that arch, which cannot be imported beside the pandas that others here need.
 A = np.array([[0.0, 2.3], [-0.27, 1.11], [-0.45, 1.01], [0.06, 3.34], [-0.49, 1.38], [0.49, 2.36], [0.11, 1.07],
               [-0.03, 2.7], [-1.34, 1.54]])  # fmt: skip
 B = np.array(
     [[-1.5, 0.21], [-1.44, 1.26], [-0.87, 1.77], [0.56, 1.31], [-2.12, 0.96], [0.35, 1.61], [-1.13, 1.02]]
 )
 TAUS = np.array([-1.0, 0.0, 0.5, 1.0, 2.0, 3.0])
+
+
+def test_the_formulas_are_those_of_rliable_itself() -> None:
+    """`rliable.metrics` needs NumPy and SciPy alone; what needs arch is held to numbers below."""
+    try:
+        from rliable import metrics
+    except ImportError:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip("rliable is not installed: pip install --no-deps rliable==1.2.0")
+    rng = np.random.default_rng(0)
+    for runs, others, tasks in ((1, 1, 1), (3, 5, 1), (5, 5, 2), (10, 4, 3), (7, 20, 6)):
+        ours = rng.normal(size=(runs, tasks)).round(1)  # with ties
+        theirs = rng.normal(0.3, 1.0, size=(others, tasks)).round(1)
+        assert statistics.iqm(ours.ravel()) == pytest.approx(metrics.aggregate_iqm(ours), abs=1e-12)
+        found = statistics.improvement(list(ours.T), list(theirs.T)).value
+        assert found == pytest.approx(metrics.probability_of_improvement(ours, theirs), abs=1e-12)
 
 
 def test_interquartile_means_are_those_of_rliable() -> None:
