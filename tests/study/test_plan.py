@@ -125,6 +125,22 @@ def test_a_cell_is_the_configuration_that_a_run_would_have() -> None:
         ({"cells": [{}, {}]}, "the same run is asked for twice"),
         ({"grid": {"hidden": [32]}, "cells": [{"hidden": 32}]}, "the same run is asked for twice"),
         ({"cells": [{"label": "a", "hidden": 3}, {"label": "a", "hidden": 4}]}, "are both called"),
+        (
+            {"learner": {"sigma": 0.1}, "grid": {"learner": [{"name": "snes", "sigma": 0.2}]}},
+            r"learner.sigma stands in \[grid\], and outside of it",
+        ),
+        (
+            {"grid": {"learner": [{"name": "snes", "sigma": 0.2}], "learner.sigma": [0.3]}},
+            r"learner.sigma stands in \[grid\] on its own, and in a table of learner",
+        ),
+        (
+            {"learner": {"name": "snes"}, "grid": {"learner.sigma": [1, 1.0]}},
+            "the same run is asked for twice: .*sigma=1, seed 0 and .*sigma=1.0, seed 0",
+        ),
+        (
+            {"requirement": None, "grid": {"requirement": [{"name": "all tasks", "text": EASY}, HARD]}},
+            "a task cannot be called 'all tasks'",
+        ),
         ({"cells": [{"label": 3}]}, "it must be text"),
         ({"cells": [{"seeds": 0}]}, r"\[\[cells\]\] number 1: seeds = 0 are 0 seeds"),
         ({"seeds": None, "cells": [{"seeds": 2}, {"hidden": 8}]}, "seeds is missing"),

@@ -15,9 +15,9 @@ import numpy as np
 from psyco._src.learn.metrics import Metrics
 from psyco._src.study import statistics
 from psyco._src.study.collect import Outcome, Row, groups, row, time_row
+from psyco._src.study.plan import ALL_TASKS
 from psyco._src.study.statistics import Estimate, Scores
 
-ALL = "all tasks"
 POINTS = 50  # of a learning curve
 THRESHOLDS = 61  # of a profile
 LAST = ("policy", "domain", "requirement", "learner", "cell")  # columns
@@ -48,7 +48,7 @@ def answer(outcomes: Sequence[Outcome]) -> Answers:
     if len(tasks) > 1:
         scales = _scales(own, tasks)
         everywhere = [method for method in methods if all((task, method) in own for task in tasks)]
-        summary += [_summary(ALL, m, [own[task, m] for task in tasks], scales) for m in everywhere]
+        summary += [_summary(ALL_TASKS, m, [own[task, m] for task in tasks], scales) for m in everywhere]
     return Answers(
         cells=[row(outcome) for outcome in outcomes],
         summary=summary,

@@ -8,9 +8,9 @@ from html import escape
 from typing import Any
 
 from psyco._src.pages.page import whole_page
-from psyco._src.study.answers import ALL
 from psyco._src.study.charts import Dot, Line, dots, lines
 from psyco._src.study.collect import Row
+from psyco._src.study.plan import ALL_TASKS
 from psyco._src.study.statistics import LEVEL, RESAMPLES, Estimate
 from psyco._src.study.study import Study
 
@@ -87,22 +87,22 @@ def _summary(study: Study) -> str:
     ]
     heads = ("task", "method", "certified", "return, IQM", "return, median", "first satisfied after")
     note = (
-        f'<p class="muted">Over {ALL} returns are scaled: of each task, 0 is the worst run of this study and 1 the '
-        "best. “First satisfied” is the median over runs of the training episodes after which a check while learning "
-        "first found the requirement satisfied; such a check is no certificate.</p>"
+        f'<p class="muted">Over {ALL_TASKS} returns are scaled: of each task, 0 is the worst run of this study and 1 '
+        "the best. “First satisfied” is the median over runs of the training episodes after which a check while "
+        "learning first found the requirement satisfied; such a check is no certificate.</p>"
     )
     return table(heads, rows) + note
 
 
 def _estimates(study: Study) -> str:
     charts = []
-    for task in (*study.plan.tasks, *([ALL] if len(study.plan.tasks) > 1 else [])):
+    for task in (*study.plan.tasks, *([ALL_TASKS] if len(study.plan.tasks) > 1 else [])):
         rows = [row for row in study.answers.summary if row["task"] == task and row["finished"]]
         if not rows:
             continue
         for name, title, axis in (
             ("certified_share", "certified", "share of runs that ended certified"),
-            ("return_iqm", "return", "scaled return, IQM" if task == ALL else "return, IQM"),
+            ("return_iqm", "return", "scaled return, IQM" if task == ALL_TASKS else "return, IQM"),
         ):
             series = [Dot(row["method"], _colour(study, row["method"]), of(row, name)) for row in rows]
             charts.append(dots(f"{task}: {title}", series, x=axis, share=name == "certified_share"))

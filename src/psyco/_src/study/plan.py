@@ -56,6 +56,7 @@ STUDY = "study.toml"  # the plan, in the study's folder
 TABLES = ("domain", "learner", "settings")
 KEYS = ("title", "seeds", "requirement", *TABLES, "grid", "cells")
 MOST_CELLS = 10_000
+ALL_TASKS = "all tasks"  # what tables call them together
 LONGEST_LABEL = 60  # characters of a requirement that has no name
 
 
@@ -133,10 +134,17 @@ def content_hash(config: Config) -> str:
     """What a run is a function of, in one word.
 
     What is false, 0 or nothing is left out, so that settings may be added later without another name for every run.
+    Options are numbers of ours, for which 1 and 1.0 are the same; what a domain makes of them is not known.
     """
     settings = {name: value for name, value in asdict(config.settings).items() if value}
+    if "options" in settings:
+        settings["options"] = {name: _whole(value) for name, value in settings["options"].items()}
     what = [config.domain, config.parameters, str(parse(config.requirement)), settings]
     return durable.digest(json.dumps(what, sort_keys=True, default=str).encode())
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def read_plan(path: Path, *, seeds: Any = None) -> Plan:
@@ -277,12 +285,17 @@ def _variants(base: dict[str, Any], grid: Any, listed: Any) -> Iterator[_Variant
         raise RunError(f"grid = {grid!r} is not allowed: it must be a table, [grid]")
     if grid or not listed:
         axes = dict(_axes(grid))
-        for key in axes:
-            if _given(base, key):
-                raise RunError(f"{key} stands in [grid], and outside of it; give it once")
+        for key, values in axes.items():
+            for name in _keys(key, values):
+                if _given(base, name):
+                    raise RunError(f"{name} stands in [grid], and outside of it; give it once")
+                if name != key and name in axes:
+                    raise RunError(
+                        f"{name} stands in [grid] on its own, and in a table of {key}; give it once"
+                    )
         _check_size([len(values) for values in axes.values()])
-        for values in itertools.product(*axes.values()):
-            yield _changed(base, dict(zip(axes, values, strict=True)))
+        for chosen in itertools.product(*axes.values()):
+            yield _changed(base, dict(zip(axes, chosen, strict=True)))
     for number, each in enumerate(_listed(listed), 1):
         own = dict(each)
         label = own.pop("label", "")
@@ -316,6 +329,14 @@ def _axes(grid: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
                 raise RunError(f"grid.{key} has {value!r} twice")
             different.append(value)
         yield key, different
+
+
+def _keys(key: str, values: Iterable[Any]) -> list[str]:
+    """What an axis sets: its own key, and those of its tables."""
+    tables = [value for value in values if isinstance(value, dict) and key in TABLES]
+    return list(
+        dict.fromkeys([key, *(f"{key}.{name}" for table in tables for name in table if name != "name")])
+    )
 
 
 def _flat(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -425,6 +446,8 @@ def _check_different(cells: list[Cell]) -> None:
     names: dict[str, Cell] = {}
     called: dict[tuple[str, str, int], Cell] = {}
     for cell in cells:
+        if cell.task == ALL_TASKS:
+            raise RunError(f"a task cannot be called {ALL_TASKS!r}, as tables call all of them together")
         if cell.name in names:
             other = names[cell.name]
             what = cell.called if cell.called == other.called else f"{other.called} and {cell.called}"
