@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import psyco
@@ -203,3 +204,35 @@ def test_a_listed_cell_may_have_seeds_of_its_own(tmp_path: Path) -> None:
     assert [cell.seed for cell in same.cells] == [0, 1, 2, 0, 1, 2]
     own = make_plan({k: v for k, v in BASE.items() if k != "seeds"} | {"cells": [{"seeds": [3]}]})
     assert [cell.seed for cell in own.cells] == [3]
+
+
+def test_ranges_and_numbers_of_numpy_are_as_good_as_lists_and_our_own(tmp_path: Path) -> None:
+    plan = make_plan(BASE | {"seeds": range(3, 5), "grid": {"hidden": [8, 9, np.int64(11)]}})
+    same = make_plan(BASE | {"seeds": [3, 4], "grid": {"hidden": [8, 9, 11]}})
+    (tmp_path / "study.toml").write_text(plan.to_toml())
+    assert read_plan(tmp_path) == plan == same
+    assert len(read_plan(tmp_path, seeds=np.int64(4)).cells) == 4 * 3
+    with pytest.raises(psyco.RunError, match="at least 1, at most 10,000"):
+        make_plan(BASE | {"seeds": range(10**9)})
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda out: psyco.study(None, out), "a study is a file, a folder, or a dictionary .*, got None"),
+        (lambda out: psyco.study([BASE], out), "a study is a file, a folder, or a dictionary"),
+        (
+            lambda out: psyco.study(BASE, out, workers="2"),
+            "workers must be a whole number of at least 1, got '2'",
+        ),
+        (
+            lambda out: psyco.study(BASE, out, workers=1.5),
+            "workers must be a whole number of at least 1, got 1.5",
+        ),
+    ],
+)
+def test_what_is_no_study_and_no_number_of_workers_is_refused(
+    call: Any, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(psyco.RunError, match=message):
+        call(tmp_path / "out")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from psyco._src.errors import RunError
 from psyco._src.front.verb import verb
 from psyco._src.study.plan import Plan, make_plan, read_plan
 from psyco._src.study.progress import Progress
@@ -60,4 +61,8 @@ def as_plan(plan: str | Path | Mapping[str, Any], *, seeds: Any = None) -> Plan:
     """The plan that a file, a folder or a dictionary describes."""
     if isinstance(plan, Mapping):
         return make_plan(plan, seeds=seeds)
+    if not isinstance(plan, str | Path):
+        raise RunError(
+            f"a study is a file, a folder, or a dictionary with what such a file holds, got {plan!r}"
+        )
     return read_plan(Path(plan), seeds=seeds)

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from psyco._src import durable
+from psyco._src.domain.checks import check_count
 from psyco._src.domain.trust import NOBODY
 from psyco._src.errors import RunError
 from psyco._src.reading import read_text
@@ -45,8 +46,8 @@ def execute(
         on_progress: called when something has happened, and about twice a second.
         team: processes that are there already, for who executes cells again and again.
     """
-    if workers is not None and workers < 1:
-        raise RunError(f"workers must be at least 1, got {workers}")
+    if workers is not None:
+        check_count("workers", workers, 1)
     runs = folder / CELLS
     try:
         runs.mkdir(parents=True, exist_ok=True)

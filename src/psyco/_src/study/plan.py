@@ -32,6 +32,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -168,15 +169,26 @@ def make_plan(content: Mapping[str, Any], *, source: str = "the study", seeds: A
         source: what errors call it.
         seeds: instead of those of the content, for every cell.
     """
-    whole = copy.deepcopy(dict(content))
+    whole = _plain(dict(content))
     try:
         if seeds is not None:
-            whole["seeds"] = seeds
+            whole["seeds"] = _plain(seeds)
             for each in _listed(whole.get("cells", [])):
                 each.pop("seeds", None)
         return _planned(whole)
     except PsycoError as error:
         raise RunError(f"{source}: {error}") from None
+
+
+def _plain(content: Any) -> Any:
+    """A copy in what a file can hold: whole numbers of NumPy and ranges are as good as ours."""
+    if isinstance(content, dict):
+        return {key: _plain(value) for key, value in content.items()}
+    if isinstance(content, list | tuple | range):
+        return [_plain(value) for value in content[: MOST_CELLS + 1]]
+    if isinstance(content, Integral) and not isinstance(content, bool):
+        return int(content)
+    return copy.deepcopy(content)
 
 
 def check_plan(plan: Plan, trust: Collection[str] = NOBODY) -> None:
