@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import psyco
 from psyco._src.exact.answers import constrained_optimum, front_of
 from psyco._src.study.front import Front, _mark, _returned, knee
+from psyco._src.study.front_page import _explained
 from psyco._src.study.price import ask
 from psyco._src.study.study import Study
 from tests.study.test_study import WALK, here
@@ -192,6 +194,13 @@ def test_a_front_whose_exact_line_cannot_be_computed_says_so_and_shows_what_was_
     assert not front.exact and "exact_return" not in front.points[0]
     assert note.partition("`")[0] in front.page.read_text() and json.loads(front.to_json())["notes"] == [note]
     assert (tmp_path / "front" / "front.csv").exists() and not (tmp_path / "front" / "exact.csv").exists()
+
+
+def test_the_page_says_that_estimates_may_lie_above_what_anybody_can_do() -> None:
+    asked = ask("particle-dance", DANCE, p=[0.5, 0.9], seeds=1)
+    without = Front(asked, Study(Path("front"), asked.plan, ()))
+    assert "by luck one may lie above it" in _explained(replace(without, exact=((0.5, -4.0), (0.9, -5.0))))
+    assert "by luck" not in _explained(without)
 
 
 class Nobody:

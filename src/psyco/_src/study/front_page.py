@@ -134,7 +134,7 @@ def _explained(front: Front) -> str:
     if front.exact:
         text += (
             "“Best of any controller” is exact, by enumeration of the domain: nobody does better at that probability, "
-            "also with memory and lots. "
+            "also with memory and lots. The returns of learned points are estimates, so by luck one may lie above it. "
         )
         if not front.asked.parameter:
             text += "A certified probability is a lower bound, so even the best policy lies left of the line."
