@@ -33,6 +33,7 @@ EXAMPLES = {
     "frozen_lake": "FrozenLake, with a signal of one's own",
     "hazard": "An environment that reports a cost",
     "pendulum": "Pendulum with a gentle motor",
+    "velocity": "A running robot with a speed limit",
     "two_constraints": "CartPole with two constraints",
     "sb3_policy": "A model of Stable-Baselines3, verified",
     "sb3_ppo": "Stable-Baselines3's PPO, steered",

@@ -1,4 +1,8 @@
-"""Defaults by their values: a signature says `method: str = DEFAULT_METHOD`, a reader wants to see `'anytime'`."""
+"""What signatures and comments say, where a reader looks for it.
+
+A signature says `method: str = DEFAULT_METHOD`, a reader wants to see `'anytime'`. What a field of a class is stands
+behind it as a comment; in the reference that becomes a table.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,11 @@ from typing import Any
 import griffe
 
 CONSTANT = re.compile(r"[A-Z][A-Z_]+(\.\w+)*")
+SAID = re.compile(r"^ {4}\w+: [^#]*  # (.*)$")
 
 
 class Defaults(griffe.Extension):
-    """Looks up constants in the module that a function is from."""
+    """Looks up constants in the module that a function is from, and comments in the file that a class is from."""
 
     def on_function(self, *, func: griffe.Function, **arguments: Any) -> None:
         """Replace the constants among its defaults, if they are numbers or words."""
@@ -23,3 +28,32 @@ class Defaults(griffe.Extension):
                 value = reduce(getattr, named.split("."), import_module(func.module.path))
                 if isinstance(value, int | float | str):
                     parameter.default = repr(value)
+
+    def on_class_members(self, *, cls: griffe.Class, **arguments: Any) -> None:
+        """Show its fields with what their comments say, and all of them in the signature of a named tuple."""
+        fields = [
+            member
+            for name, member in cls.members.items()
+            if isinstance(member, griffe.Attribute)
+            and "instance-attribute" in member.labels
+            and name[0] != "_"
+        ]
+        if cls.docstring and not re.search(r"^\s*(Args|Attributes):$", cls.docstring.value, re.MULTILINE):
+            said = {
+                field.name: SAID.match(cls.lines_collection[cls.filepath][field.lineno - 1])
+                for field in fields
+            }
+            rows = [f"    {name}: {found[1]}" for name, found in said.items() if found]
+            if rows:
+                cls.docstring.value += "\n\nAttributes:\n" + "\n".join(rows)
+        if "NamedTuple" in map(str, cls.bases):
+            parameters = [
+                griffe.Parameter(
+                    field.name,
+                    annotation=field.annotation,
+                    kind=griffe.ParameterKind.positional_or_keyword,
+                    default=field.value,
+                )
+                for field in fields
+            ]
+            cls.set_member("__init__", griffe.Function("__init__", parameters=griffe.Parameters(*parameters)))

@@ -36,6 +36,7 @@ from ._src.front.inputs import PolicyLike as PolicyLike
 from ._src.front.progress import progress as progress
 from ._src.front.runs import export as export
 from ._src.front.runs import export_c as export_c
+from ._src.front.runs import metrics as metrics
 from ._src.front.runs import open_run as open_run
 from ._src.front.runs import record as record
 from ._src.front.runs import render as render

@@ -27,8 +27,8 @@ EASY = "P>=0.02 [ G (!caught | collisions <= 9) ] & C>=0.9"
 SMALL: dict[str, Any] = {"episodes": 44, "verify_every": 0, "max_episodes": 50, "selection_episodes": 5}
 VERBS = (
     "make", "synthesize", "verify", "verify_outcomes", "exact", "plan", "check", "replay", "start", "resume",
-    "open_run", "report", "export", "export_c", "render", "certify_candidates", "study", "open_study", "front",
-    "tune",
+    "open_run", "metrics", "report", "export", "export_c", "render", "certify_candidates", "study", "open_study",
+    "front", "tune",
 )  # fmt: skip
 
 
@@ -42,6 +42,7 @@ def test_a_whole_way_by_names_texts_and_folders(run: psyco.Run) -> None:
     assert run.state == "finished" and run.certificate is not None
     opened = psyco.open_run(run.folder)
     assert opened.certificate == run.certificate
+    assert psyco.metrics(run.folder).plot("return").axes[0].get_ylabel() == "return"
     assert opened.policy.digest == run.certificate.policy
     again = psyco.verify(run.folder, max_episodes=50, ignore_looks=True)
     assert psyco.verify(run, max_episodes=50, ignore_looks=True).findings == again.findings

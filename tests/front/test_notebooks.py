@@ -76,3 +76,12 @@ def test_a_study_shows_its_summary():
     shown = study._repr_html_()
     Balanced(shown)
     assert "<tr><td>&lt;b&gt;</td><td>1.235</td><td></td></tr>" in shown
+
+
+def test_a_front_shows_its_points_and_what_all_certificates_are_worth():
+    study, asked = Study(Path("studies/one"), None, ()), SimpleNamespace(values=(0.5,), accounting="all < 1")
+    front = psyco.Front(asked, study)
+    front.__dict__["points"] = [{"required": 0.5, "knee": None}]
+    shown = front._repr_html_()
+    Balanced(shown)
+    assert "all &lt; 1" in shown and "<tr><td>0.5</td><td></td></tr>" in shown

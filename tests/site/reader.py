@@ -13,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -167,7 +168,7 @@ class Reader:
                 shutil.copy(source, target)
             case ["printf", text, ">", file]:
                 Path(file).write_text(text.replace("\\n", "\n"))
-            case ["pip", "install", "."]:
+            case ["pip", "install", "."] | ["python3", "-m", "venv", ".venv"] | [".", ".venv/bin/activate"]:
                 pass  # tests/test_package.py
             case _:
                 raise AssertionError(f"nobody knows how to run {shlex.join(words)}")
@@ -180,10 +181,15 @@ def _with(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Callabl
     return called
 
 
+@cache
+def group() -> Any:
+    """All commands; made once, since that takes a while."""
+    return typer.main.get_command(app)
+
+
 def examples() -> list[list[str]]:
     """The words of every example in the help of a command, which the reference shows."""
-    group: Any = typer.main.get_command(app)
-    shown = [str(command.help).partition("Example")[2] for command in group.commands.values()]
+    shown = [str(command.help).partition("Example")[2] for command in group().commands.values()]
     found = [
         each
         for text in shown
@@ -194,6 +200,5 @@ def examples() -> list[list[str]]:
 
 def known_options(command: str) -> set[str]:
     """The options that a command of `psyco` has."""
-    group: Any = typer.main.get_command(app)
-    params = group.commands[command].params
+    params = group().commands[command].params
     return {name for each in params for name in (*each.opts, *each.secondary_opts)}

@@ -13,6 +13,7 @@ from psyco._src.domain.gym_env import GymDomain
 from psyco._src.errors import DomainError, RunError
 from psyco._src.front.inputs import AnyDomain, PolicyLike, as_actor, find_policy, find_run
 from psyco._src.front.verb import verb
+from psyco._src.learn.metrics import Metrics
 from psyco._src.policy.c_source import c_files
 from psyco._src.policy.file import Policy
 from psyco._src.policy.foreign import AnyPolicy
@@ -33,6 +34,16 @@ def open_run(folder: str | Path) -> Run:
         folder: of the run.
     """
     return find_run(folder)
+
+
+@verb
+def metrics(run: Run | str | Path) -> Metrics:
+    """How a run learned, one row per generation: `psyco.metrics("runs/dance").plot()` draws it.
+
+    Args:
+        run: the run, or its folder; it may still be going on.
+    """
+    return find_run(run).metrics
 
 
 @verb

@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -237,6 +238,19 @@ def to_csv(rows: Sequence[Row]) -> str:
         writer.writerow(names)
     writer.writerows([_cell(each.get(name)) for name in names] for each in rows)
     return out.getvalue()
+
+
+def to_html(caption: str, rows: Sequence[Row]) -> str:
+    """A table for notebooks, escaped; numbers have four digits."""
+    names = columns_of(rows)
+    head = "".join(f"<th>{escape(name)}</th>" for name in names)
+    cells = ([_shown(each.get(name)) for name in names] for each in rows)
+    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in line) + "</tr>" for line in cells)
+    return f"<table><caption>{escape(caption)}</caption><tr>{head}</tr>{body}</table>"
+
+
+def _shown(value: Any) -> str:
+    return "" if value is None else escape(f"{value:.4g}" if isinstance(value, float) else str(value))
 
 
 def columns_of(rows: Sequence[Row]) -> list[str]:

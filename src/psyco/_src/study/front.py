@@ -27,7 +27,7 @@ from psyco._src.errors import PsycoError, RunError
 from psyco._src.exact.answers import constrained_optimum, front_of
 from psyco._src.spec.parse import parse, parse_formula
 from psyco._src.study import statistics
-from psyco._src.study.answers import plain, to_csv
+from psyco._src.study.answers import plain, to_csv, to_html
 from psyco._src.study.collect import Outcome, Row
 from psyco._src.study.price import Asked
 from psyco._src.study.progress import Progress
@@ -48,6 +48,10 @@ class Front:
 
     def __repr__(self) -> str:
         return f"<Front {self.folder}: {len(self.asked.values)} points, {self.study!r}>"
+
+    def _repr_html_(self) -> str:
+        """The points and what all of their certificates are worth together, for notebooks."""
+        return to_html(f"{self!r}. {self.accounting}", self.points)
 
     @property
     def folder(self) -> Path:

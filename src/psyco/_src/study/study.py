@@ -20,7 +20,6 @@ import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from psyco._src.domain.trust import NOBODY
 from psyco._src.errors import RunError
 from psyco._src.reading import check_folder
 from psyco._src.run.lock import is_locked
-from psyco._src.study.answers import Answers, answer, plain
+from psyco._src.study.answers import Answers, answer, plain, to_html
 from psyco._src.study.collect import Outcome, collect, versions_of
 from psyco._src.study.execute import CELLS, execute, failure
 from psyco._src.study.plan import STUDY, Plan, check_plan, read_plan
@@ -53,12 +52,7 @@ class Study:
 
     def _repr_html_(self) -> str:
         """The summary, for notebooks: one row per task and method."""
-        rows = self.answers.summary
-        head = "".join(f"<th>{escape(name)}</th>" for name in (rows[0] if rows else ()))
-        body = "".join(
-            f"<tr>{''.join(f'<td>{_cell(value)}</td>' for value in row.values())}</tr>" for row in rows
-        )
-        return f"<table><caption>{escape(repr(self))}</caption><tr>{head}</tr>{body}</table>"
+        return to_html(repr(self), self.answers.summary)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -205,8 +199,3 @@ def check_place(folder: Path, mark: str) -> None:
             raise RunError(
                 f"{folder} is not empty and not a {what} ({', '.join(sorted(strangers)[:3])}, ...); choose another"
             )
-
-
-def _cell(value: Any) -> str:
-    """A value of a table, escaped; nothing for what is not known."""
-    return "" if value is None else escape(f"{value:.4g}" if isinstance(value, float) else str(value))

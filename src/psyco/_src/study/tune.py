@@ -32,7 +32,7 @@ from psyco._src.domain.trust import NOBODY
 from psyco._src.errors import RunError
 from psyco._src.run.config import Config
 from psyco._src.spec.parse import parse
-from psyco._src.study.answers import plain, to_csv
+from psyco._src.study.answers import plain, to_csv, to_html
 from psyco._src.study.collect import Outcome, Row, collect
 from psyco._src.study.execute import CELLS, execute
 from psyco._src.study.plan import check_plan
@@ -106,6 +106,10 @@ class Tuning:
 
     def __repr__(self) -> str:
         return f"<Tuning {self.folder}: {len(self.trials)} trials; {self.verdict}>"
+
+    def _repr_html_(self) -> str:
+        """The verdict and the trials, for notebooks."""
+        return to_html(repr(self), [trial.row for trial in self.trials])
 
     @property
     def page(self) -> Path:

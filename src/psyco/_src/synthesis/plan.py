@@ -100,9 +100,10 @@ class RunPlan:
             took = f"{duration(seconds):>10}" if seconds is not None else ""
             lines.append(f"{name:12}{expected:10,}{most:10,}{steps:14,}{took}")
         if self.pace is not None and self.seconds is not None:
+            beside = "" if self.time else "; what the learner computes comes on top"
             lines.append(
                 f"about {duration(self.seconds)} in all, at {self.pace.rate:,.0f} steps per second and "
-                f"{self.length:,.0f} steps per episode"
+                f"{self.length:,.0f} steps per episode{beside}"
             )
         return "\n".join([*lines, *([self.needs] if self.needs else [])])
 
