@@ -17,6 +17,7 @@ from psyco._src.learn.odds import done, log_likelihood
 from psyco._src.learn.ppo import PPO, Spread, _critics, _expect, _rescaled, advantages
 from psyco._src.learn.train import train
 from psyco._src.policy.network import Network, network_for
+from psyco._src.rollout.episodes import Episodes
 from psyco._src.rollout.sampler import make_sampler
 from psyco._src.synthesis.loop import beginning
 from tests import making
@@ -149,6 +150,24 @@ def test_some_explore_and_some_show_what_would_be_deployed() -> None:
     np.testing.assert_allclose(late.std[0], 0.1, rtol=1e-5)
 
 
+def test_lambda_comes_back_once_all_episodes_meet_a_demand_for_long() -> None:
+    """At a demand of 0.95 three violations are allowed for in 60 episodes: without any, λ rises from then on."""
+    learner = PPO(
+        **(ONE | {"p_req": (0.9,)}), population=8, checks=2, margin=0.5, curriculum=0.0, gain=0.1, relief=0.5
+    )
+    state = learner.init(jnp.zeros(ONE["network"].size))._replace(lam=jnp.array([0.2], jnp.float32))
+    good = Episodes(jnp.zeros(10), jnp.zeros((10, 1)), jnp.ones((10, 1), bool), jnp.full(10, 50, jnp.int32))
+    found = []
+    for _ in range(7):
+        streak, each = learner.relieve(state, good, state.lam)
+        state = state._replace(streak=streak, lam=each)
+        found.append(float(each[0]))
+    assert found == pytest.approx([0.2] * 5 + [0.25, 0.3])
+    one_failed = good._replace(satisfied=good.satisfied.at[3].set(False))  # by an episode that explored
+    streak, each = learner.relieve(state, one_failed, state.lam)
+    assert (float(streak[0]), float(each[0])) == (0.0, pytest.approx(0.3))
+
+
 @pytest.mark.slow
 def test_it_climbs_and_minimises_where_that_is_wanted() -> None:
     """The best return is 10, the worst -10; all start from the same policy."""
@@ -243,6 +262,7 @@ def test_severity_and_selection_work_with_it() -> None:
         ({"smoothing": -0.1}, "smoothing must be from 0 to 1"),
         ({"curriculum": 1.0}, "curriculum"),
         ({"memory": 0.5}, "memory"),
+        ({"relief": -1.0}, "relief must be at least 0"),
     ],
 )
 def test_bad_options_are_named(options: dict, words: str) -> None:

@@ -8,8 +8,8 @@ import pytest
 import psyco
 from psyco._src.rollout.pace import Pace
 from psyco._src.run.folder import load_about
-from psyco._src.synthesis.choice import FEW, SLOW, choose
-from psyco._src.synthesis.plan import CONTROL, MARGIN, PAPER
+from psyco._src.synthesis.choice import FEW, FEW_CHOICES, SLOW, choose
+from psyco._src.synthesis.plan import CONTROL, CONTROLLED, PAPER
 from psyco._src.synthesis.settings import AUTO, Settings
 from tests.environments import Walk
 from tests.making import prepared
@@ -35,19 +35,21 @@ def test_compiled_domains_and_fixed_biases_get_an_evolution_strategy(walk: psyco
     assert choose(Settings(bias="one"), walk, never).learner == "safe-es"
 
 
-def test_few_steps_and_slow_steps_are_learned_from_many_times(walk: psyco.GymDomain) -> None:
-    assert choose(Settings(steps=FEW), walk, never).learner == "sac"
-    assert choose(Settings(episodes=FEW // walk.horizon), walk, never).learner == "sac"
+@pytest.mark.parametrize(("name", "few"), [("CartPole-v1", FEW_CHOICES), ("Pendulum-v1", FEW)])
+def test_few_steps_and_slow_steps_are_learned_from_many_times(name: str, few: int) -> None:
+    domain = psyco.make(name, horizon=100)
+    assert choose(Settings(steps=few), domain, never).learner == "sac"
+    assert choose(Settings(episodes=few // domain.horizon), domain, never).learner == "sac"
     for rate, learner in ((SLOW - 1, "sac"), (SLOW, "ppo")):
-        found = choose(Settings(steps=10 * FEW), walk, lambda rate=rate: Pace(rate, 50.0, 4))
+        found = choose(Settings(steps=10 * few), domain, lambda rate=rate: Pace(rate, 50.0, 4))
         assert found.learner == learner
-        assert f"{10 * FEW:,} steps at {rate:,.0f} per second" in found.reason
+        assert f"{10 * few:,} steps at {rate:,.0f} per second" in found.reason
 
 
 def test_defaults_fit_the_learner_and_the_domain(walk: psyco.GymDomain) -> None:
     control = prepared(walk, REQUIREMENT, learner="ppo", episodes=100)
     assert control.settings.hidden == control.network.hidden == CONTROL
-    assert control.learner.margin == MARGIN  # type: ignore[attr-defined]
+    assert {name: getattr(control.learner, name) for name in CONTROLLED} == CONTROLLED
     own = prepared(walk, REQUIREMENT, learner="ppo", episodes=100, hidden=8, margin=0.1)
     assert (own.network.hidden, own.learner.margin) == (8, 0.1)  # type: ignore[attr-defined]
     paper = prepared(psyco.make("particle-dance"), "P>=0.8 [ G distance >= 0.1 ] & C>=0.9", learner="ppo")

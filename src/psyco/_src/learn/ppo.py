@@ -61,6 +61,7 @@ class PPOState(NamedTuple):
     optimizer: Any  # of optax
     belief: Belief
     lam: Array  # [K]
+    streak: Array  # [P] episodes in a row that have met each demand
     generation: Array  # [] int32
     steps: Array  # [] int32, of all episodes so far
 
@@ -109,6 +110,7 @@ class PPO(Steered):
         curriculum: the demand rises from nothing to its full size over this part of learning.
         gain: how fast λ moves per generation; 0: by 0.01, and faster where there are few generations.
         memory: how many generations the belief remembers.
+        relief: how much faster λ rises while all episodes meet the demand, as a part of `gain`; 0: not at all.
         sign: 1 to maximise the return, -1 to minimise it.
     """
 
@@ -137,6 +139,7 @@ class PPO(Steered):
     curriculum: float = 0.5
     gain: float = 0.0
     memory: float = 100.0
+    relief: float = 0.0
     sign: float = 1.0
 
     ranges: ClassVar[Ranges] = {
@@ -201,8 +204,9 @@ class PPO(Steered):
         optimizer = self._transform().init((theta, critics))
         missed = jnp.zeros(count, jnp.float32)
         return PPOState(
-            theta, critics, seen, worth, missed, optimizer, *self.steering.init(), *nothing_spent()
-        )
+            theta, critics, seen, worth, missed, optimizer, *self.steering.init(),
+            jnp.zeros(len(self.p_req), jnp.float32), *nothing_spent(),
+        )  # fmt: skip
 
     def propose(self, key: Array, state: PPOState) -> Proposal:
         """Episodes that explore, then some that do not; all with the same parameters."""
@@ -218,6 +222,7 @@ class PPO(Steered):
     def update(self, state: PPOState, proposal: Proposal, episodes: Episodes) -> tuple[PPOState, Weighing]:
         """Believe what the policy showed without noise, judge the steps of the others, and learn from them."""
         belief, c_sat, each = self.steer(state, episodes)
+        streak, each = self.relieve(state, episodes, each)
         assert proposal.std is not None
         assert episodes.trace is not None
         with single_precision():
@@ -235,6 +240,7 @@ class PPO(Steered):
                 optimizer,
                 belief,
                 judged.each,
+                streak,
                 *spent,
             )
             return moved, Weighing(judged.lam, c_sat)

@@ -21,6 +21,7 @@ from psyco._src.rollout.episodes import Episodes
 
 CONTROLS = ("integral", "soft")
 FLOOR = 0.5  # of λ, while a demand tells no episode from another
+CLEAR = 3.0  # violations that a demand would have allowed for: without any it is met, and more than that
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,7 @@ class Steered:
     gain: float
     memory: float
     control: str = "integral"
+    relief: float = 0.0
     means: tuple[Mean, ...] = ()
 
     @property
@@ -144,6 +146,8 @@ class Steered:
     @cached_property
     def steering(self) -> Steering:
         """How belief and λ follow the checks."""
+        if not self.relief >= 0:
+            raise RunError(f"relief must be at least 0, got {self.relief}")
         return Steering(
             self.p_req, self.c_req, self.generations, self.margin, self.curriculum, self.gain, self.memory,
             self.control, self.means,
@@ -158,6 +162,22 @@ class Steered:
                 share = steps_of(episodes) * (self.generations / self.steps)
                 each = state.lam + jnp.minimum(share, 1.0) * (each - state.lam)
         return belief, c_sat, each
+
+    def relieve(self, state: Any, episodes: Episodes, each: Array) -> tuple[Array, Array]:
+        """How long each demand for a probability has been met without exception `[P]`, and λ of each `[K]`.
+
+        What is asked for is close to 1, so the integral falls fast and rises slowly: after a time in which nothing was
+        met it would stay low for the rest of learning, with nothing left for the return. So it also rises by `relief`
+        while no episode of a generation, exploring ones included, violates the demand, and so long that three
+        violations would have been allowed.
+        """
+        with single_precision():
+            met = jnp.all(jnp.asarray(episodes.satisfied), axis=0)
+            streak = jnp.where(met, state.streak + self.episodes_per_generation, 0.0)
+            allowed_for = streak * (1.0 - self.steering.demand(self.done(state)))
+            share = steps_of(episodes) * (self.generations / self.steps) if self.steps else 1.0
+            rise = self.gain * self.relief * jnp.minimum(share, 1.0) * (allowed_for >= CLEAR)
+            return streak, jnp.clip(each.at[: len(self.p_req)].add(rise), 0.0, 1.0)
 
 
 def shares(each: Array) -> tuple[Array, Array]:

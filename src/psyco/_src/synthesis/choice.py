@@ -11,7 +11,8 @@ from psyco._src.learn.learners import AUTO_LEARNER
 from psyco._src.rollout.pace import Pace, expected_length
 from psyco._src.synthesis.settings import Settings
 
-FEW = 300_000  # steps of a run, up to which an off-policy learner makes more of them
+# Steps of a run, up to which an off-policy learner makes more of them: of choices, and of continuous actions.
+FEW_CHOICES, FEW = 300_000, 3_000_000
 SLOW = 500.0  # steps per second, below which learning from a step costs less than making it
 
 
@@ -36,7 +37,8 @@ def choose(settings: Settings, domain: Domain, pace: Callable[[], Pace]) -> Choi
         return Choice("safe-es", "on a compiled domain episodes cost next to nothing")
     if settings.bias == "one":
         return Choice("safe-es", "biases of the network are 1, which actor-critics can do without only badly")
-    if (steps := settings.steps or settings.episodes * domain.horizon) <= FEW:
+    few = FEW_CHOICES if domain.actions.ranked else FEW
+    if (steps := settings.steps or settings.episodes * domain.horizon) <= few:
         return Choice("sac", f"of at most {steps:,} steps each must be learned from many times")
     found = pace()
     steps = settings.steps or round(settings.episodes * expected_length(domain, found))

@@ -41,7 +41,9 @@ LOOKED_AT = 2000  # episodes of a certificate, up to which its length is compute
 CHANCE = 0.9  # of a verdict, for which there should be room
 PAPER: Hidden = 32  # hidden units, as in the paper
 CONTROL: Hidden = (64, 64)  # the same for robots and the like
-MARGIN = 0.5  # of learners: the less a policy has to spare, the more episodes its certificate takes
+# Options of learners: the less a policy has to spare, the more episodes its certificate takes; and there are few
+# generations, in which a λ that has fallen must come back.
+CONTROLLED = {"margin": 0.5, "relief": 0.5}
 
 
 class Phase(NamedTuple):
@@ -154,8 +156,9 @@ def decided(settings: Settings, domain: Domain, requirement: Requirement) -> Set
     changes: dict[str, Any] = {}
     if settings.hidden == AUTO:
         changes["hidden"] = CONTROL if costly and looks_into_episodes(settings.learner) else PAPER
-    if costly and "margin" in learner_options(settings.learner).keys() - options.keys():
-        changes["options"] = {**options, "margin": MARGIN}
+    if costly:
+        known = learner_options(settings.learner)
+        changes["options"] = {k: v for k, v in CONTROLLED.items() if k in known} | dict(options)
     if left := [name for name in PLENTY if getattr(settings, name) == AUTO]:
         numbers = _thrifty(settings, domain, requirement) if costly else PLENTY
         changes |= {name: numbers[name] for name in left}
