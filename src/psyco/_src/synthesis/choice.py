@@ -11,9 +11,11 @@ from psyco._src.learn.learners import AUTO_LEARNER
 from psyco._src.rollout.pace import Pace, expected_length
 from psyco._src.synthesis.settings import Settings
 
-# Steps of a run, up to which an off-policy learner makes more of them: of choices, and of continuous actions.
-FEW_CHOICES, FEW = 300_000, 3_000_000
+FEW = 300_000  # steps of a run, up to which an off-policy learner makes more of them
 SLOW = 500.0  # steps per second, below which learning from a step costs less than making it
+# Of continuous actions an off-policy learner makes more in any case. Its minutes do not matter beside such a simulation,
+LONG = 60.0  # seconds,
+MANY = 3_000_000  # unless there are so many steps that others have enough of them.
 
 
 class Choice(NamedTuple):
@@ -37,14 +39,15 @@ def choose(settings: Settings, domain: Domain, pace: Callable[[], Pace]) -> Choi
         return Choice("safe-es", "on a compiled domain episodes cost next to nothing")
     if settings.bias == "one":
         return Choice("safe-es", "biases of the network are 1, which actor-critics can do without only badly")
-    few = FEW_CHOICES if domain.actions.ranked else FEW
-    if (steps := settings.steps or settings.episodes * domain.horizon) <= few:
+    if (steps := settings.steps or settings.episodes * domain.horizon) <= FEW:
         return Choice("sac", f"of at most {steps:,} steps each must be learned from many times")
     found = pace()
     steps = settings.steps or round(settings.episodes * expected_length(domain, found))
     budget = f"about {steps:,} steps at {found.rate:,.0f} per second"
     if found.rate < SLOW:
         return Choice("sac", f"{budget}: a step takes longer than it takes to learn from it many times")
+    if not domain.actions.ranked and steps <= MANY and steps >= LONG * found.rate:
+        return Choice("sac", f"{budget}: simulation takes its time, and of these actions more can be learned")
     return Choice(
         "ppo", f"{budget}: there are many, and they are made faster than an off-policy learner uses them"
     )
