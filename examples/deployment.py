@@ -49,7 +49,7 @@ def main() -> None:
     # Learn and certify.
     run = psyco.start(
         psyco.make(Cart, horizon=STEPS), REQUIREMENT, FOLDER / "run", overwrite=True,
-        episodes=1500, selection_episodes=50, verify_every=0,
+        learner="safe-es", episodes=1500, selection_episodes=50, verify_every=0,
     )  # fmt: skip
     print(run.certificate)
 

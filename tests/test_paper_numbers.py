@@ -9,7 +9,7 @@ import psyco
 from psyco._src.rollout.episodes import Stream, episode_keys, stream_key
 from psyco._src.rollout.sampler import make_sampler
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.long]
 SEEDS = range(5)
 
 

@@ -44,7 +44,7 @@ print(psyco.plan("P>=0.9 & C>=0.98", p=[0.85, 0.95, 0.99]))
 
 # --8<-- [start:learn]
 run = psyco.start(
-    domain, requirement, "courier", episodes=2_000, selection_episodes=100, verify_every=0, overwrite=True
+    domain, requirement, "courier", episodes=1_000, selection_episodes=100, verify_every=0, overwrite=True
 )
 print(run.certificate)
 # --8<-- [end:learn]

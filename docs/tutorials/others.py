@@ -36,7 +36,9 @@ certificates["a memory"] = psyco.verify(Steady, domain, requirement, version="st
 # --8<-- [end:memory]
 
 # --8<-- [start:onnx]
-learned = psyco.synthesize(domain, requirement, episodes=1_000, selection_episodes=50, verify_every=0)
+learned = psyco.synthesize(
+    domain, requirement, learner="safe-es", episodes=1_000, selection_episodes=50, verify_every=0
+)
 psyco.export(learned.policy, "cartpole.onnx")
 certificates["ONNX"] = psyco.verify("cartpole.onnx", domain, requirement)
 # --8<-- [end:onnx]

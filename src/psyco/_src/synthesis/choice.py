@@ -13,9 +13,9 @@ from psyco._src.synthesis.settings import Settings
 
 FEW = 300_000  # steps of a run, up to which an off-policy learner makes more of them
 SLOW = 500.0  # steps per second, below which learning from a step costs less than making it
-# Of continuous actions an off-policy learner makes more in any case. Its minutes do not matter beside such a simulation,
-LONG = 60.0  # seconds,
-MANY = 3_000_000  # unless there are so many steps that others have enough of them.
+# Of continuous actions an off-policy learner makes more, and its minutes do not matter beside a simulation that takes
+LONG = 60.0  # seconds or more,
+MANY = 3_000_000  # unless there are more steps than that, which are enough for others.
 
 
 class Choice(NamedTuple):
