@@ -216,3 +216,9 @@ def test_a_tutorial_ends_with_its_picture(script: Path, tmp_path: Path) -> None:
         "field": r"^SATISFIED\n.*holds no longer",
     }
     assert re.search(expected[script.stem], said, re.MULTILINE | re.DOTALL), said
+
+
+def test_the_gallery_shows_every_example() -> None:
+    page = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
+    for path in (ROOT / "examples").glob("*.py"):
+        assert f"python examples/{path.name}\n" in page, path.name
