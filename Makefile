@@ -16,7 +16,7 @@ PIP  := $(BIN)/python -m pip --disable-pip-version-check install $(shell [ -t 2 
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo quick test test-examples test-full soak coverage lint format bench bench-learners bench-peers bench-real fuzz docs gallery browser clean
+.PHONY: help demo quick test test-full soak coverage lint format bench bench-learners bench-peers bench-real fuzz docs gallery browser clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -32,10 +32,7 @@ quick: lint  ## what one runs before a commit: below 90 seconds, no other proces
 test: lint browser  ## all checks and tests, with every extra: below ten minutes on two cores
 	$(BIN)/python -m pytest $(PYTEST) -m "not full"
 
-test-examples: $(VENV)/installed-dev  ## every example, tutorial and block of the documentation, the package, lost nodes, kills; CI
-	$(BIN)/python -m pytest $(PYTEST) -m "full and not long"
-
-test-full: $(VENV)/installed-dev  ## that, and the paper's numbers, error rates by simulation and more kills
+test-full: $(VENV)/installed-dev  ## full size: the paper's numbers, every example, many kills, lost nodes
 	$(BIN)/python -m pytest $(PYTEST) -m full
 
 soak: $(VENV)/installed-dev  ## kill runs at random moments: none is lost, no byte differs; KILLS=1000, a few seconds each

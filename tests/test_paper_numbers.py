@@ -9,7 +9,7 @@ import psyco
 from psyco._src.rollout.episodes import Stream, episode_keys, stream_key
 from psyco._src.rollout.sampler import make_sampler
 
-pytestmark = [pytest.mark.full, pytest.mark.long]
+pytestmark = pytest.mark.full
 SEEDS = range(5)
 
 

@@ -1,6 +1,6 @@
 """Complete verifications on policies whose true probability is known exactly: are they wrong as seldom as promised?
 
-Each case makes 1,000 calls on different seeds. The number of wrong ones is compared with the binomial distribution at
+Each case makes 2,000 calls on different seeds. The number of wrong ones is compared with the binomial distribution at
 the promised rate, at a level of 1e-6 per comparison: 28 comparisons, so a right program fails once in 35,000 changes of
 the random numbers.
 """
@@ -19,8 +19,7 @@ import psyco
 from psyco._src.policy.file import policy_for
 from psyco._src.policy.network import network_for
 
-pytestmark = pytest.mark.long
-CALLS = 1000
+CALLS = 2000
 ALARM = 1e-6
 CONFIDENCE = 0.9
 CAP = 300  # episodes of one verification

@@ -36,7 +36,7 @@ def undisturbed(soaked: Soak) -> dict[str, bytes]:
     return soaked.undisturbed
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(30, marks=[pytest.mark.full, pytest.mark.long])])
+@pytest.mark.parametrize("kills", [3, pytest.param(30, marks=pytest.mark.full)])
 def test_a_run_killed_at_random_moments_ends_with_the_same_bytes(
     tmp_path: Path, soaked: Soak, kills: int
 ) -> None:

@@ -402,7 +402,6 @@ def test_where_the_defaults_did_best_they_stay() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.long
 def test_kills_change_no_byte(tmp_path: Path) -> None:
     """SIGKILL at moments of their own, in search, finals and judging; then the table is that of who was left alone."""
     import os
