@@ -8,7 +8,7 @@ import pytest
 import psyco
 from psyco._src.rollout.pace import Pace
 from psyco._src.run.folder import load_about
-from psyco._src.synthesis.choice import FEW, LONG, MANY, SLOW, choose
+from psyco._src.synthesis.choice import FEW, SLOW, choose
 from psyco._src.synthesis.plan import CONTROL, CONTROLLED, PAPER
 from psyco._src.synthesis.settings import AUTO, Settings
 from tests.environments import Walk
@@ -42,22 +42,6 @@ def test_few_steps_and_slow_steps_are_learned_from_many_times(walk: psyco.GymDom
         found = choose(Settings(steps=10 * FEW), walk, lambda rate=rate: Pace(rate, 50.0, 4))
         assert found.learner == learner
         assert f"{10 * FEW:,} steps at {rate:,.0f} per second" in found.reason
-
-
-@pytest.mark.parametrize(
-    ("name", "steps", "seconds", "learner"),
-    [
-        ("Pendulum-v1", 1_000_000, LONG + 1, "sac"),
-        ("Pendulum-v1", 1_000_000, LONG - 1, "ppo"),
-        ("Pendulum-v1", MANY + 1, 10 * LONG, "ppo"),
-        ("CartPole-v1", 1_000_000, LONG + 1, "ppo"),
-    ],
-)
-def test_continuous_actions_are_learned_off_policy_where_simulation_takes_its_time(
-    name: str, steps: int, seconds: float, learner: str
-) -> None:
-    found = choose(Settings(steps=steps), psyco.make(name), lambda: Pace(steps / seconds, 50.0, 4))
-    assert found.learner == learner
 
 
 def test_defaults_fit_the_learner_and_the_domain(walk: psyco.GymDomain) -> None:

@@ -13,9 +13,6 @@ from psyco._src.synthesis.settings import Settings
 
 FEW = 300_000  # steps of a run, up to which an off-policy learner makes more of them
 SLOW = 500.0  # steps per second, below which learning from a step costs less than making it
-# Of continuous actions an off-policy learner makes more, and its minutes do not matter beside a simulation that takes
-LONG = 60.0  # seconds or more,
-MANY = 3_000_000  # unless there are more steps than that, which are enough for others.
 
 
 class Choice(NamedTuple):
@@ -46,8 +43,6 @@ def choose(settings: Settings, domain: Domain, pace: Callable[[], Pace]) -> Choi
     budget = f"about {steps:,} steps at {found.rate:,.0f} per second"
     if found.rate < SLOW:
         return Choice("sac", f"{budget}: a step takes longer than it takes to learn from it many times")
-    if not domain.actions.ranked and steps <= MANY and steps >= LONG * found.rate:
-        return Choice("sac", f"{budget}: simulation takes its time, and of these actions more can be learned")
     return Choice(
         "ppo", f"{budget}: there are many, and they are made faster than an off-policy learner uses them"
     )
