@@ -3,7 +3,7 @@
 One process per run, several at a time; each is `psyco synthesize` with the arguments below and nothing else. A run
 whose folder has a certificate is not run again, one that was interrupted goes on: stop and start this as you like.
 
-python -m benchmarks.real HalfCheetah LunarLander --seeds 0 1 2 --jobs 2 --steps 100000
+python -m benchmarks.real HalfCheetah LunarLander --seeds 500 501 502 --jobs 2 --steps 100000
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ class Task:
     published: float | None = None  # PPOLag's return after 10 million steps, by OmniSafe's tables
 
 
-def velocity(domain: str, limit: float, published: float) -> Task:
+def velocity(domain: str, limit: float, published: float, steps: str) -> Task:
     """At most 25 steps above a speed in 90% of the episodes: stronger than an expected cost of 25."""
     speed = "info.x_velocity"
     if domain.startswith("Ant"):
         # Its limit holds for the speed over ground, in any direction.
         speed, limit = "info.x_velocity * info.x_velocity + info.y_velocity * info.y_velocity", limit**2
     require = f"P>=0.9 [ G (count({speed} > {limit:.8g}) <= 25) ] & C>=0.95"
-    return Task(domain, require, ("--steps", "3e6"), published=published)
+    return Task(domain, require, ("--steps", steps), published=published)
 
 
 def bullet(name: str, require: str = "P>=0.9 [ G (sum(info.cost) <= 25) ] & C>=0.95") -> Task:
     """A task of bullet-safety-gym."""
     domain = f"bullet_safety_gym:{name}"
-    return Task(domain, require, ("--steps", "1e6"), code=(domain,))
+    return Task(domain, require, ("--steps", "5e5"), code=(domain,))
 
 
 FREE = "Rmax=? [ C ]"
 TASKS = {
-    "HalfCheetah": velocity("HalfCheetah-v5", 3.2096, 2946),
-    "Hopper": velocity("Hopper-v5", 0.7402, 962),
-    "Swimmer": velocity("Swimmer-v5", 0.2282, 65),
-    "Walker2d": velocity("Walker2d-v5", 2.3415, 2982),
-    "Ant": velocity("Ant-v5", 2.6222, 3262),
+    "HalfCheetah": velocity("HalfCheetah-v5", 3.2096, 2946, "3e6"),
+    "Hopper": velocity("Hopper-v5", 0.7402, 962, "2e6"),
+    "Swimmer": velocity("Swimmer-v5", 0.2282, 65, "2e6"),
+    "Walker2d": velocity("Walker2d-v5", 2.3415, 2982, "3e6"),
+    "Ant": velocity("Ant-v5", 2.6222, 3262, "1e6"),
     "LunarLander": Task(
         "LunarLander-v3", 'P>=0.9 [ F ("end" & return >= 200) ] & C>=0.95', ("--steps", "1e6")
     ),
@@ -80,7 +80,7 @@ TASKS = {
         code=("benchmarks.slow:Slow",),
     ),
 }
-COLUMNS = ("task", "seed", "budget", "learner", "verdict", "return", "lower", "share", "episodes")
+COLUMNS = ("task", "seed", "budget", "learner", "verdict", "return", "satisfied", "episodes")
 COLUMNS += ("learning", "total")  # seconds; learning lasts until the run's table has its last row
 
 
@@ -170,8 +170,7 @@ def line(cell: Cell, spent: dict[str, float]) -> dict[str, Any]:
     row |= {"verdict": content["verdict"], "return": round(content["mean_return"] or 0.0, 1)}
     if findings:
         worst = min(findings, key=lambda each: each["lower"])
-        row |= {"lower": round(worst["lower"], 4), "episodes": worst["episodes"]}
-        row["share"] = round(worst["satisfied"] / max(worst["episodes"], 1), 4)
+        row |= {"satisfied": worst["satisfied"], "episodes": worst["episodes"]}
     return row
 
 
@@ -179,13 +178,17 @@ def table(rows: list[dict[str, Any]], machine: str) -> str:
     """Markdown: a line per task with all its seeds, return beside PPOLag's and beside the unconstrained one."""
     lines = [
         f"{machine}; times in seconds on the clock, other runs beside it.", "",
-        "| task | budget | learner | seeds | certified | return | probability at least | compare | learning | total |",
+        "| task | budget | learner | seeds | certified | return | satisfied episodes | compare | learning | total |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
 
     def listed(mine: list[dict[str, Any]], column: str) -> str:
         return ", ".join(str(row.get(column, "–")) for row in mine)
 
+    rows = [
+        row | {"shown": f"{row['satisfied']}/{row['episodes']}"} if "satisfied" in row else row
+        for row in rows
+    ]
     for name in dict.fromkeys(row["task"] for row in rows):
         mine = [row for row in rows if row["task"] == name]
         free = [row for row in rows if row["task"] == f"{name}-free"]
@@ -201,10 +204,21 @@ def table(rows: list[dict[str, Any]], machine: str) -> str:
         cells = [
             name, mine[0]["budget"], " ".join(dict.fromkeys(str(row.get("learner", "–")) for row in mine)),
             listed(mine, "seed"), "–" if name.endswith("-free") else f"{certified}/{len(mine)}", listed(mine, "return"),
-            listed(mine, "lower"), compare, listed(mine, "learning"), listed(mine, "total"),
+            listed(mine, "shown"), compare, listed(mine, "learning"), listed(mine, "total"),
         ]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def merged(file: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """These rows and those that are in a table already, in the order of the tasks."""
+    earlier: list[dict[str, Any]] = []
+    if file.exists():
+        with file.open(newline="") as found:
+            earlier = [{name: value for name, value in row.items() if value} for row in csv.DictReader(found)]
+    every = {(row["task"], int(row["seed"]), row["budget"]): row for row in (*earlier, *rows)}
+    order = list(TASKS)
+    return [row for _, row in sorted(every.items(), key=lambda item: (order.index(item[0][0]), *item[0][1:]))]
 
 
 def processor() -> str:
@@ -229,7 +243,7 @@ def main(arguments: list[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"of {', '.join(TASKS)}; default: all")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[500, 501, 502])
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time")
     parser.add_argument("--steps", help="a budget in steps for all tasks, instead of their own")
     parser.add_argument("--out", type=Path, default=Path("runs/real"))
@@ -244,6 +258,7 @@ def main(arguments: list[str] | None = None) -> None:
         for row in pool.map(run, todo):
             rows.append(row)
             print("  ".join(f"{name} {row[name]}" for name in COLUMNS if name in row), flush=True)
+    rows = merged(chosen.out / "results.csv", rows)
     with (chosen.out / "results.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()

@@ -50,7 +50,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     return said_by("deployment", folder), folder / "deployment"
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_policy_goes_the_whole_way(deployed: tuple[str, Path]) -> None:
     said, folder = deployed
     assert said.startswith("SATISFIED")

@@ -1,5 +1,7 @@
 """The bridge to Stable-Baselines3: what it pays, how λ moves, and that its algorithms run with it."""
 
+import itertools
+
 import cloudpickle
 import gymnasium
 import numpy as np
@@ -115,6 +117,64 @@ def test_what_a_count_costs_is_paid_for_step_by_step(cartpole) -> None:
     for _ in range(2):  # the next episode counts from 0
         paid, _ = play(env)
         assert [-cost for cost in paid] == [0, 0, 0, 0, 1, *[0] * (len(paid) - 5)]
+
+
+def test_a_demanded_return_costs_by_how_far_it_was_from_enough(cartpole) -> None:
+    """A stand-in that pushes left falls after about ten steps, each worth 1; nothing is known before that."""
+    bridge = Bridge(cartpole, 'P>=0.5 [ F ("end" & return >= 20) ] & C>=0.9')
+    bridge.state.set([0.0] * len(bridge.state.weights))
+    paid, seen = play(bridge.env())
+    assert paid[:-1] == [0.0] * (len(paid) - 1)
+    assert not seen["satisfied"][0]
+    assert -paid[-1] == pytest.approx(seen["cost"][0]) == pytest.approx(1.0 + (20 - len(paid)) / 20)
+
+
+def test_checks_are_rare_where_episodes_are_long(cartpole) -> None:
+    """A check of 5 episodes of about 9 steps: five times as many steps are learned from before the next one."""
+    from stable_baselines3 import PPO
+
+    bridge = Bridge(cartpole, REQUIRE, every=10, checks=5)
+    seen: list[tuple[int, int]] = []  # steps of learning and of the check
+    check = bridge.check
+    model = PPO("MlpPolicy", bridge.env(), n_steps=64, batch_size=64, seed=0)
+
+    def counted(model, progress):
+        found = check(model, progress)
+        seen.append((model.num_timesteps, bridge._checked))
+        return found
+
+    bridge.check = counted  # type: ignore[method-assign]
+    model.learn(1500, callback=bridge.callback())
+    assert len(seen) >= 3
+    for (before, took), (now, _) in itertools.pairwise(seen):
+        assert now - before >= 5 * took > 5 * 10
+    assert bridge._learned == len(model.get_env().envs[0].get_episode_rewards())
+
+
+def test_a_demand_that_all_checks_fail_alike_does_not_silence_the_return() -> None:
+    """After 20 of them λ is held up at 0.5; an episode that costs less ends that."""
+    rule = Steering((0.9,), (0.9,), PROGRESS, 0.3, 0.0, 0.5, 10.0)
+    weighing = Weighing(rule)
+
+    def checks(*costs: float) -> Episodes:
+        paid = np.array(costs, np.float32)[:, None]
+        return Episodes(np.zeros(len(costs)), paid, paid == 0, np.full(len(costs), 9, np.int32))  # type: ignore[arg-type]
+
+    found = []
+    for _ in range(5):
+        weighing.observe(checks(1, 1, 1, 1, 1), 0.5)
+        found.append(weighing.lam)
+    assert found[2] < 0.2 and found[3:] == [0.5, 0.5]
+    weighing.observe(checks(1, 2, 1, 1, 1), 0.5)
+    assert weighing.lam < 0.2
+
+
+def test_a_certificate_takes_what_it_needs_or_a_third_of_what_was_learned_from(cartpole) -> None:
+    bridge = Bridge(cartpole, "P>=0.9 [ G (abs(obs[0]) <= 1) ] & C>=0.95")
+    assert bridge._room == 485  # what it takes with a chance of 0.9
+    for learned, room in ((300, 485), (3000, 1000), (10**6, 10_000)):
+        bridge._learned = learned
+        assert bridge._room == room
 
 
 def test_an_episode_is_judged_as_everywhere_else(cartpole) -> None:

@@ -12,10 +12,15 @@ changes its sign. Now and then the callback plays deterministic episodes, what w
 down while the requirement is missed, up while it is more than met. Nothing of Stable-Baselines3 is changed, so PPO,
 A2C, SAC, TD3 and DQN all work. Algorithms with a replay buffer keep some rewards of an earlier λ in it; let λ move
 slowly. λ lives in one process: use DummyVecEnv, not SubprocVecEnv.
+
+The economy is that of `psyco synthesize`: checks take at most a fifth as many steps as learning, `F` of a
+return costs by how far that was from enough, a demand that all checks fail alike does not silence the return, and the
+certificate takes at most a third of the training episodes, or what it needs if that is more.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,17 +41,20 @@ from psyco._src.errors import RunError
 from psyco._src.front.verify import verify
 from psyco._src.learn.belief import double_precision
 from psyco._src.learn.means import costs, means_of
-from psyco._src.learn.steering import Steering, shares
+from psyco._src.learn.steering import FLOOR, MANY, Steering, shares, silent
 from psyco._src.policy.foreign import as_policy, open_policy
 from psyco._src.rollout.episodes import Episodes, Stream, episode_keys, episode_seeds, stream_key
+from psyco._src.rollout.trace import graded
 from psyco._src.smc.methods import DEFAULT_MAX_EPISODES, DEFAULT_METHOD
 from psyco._src.spec.atoms import BEGINNING
 from psyco._src.spec.check import check_bounds, check_signals
 from psyco._src.spec.formula import Requirement
 from psyco._src.spec.monitor import Monitor, compile_monitor
 from psyco._src.spec.parse import parse
+from psyco._src.synthesis.plan import CHANCE, SHARE, certificate_length
 
 PROGRESS = 1_000_000  # the whole of learning, for the rule's schedule
+RARELY = 5  # training steps for each step of a check, at least
 
 
 class Weighing:
@@ -56,6 +64,9 @@ class Weighing:
         self.rule = rule
         self.belief, each = rule.init()
         self.c_sat = np.zeros(len(rule.c_req), np.float32)  # [K] that each demand is met
+        self.alike = np.zeros(
+            len(rule.c_req)
+        )  # [K] checks in a row that have all failed it to the same extent
         self.set(each)
 
     def __getstate__(self) -> None:
@@ -73,7 +84,9 @@ class Weighing:
         with double_precision():
             self.belief, c_sat, each = self.rule.steer(self.belief, self.each, now, checks)
         self.c_sat = np.asarray(c_sat)
-        self.set(each)
+        paid = costs(self.rule.means, checks)
+        self.alike = np.where(silent(paid), self.alike + len(paid), 0.0)
+        self.set(jnp.where(self.alike >= MANY, jnp.maximum(each, FLOOR), each))
 
 
 class ConstrainedEnv(gymnasium.Wrapper):  # type: ignore[type-arg]
@@ -87,10 +100,11 @@ class ConstrainedEnv(gymnasium.Wrapper):  # type: ignore[type-arg]
         weighing: Weighing,
         cost_scale: float,
         sign: float = 1.0,  # -1 where the return is to be small
+        ended: Callable[[], None] | None = None,  # called at the end of each episode
     ) -> None:
         super().__init__(env)
         self.domain, self.monitor, self.weighing = domain, monitor, weighing
-        self.cost_scale, self.sign = cost_scale, sign
+        self.cost_scale, self.sign, self.ended = cost_scale, sign, ended
         self.unseen = {name for name in monitor.signals if name.startswith(INFO)}  # so far, in all episodes
 
     def reset(self, **arguments: Any) -> Any:
@@ -111,6 +125,8 @@ class ConstrainedEnv(gymnasium.Wrapper):  # type: ignore[type-arg]
         self._note(observation, info, action, float(reward), terminated, truncated)
         ended = terminated or truncated
         if ended:
+            if self.ended is not None:
+                self.ended()
             self.episode = self._judge()
             cost = self._costs(self.episode)
             added = cost - self._cost
@@ -156,6 +172,10 @@ class ConstrainedEnv(gymnasium.Wrapper):  # type: ignore[type-arg]
         end = np.arange(self._length) == self._length - 1
         satisfied, cost = self.monitor(signals, end=end)
         columns: dict[str, Any] = {"ret": np.array([self._return]), "length": np.array([self._length - 1])}
+        # What is not known before the end is paid by how far it was from holding.
+        grade = graded(self.monitor, signals, end) if any(self.monitor.graded_late) else None
+        if grade is not None:
+            columns["grade"] = np.where(self.monitor.graded_late, grade, cost)
         return Episodes(
             cost=cost, satisfied=satisfied, **columns, **self.monitor.measure(signals, end=end)._asdict()
         )
@@ -176,7 +196,7 @@ class Bridge:
         requirement: what must hold, as text or parsed.
         cost_scale: what one unit of cost counts against one of reward at λ = 1/2.
         checks: deterministic episodes in each check.
-        every: training steps between two checks.
+        every: training steps between two checks, or five times as many as a check takes if that is more.
         seed: of the checks' episodes.
         margin: aim above the requirement, by this part of what is left up to 1.
         gain: how far λ moves per check and unit of satisfied share.
@@ -220,14 +240,22 @@ class Bridge:
         )  # fmt: skip
         self.state = Weighing(rule)
         self._played = 0
+        self._checked = 0  # steps of the last check
+        self._learned = 0  # episodes of all environments but those of the checks
+
+    def _ended(self) -> None:
+        self._learned += 1
 
     def env(self) -> ConstrainedEnv:
         """A new environment for the algorithm to learn in; all environments of a bridge follow the same λ."""
+        return self._env(self._ended)
+
+    def _env(self, ended: Callable[[], None] | None = None) -> ConstrainedEnv:
         assert isinstance(self.domain, GymDomain)
         assert isinstance(self.requirement, Requirement)
         sign = 1.0 if self.requirement.goal.maximize else -1.0
         env = self.domain.make_env()
-        return ConstrainedEnv(env, self.domain, self._monitor, self.state, self.cost_scale, sign)
+        return ConstrainedEnv(env, self.domain, self._monitor, self.state, self.cost_scale, sign, ended)
 
     def callback(self) -> Any:
         """What `model.learn` takes: it checks the policy, moves λ, and logs `psyco/*`."""
@@ -243,10 +271,11 @@ class Bridge:
 
             def _on_step(self) -> bool:
                 if self.num_timesteps >= self.next_check:
-                    self.next_check += bridge.every
                     progress = self.num_timesteps / max(1, self.model._total_timesteps)
                     for name, value in bridge.check(self.model, progress).items():
                         self.logger.record(f"psyco/{name}", value)
+                    # Where episodes are long, checks are rare.
+                    self.next_check += max(bridge.every, RARELY * bridge._checked)
                 return True
 
         return Steer()
@@ -256,7 +285,7 @@ class Bridge:
 
         A key of `info` that the requirement names and that none of them had is an error: it is misspelt, most likely.
         """
-        env = self.env()
+        env = self._env()
         keys = episode_keys(stream_key(self.seed, Stream.CHECK, self._played), 0, self.checks)
         self._played += 1
         episodes: list[Episodes] = []
@@ -273,6 +302,7 @@ class Bridge:
         for key in sorted(env.unseen):
             raise unknown_key(self.domain, key, f"in none of the {self.checks} episodes of a check")
         checks: Episodes = jax.tree.map(lambda *columns: np.concatenate(columns), *episodes)
+        self._checked = int(np.sum(checks.length))
         self.state.observe(checks, progress)
         return {
             "return": float(np.mean(checks.ret)),
@@ -287,9 +317,13 @@ class Bridge:
         path: str | Path,
         *,
         method: str = DEFAULT_METHOD,
-        max_episodes: int = DEFAULT_MAX_EPISODES,
+        max_episodes: int | None = None,
     ) -> Certificate:
-        """Save the model and verify that file on fresh episodes, as `psyco.verify` does."""
+        """Save the model and verify that file on fresh episodes, as `psyco.verify` does.
+
+        By default it takes at most a third as many episodes as were learned from, or what a certificate needs with a
+        chance of 90% if that is more.
+        """
         path = Path(path)
         if path.suffix != ".zip":
             path = path.with_name(f"{path.name}.zip")
@@ -298,8 +332,18 @@ class Bridge:
         own = f"sb3:{path}"
         policy = open_policy(own, trust=[own]) if _statistics(model) is None else as_policy(model)
         return verify(
-            policy, self.domain, self.requirement, seed=self.seed, method=method, max_episodes=max_episodes
-        )
+            policy, self.domain, self.requirement, seed=self.seed, method=method,
+            max_episodes=self._room if max_episodes is None else max_episodes,
+        )  # fmt: skip
+
+    @property
+    def _room(self) -> int:
+        """Episodes that a certificate may take."""
+        assert isinstance(self.requirement, Requirement)
+        needed = [certificate_length(each, CHANCE) for each in self.requirement.probabilities]
+        if not needed:  # how long the test of a mean takes depends on its spread
+            return DEFAULT_MAX_EPISODES
+        return min(max(int(SHARE * self._learned), *needed), DEFAULT_MAX_EPISODES)
 
 
 def _seen(model: Any, observation: Any) -> Any:

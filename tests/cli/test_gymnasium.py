@@ -26,6 +26,11 @@ def test_check_says_that_all_is_well_and_what_is_not(cli: Cli) -> None:
     )
     assert code == 0, err
     assert "episodes repeat exactly" in out
+    asked = ["--learner", "safe-es", "--workers", "2", "--steps", "4e5"]
+    planned = cli(
+        "check", "CartPole-v1", "--require", "P>=0.9 [ G (abs(obs[0]) <= 1) ]", "--horizon", "20", *asked
+    )
+    assert planned.status == 0 and "with 400,000 steps, with 2 workers" in planned.out, planned
     code, out, err = cli("check", f"{HERE}:Leaky", "--horizon", "5", "--json")
     assert code == 1, err
     failed = {each["name"]: each["passed"] for each in json.loads(out)["checks"]}

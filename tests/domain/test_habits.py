@@ -158,7 +158,7 @@ class Noisy(gymnasium.Env):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_what_environments_print_when_they_are_made_is_shown_once(tmp_path) -> None:
     (tmp_path / "noisy.py").write_text(NOISY)
     command = [

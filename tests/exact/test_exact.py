@@ -68,6 +68,7 @@ FORMULAS = [
 ]
 
 
+@pytest.mark.full
 def test_backward_induction_is_the_sum_over_all_paths_that_monte_carlo_estimates():
     """5000 episodes; each value lies in its Clopper-Pearson interval but for a chance of 2e-8, all but for 1e-6."""
     policy = random_policy(3)

@@ -227,6 +227,7 @@ def test_the_next_proposal_does_not_depend_on_the_update() -> None:
     assert not np.asarray(later.std[learner.population :]).any()
 
 
+@pytest.mark.full
 def test_the_number_of_workers_does_not_show() -> None:
     made = [
         psyco.synthesize(
@@ -260,6 +261,7 @@ def test_what_was_learned_before_an_episode_failed_is_told_first() -> None:
     [
         ({"population": -2}, "population must be at least 1"),
         ({"batch": -1}, "batch must be at least 1"),
+        ({"replay": -5}, "replay must be at least 0"),
         ({"alpha": -1.0}, "alpha must be positive"),
         ({"discount": 1.5}, "discount must be from 0 to 1"),
         ({"memory": 0.5}, "memory"),
@@ -295,6 +297,7 @@ def test_it_trains_the_network_that_acts(hidden: object) -> None:
     np.testing.assert_allclose(_scores(network, theta, x), acting, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.full
 def test_a_run_that_is_interrupted_anywhere_ends_with_the_same_bytes(tmp_path: Path) -> None:
     """What is remembered is a part of what is kept: a resumed run draws the same steps."""
     small: Any = {

@@ -5,7 +5,7 @@ from psyco._src.paper.figures import FIGURES
 from psyco._src.paper.page import _text
 from psyco._src.paper.statements import CLAIMS
 
-pytestmark = pytest.mark.slow  # draws every figure
+pytestmark = pytest.mark.full  # draws every figure
 
 CLAIM_COUNT = 1 + sum(map(len, CLAIMS.values()))
 FIGURE_COUNT = 1 + sum(map(len, FIGURES.values()))

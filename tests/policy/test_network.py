@@ -71,3 +71,5 @@ def test_other_units_are_refused(hidden):
         Network(4, 2, hidden)
     with pytest.raises(psyco.RunError, match="hidden names no layer"):
         Network(4, 2, ())
+    with pytest.raises(psyco.RunError, match="at most 4,096 units, got 99,999,999"):
+        Network(4, 2, (8, 99_999_999))

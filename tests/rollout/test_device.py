@@ -142,7 +142,7 @@ for again in range(2):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_same_seed_gives_the_same_bytes_twice_and_on_one_and_two_devices():
     """Two processes: JAX fixes the number of devices at its start. 21 offspring do not divide by 2."""
     outputs = [

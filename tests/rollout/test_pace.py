@@ -12,7 +12,7 @@ from psyco._src.rollout.episodes import Episodes
 
 
 class Clocked:
-    """Episodes of 10 steps on a clock of its own; the first call also makes the environments."""
+    """Episodes of 10 steps on a clock of its own; the first call of a size also makes environments and compiles."""
 
     compiled = False
 
@@ -21,7 +21,7 @@ class Clocked:
         monkeypatch.setattr(time, "perf_counter", lambda: self.now)
 
     def __call__(self, theta: Any, keys: Any) -> Episodes:
-        self.now += self.making * (not self.calls) + self.each * len(keys)
+        self.now += self.making * (len(keys) not in self.calls) + self.each * len(keys)
         self.calls.append(len(keys))
         return Episodes(None, None, None, np.full(len(keys), 10, np.int32))  # type: ignore[arg-type]
 
@@ -33,8 +33,8 @@ def measured(sampler: Clocked, workers: int = 1) -> pace.Pace:
 def test_quick_episodes_are_played_in_ever_larger_batches(monkeypatch: Any) -> None:
     sampler = Clocked(monkeypatch, making=5.0, each=0.01)
     found = measured(sampler)
-    assert sampler.calls == [1, 1, 2, 4, 8, 16, 32]
-    np.testing.assert_allclose(found, (1000.0, 10.0, 64), rtol=1e-6)
+    assert sampler.calls == [1, 1, 2, 2, 4, 4, 8, 8, 16, 16, 32, 32]
+    np.testing.assert_allclose(found, (1000.0, 10.0, 126), rtol=1e-6)
 
 
 def test_slow_episodes_are_played_twice_and_very_slow_ones_once(monkeypatch: Any) -> None:

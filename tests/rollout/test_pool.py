@@ -66,6 +66,7 @@ def test_a_function_from_a_script_reaches_the_workers() -> None:
     assert run(1) == run(2)
 
 
+@pytest.mark.full
 def test_killing_a_worker_in_the_middle_of_a_run_changes_no_byte() -> None:
     undisturbed = synthesized(slow_walk, workers=2)
     pool = in_processes(2, None)

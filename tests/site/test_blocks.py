@@ -32,13 +32,15 @@ LAST_PICTURES = {
 
 
 # Pages whose blocks take long together, or need an extra; `make quick` runs the others, `make test` all but the last.
-SLOW = ["docs/deployment.md", "docs/guarantees.md", "docs/index.md", "docs/runs.md", "docs/unbounded.md"]
+SLOW = ["docs/guarantees.md", "docs/index.md", "docs/unbounded.md"]
 FULL = [
     "README.md",
+    "docs/deployment.md",
     "docs/gallery.md",
     "docs/gymnasium.md",
     "docs/learners.md",
     "docs/reproduction.md",
+    "docs/runs.md",
     "docs/studies.md",
 ]
 ELSEWHERE = {"docs/get-started.md", "docs/real.md"}  # below with their own budgets, and in tests/test_real.py

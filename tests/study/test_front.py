@@ -134,7 +134,7 @@ def test_the_exact_front_is_that_of_the_linear_program() -> None:
     assert front.exact_return(1.0) != front.exact_return(1.0)  # nobody has it
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_whole_front_its_table_page_and_again(cli, here: None, tmp_path: Path) -> None:
     words = [f"{name}={value}" for name, value in SMALL.items() if name != "episodes"]
     command = (

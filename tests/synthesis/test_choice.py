@@ -9,7 +9,7 @@ import psyco
 from psyco._src.rollout.pace import Pace
 from psyco._src.run.folder import load_about
 from psyco._src.synthesis.choice import FEW, SLOW, choose
-from psyco._src.synthesis.plan import CONTROL, CONTROLLED, PAPER
+from psyco._src.synthesis.plan import CONTROL, CONTROLLED, PAPER, QUIET
 from psyco._src.synthesis.settings import AUTO, Settings
 from tests.environments import Walk
 from tests.making import prepared
@@ -47,11 +47,16 @@ def test_few_steps_and_slow_steps_are_learned_from_many_times(walk: psyco.GymDom
 def test_defaults_fit_the_learner_and_the_domain(walk: psyco.GymDomain) -> None:
     control = prepared(walk, REQUIREMENT, learner="ppo", episodes=100)
     assert control.settings.hidden == control.network.hidden == CONTROL
-    assert {name: getattr(control.learner, name) for name in CONTROLLED} == CONTROLLED
+    wanted = CONTROLLED | QUIET["ppo"]
+    assert {name: getattr(control.learner, name) for name in wanted} == wanted
+    repeating = prepared(walk, REQUIREMENT, learner="sac", episodes=100)
+    assert {name: getattr(repeating.learner, name) for name in CONTROLLED} == CONTROLLED
     own = prepared(walk, REQUIREMENT, learner="ppo", episodes=100, hidden=8, margin=0.1)
     assert (own.network.hidden, own.learner.margin) == (8, 0.1)  # type: ignore[attr-defined]
     paper = prepared(psyco.make("particle-dance"), "P>=0.8 [ G distance >= 0.1 ] & C>=0.9", learner="ppo")
     assert (paper.network.hidden, paper.learner.margin) == (PAPER, 0.3)  # type: ignore[attr-defined]
+    searching = prepared(walk, REQUIREMENT, learner="safe-es", episodes=100)
+    assert (searching.network.hidden, searching.learner.margin) == (PAPER, 0.3)  # type: ignore[attr-defined]
     assert Settings().hidden == AUTO
 
 

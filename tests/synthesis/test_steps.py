@@ -105,7 +105,10 @@ def test_a_run_of_steps_says_how_far_it_is_goes_on_and_can_be_made_longer(tmp_pa
         psyco.resume(whole, episodes="+100")
     with pytest.raises(RunError, match="has 700 steps already"):
         psyco.resume(whole, steps=500)
-    longer = psyco.resume(whole, steps="+300")
+    for bad in ("1.5e0", "-3", "e3", "1e3x"):
+        with pytest.raises(RunError, match="takes a total such as 100000 or 1e5, or an addition"):
+            psyco.resume(whole, steps=bad)
+    longer = psyco.resume(whole, steps="+3e2")
     assert (
         longer.steps == 1000 and longer.config is not None and longer.config.settings.budget == "1,000 steps"
     )

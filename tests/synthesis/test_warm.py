@@ -82,6 +82,8 @@ def test_settings_that_contradict_the_policy_are_refused() -> None:
         psyco.synthesize("CartPole-v1", "P>=0.5 [ G (obs[0] <= 2) ]", start_from=policy, episodes=22)
     with pytest.raises(psyco.RunError, match="is no policy of ours"):
         psyco.synthesize("obstacle-run", "P>=0.5 [ G !caught ]", start_from=lambda x: 0, episodes=22)
+    with pytest.raises(psyco.RunError, match=r"sac needs learned biases, and those of the policy .* are 1"):
+        started_from(make_settings(learner="sac"), walk_policy(bias="one"))
     settings = started_from(make_settings(), policy)
     with pytest.raises(psyco.RunError, match=r"starts from the policy sha256:.* missing; give .* \(--from\)"):
         prepare(psyco.make(Walk, horizon=15), psyco.parse(REQUIREMENT), settings)

@@ -26,7 +26,7 @@ LIMITS = {  # bytes of a file of each kind; docs/security.md says so, too
     "certificate": 16 * MB,
     "description of a run": 16 * MB,
     "sample episodes": 16 * MB,
-    "selection": 16 * MB,
+    "played episodes": 16 * MB,
     "state of a watch": 16 * MB,
     "risk": 16 * MB,
     "table of metrics": 256 * MB,

@@ -13,15 +13,18 @@ import psyco
 from psyco._src.cli.common import (
     Horizon,
     Json,
+    Learner,
     Parameters,
     Seed,
     Steps,
+    Workers,
     code_of,
     complete_domain,
     console,
     read_domain_parameters,
     say,
 )
+from psyco._src.learn.learners import AUTO_LEARNER
 
 MARKS = {True: Text("ok  ", "green"), False: Text("FAIL", "red"), None: Text("note", "yellow")}
 
@@ -42,6 +45,8 @@ def check(
         typer.Option(help="Training episodes of the synthesis that is planned; by default 60,000."),
     ] = None,
     steps: Steps = None,
+    learner: Learner = AUTO_LEARNER,
+    workers: Workers = 1,
     seed: Seed = 0,
     horizon: Horizon = None,
     parameters: Parameters = None,
@@ -54,7 +59,10 @@ def check(
     code_of(environment)
     domain = psyco.make(environment, **read_domain_parameters(parameters, horizon))
     found = []
-    for each in psyco.check(domain, require, seed=seed, episodes=episodes, steps=steps):
+    checks = psyco.check(
+        domain, require, seed=seed, episodes=episodes, steps=steps, learner=learner, workers=workers
+    )
+    for each in checks:
         found.append(each)
         if not as_json:
             console.print(MARKS[each.passed], f"{each.name:13}", end="")

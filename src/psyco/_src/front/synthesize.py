@@ -23,7 +23,7 @@ from psyco._src.rollout.execution import Execution
 from psyco._src.run.config import Config
 from psyco._src.run.folder import Run, read_run
 from psyco._src.run.keeper import CHECKPOINT_EVERY
-from psyco._src.run.session import default_folder, execute, resume_run, start_run
+from psyco._src.run.session import check_free, default_folder, execute, resume_run, start_run
 from psyco._src.run.tracking import TRACKERS
 from psyco._src.spec.formula import Requirement
 from psyco._src.spec.requirement import AnyRequirement, as_requirement
@@ -233,6 +233,8 @@ def start(
     made = as_domain(domain, parameters)
     wanted = as_requirement(requirement)
     execution, first = Execution(devices, workers, ray, step_timeout), as_start(start_from)
+    if folder is not None:
+        check_free(Path(folder), overwrite)  # before episodes are played to find out how long it will take
     problem = _ready(made, wanted, started_from(settings, first), execution, time, sinks, first)
     config = configuration(problem, track=track)
     path = default_folder(config.domain) if folder is None else Path(folder)
@@ -320,15 +322,15 @@ def _ready(
     first: Policy | None,
 ) -> Problem:
     """Everything checked, the budget resolved, and whoever wants the plan has it."""
-    pace, words = None, ""
+    plan = None
     if time is not None:
-        problem, pace, words = in_time(domain, requirement, settings, read_time(time), execution, start=first)
+        problem, plan = in_time(domain, requirement, settings, read_time(time), execution, start=first)
     else:
         problem = prepare(domain, requirement, settings, execution, start=first)
     listeners = [sink for sink in sinks if sink.wants_plan]
     # Where all episodes are made in a second there is nothing to plan.
     if listeners and (time is not None or not problem.sampler.compiled):
-        plan = problem.plan(pace or simulator_pace(problem), words)
+        plan = plan or problem.plan(simulator_pace(problem))
         for sink in listeners:
             sink.planned(plan)
     return problem

@@ -34,6 +34,7 @@ from psyco._src.front.inputs import (
     known_looks,
 )
 from psyco._src.front.verb import verb
+from psyco._src.learn.learners import AUTO_LEARNER
 from psyco._src.policy.foreign import with_version
 from psyco._src.policy.network import network_for
 from psyco._src.reading import read_bytes, read_text
@@ -360,6 +361,8 @@ def check(
     seed: int = 0,
     episodes: int | None = None,
     steps: int | None = None,
+    learner: str = AUTO_LEARNER,
+    workers: int = 1,
 ) -> Iterator[Check]:
     """Is a Gymnasium environment fit for learning and verification? Each thing that was looked at, as it is found.
 
@@ -370,6 +373,8 @@ def check(
         seed: of policies and episodes.
         episodes: training episodes of the synthesis that is planned; by default 60,000.
         steps: the same in steps.
+        learner: that of the synthesis that is planned.
+        workers: processes that would step the environment.
     """
     made = as_domain(domain, parameters)
     if not isinstance(made, GymDomain):
@@ -377,15 +382,19 @@ def check(
     wanted = None if requirement is None else as_requirement(requirement)
     check_one_budget(**{n: v for n, v in {"episodes": episodes, "steps": steps}.items() if v is not None})
     settings = (
-        Settings(steps=steps)
+        Settings(steps=steps, learner=learner)
         if steps
-        else Settings(episodes=DEFAULT.episodes if episodes is None else episodes)
+        else Settings(episodes=DEFAULT.episodes if episodes is None else episodes, learner=learner)
     )
-    return _checked(made, wanted, seed, settings)
+    return _checked(made, wanted, seed, settings, Execution(workers=workers))
 
 
 def _checked(
-    domain: GymDomain, requirement: Requirement | None, seed: int, settings: Settings
+    domain: GymDomain,
+    requirement: Requirement | None,
+    seed: int,
+    settings: Settings,
+    execution: Execution,
 ) -> Iterator[Check]:
     """All checks, and if none failed the plan of a synthesis."""
     failed = False
@@ -398,13 +407,14 @@ def _checked(
         return
     check_decidable(requirement)
     network = network_for(domain)
-    pace = measure(make_sampler(domain, network, requirement), network, stream_key(seed, Stream.PACE))
+    sampler = make_sampler(domain, network, requirement, execution=execution)
+    pace = measure(sampler, network, stream_key(seed, Stream.PACE), workers=execution.workers)
     name, reason = choose(settings, domain, lambda: pace)
     settings = decided(dataclasses.replace(settings, learner=name), domain, requirement)
-    plan = make_run_plan(settings, domain, requirement, pace=pace, learner=f"learner {name}: {reason}")
-    yield Check(
-        "plan", True, f"of a synthesis with {settings.budget}, in one process\n{plan}", plan.to_json()
-    )
+    why = f"learner {name}: {reason}" if reason else ""
+    plan = make_run_plan(settings, domain, requirement, pace=pace, learner=why)
+    where = "in one process" if execution.workers == 1 else f"with {execution.workers} workers"
+    yield Check("plan", True, f"of a synthesis with {settings.budget}, {where}\n{plan}", plan.to_json())
 
 
 def _ledger(share: float | None, after: Certificate | None, subject: Subject) -> Ledger:

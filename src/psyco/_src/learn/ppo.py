@@ -31,7 +31,7 @@ from psyco._src.learn.budget import cosine, nothing_spent, steps_of
 from psyco._src.learn.means import Mean, step_costs
 from psyco._src.learn.odds import done, log_likelihood
 from psyco._src.learn.ranges import STEERED, Range, Ranges
-from psyco._src.learn.steering import Steered, blend, default_gain, heard
+from psyco._src.learn.steering import FAR, Course, Steered, blend, default_gain
 from psyco._src.policy.network import Network
 from psyco._src.rollout.episodes import Episodes, Trace
 
@@ -61,7 +61,7 @@ class PPOState(NamedTuple):
     optimizer: Any  # of optax
     belief: Belief
     lam: Array  # [K]
-    streak: Array  # [P] episodes in a row that have met each demand
+    course: Course
     generation: Array  # [] int32
     steps: Array  # [] int32, of all episodes so far
 
@@ -103,14 +103,17 @@ class PPO(Steered):
         discount: of later rewards and costs; 0: from 0.95 for horizons up to 50 to 0.99 for those from 250 on.
         smoothing: λ of generalized advantage estimation, 0 trusts the critics, 1 the episodes.
         std: standard deviation of the noise on the scores at the beginning,
-        std_end: and at the end of learning; in between it falls geometrically.
+        std_end: and at the end of learning; in between it falls geometrically,
+        std_missed: but at the end this is what it falls to while recent checks met less than half of what is demanded.
         reach: scores beyond this size are drawn back.
         critic: hidden units in both layers of each critic; 0: as many as the widest layer of the policy has.
         margin: aim above the requirement, by this part of what is left up to 1.
         curriculum: the demand rises from nothing to its full size over this part of learning.
         gain: how fast λ moves per generation; 0: by 0.01, and faster where there are few generations.
         memory: how many generations the belief remembers.
-        relief: how much faster λ rises while all episodes meet the demand, as a part of `gain`; 0: not at all.
+        relief: how much faster λ rises while all episodes meet the demand, as a part of `gain`; while less than half
+            as many do as should, it does not fall as long as costs do. 0: neither.
+        press: how much lower λ is felt in learning for what is missing to the demand now; 0: not at all.
         sign: 1 to maximise the return, -1 to minimise it.
     """
 
@@ -133,6 +136,7 @@ class PPO(Steered):
     smoothing: float = 0.95
     std: float = 0.5
     std_end: float = 0.3
+    std_missed: float = 0.3
     reach: float = 1.5
     critic: int = 0
     margin: float = 0.3
@@ -140,6 +144,7 @@ class PPO(Steered):
     gain: float = 0.0
     memory: float = 100.0
     relief: float = 0.0
+    press: float = 0.0
     sign: float = 1.0
 
     ranges: ClassVar[Ranges] = {
@@ -174,7 +179,7 @@ class PPO(Steered):
         object.__setattr__(
             self, "alpha", self.alpha or 0.001 * min(max((UPDATES / updates) ** 0.5, 0.3), 3.0)
         )
-        for name in ("alpha", "clip", "std", "std_end", "reach"):
+        for name in ("alpha", "clip", "std", "std_end", "std_missed", "reach"):
             if not getattr(self, name) > 0:
                 raise RunError(f"{name} must be positive, got {getattr(self, name)}")
         for name in ("discount", "smoothing"):
@@ -191,6 +196,11 @@ class PPO(Steered):
                 raise RunError(f"{name} must be at least 1, got {getattr(self, name)}")
 
     @property
+    def updates(self) -> float:
+        """Gradient steps per step of an episode."""
+        return self.epochs * self.minibatches / (self.episodes_per_generation * self.horizon)
+
+    @property
     def goes_on(self) -> bool:
         """Is an episode that time ends taken for one that would go on? Else its end is a part of the task."""
         return self.discount**self.horizon < NEGLIGIBLE
@@ -205,12 +215,12 @@ class PPO(Steered):
         missed = jnp.zeros(count, jnp.float32)
         return PPOState(
             theta, critics, seen, worth, missed, optimizer, *self.steering.init(),
-            jnp.zeros(len(self.p_req), jnp.float32), *nothing_spent(),
+            self.begin(), *nothing_spent(),
         )  # fmt: skip
 
     def propose(self, key: Array, state: PPOState) -> Proposal:
         """Episodes that explore, then some that do not; all with the same parameters."""
-        std = self.std * (self.std_end / self.std) ** self.part(state)
+        std = self._noise(state)
         explores = jnp.arange(self.episodes_per_generation) < self.population
         rows = jnp.where(explores, std, 0.0).astype(jnp.float32)
         return Proposal(
@@ -219,16 +229,26 @@ class PPO(Steered):
             std=jnp.broadcast_to(rows[:, None], (len(rows), self.network.outputs)),
         )
 
+    def _noise(self, state: PPOState) -> Array:
+        """Standard deviation of the noise on the scores now.
+
+        Little noise lets a policy come close to a bound. Where one is far beyond it, little noise changes nothing about
+        what is violated, and nobody learns how to come back.
+        """
+        lacking = jnp.max(self.lacking(state.course, self.done(state)), initial=0.0)
+        end = self.std_end * (self.std_missed / self.std_end) ** jnp.minimum(lacking / (1.0 - FAR), 1.0)
+        return self.std * (end / self.std) ** self.part(state)
+
     def update(self, state: PPOState, proposal: Proposal, episodes: Episodes) -> tuple[PPOState, Weighing]:
         """Believe what the policy showed without noise, judge the steps of the others, and learn from them."""
         belief, c_sat, each = self.steer(state, episodes)
-        streak, each = self.relieve(state, episodes, each)
+        course, each, felt = self.relieve(state, episodes, each)
         assert proposal.std is not None
         assert episodes.trace is not None
         with single_precision():
             trace = jax.tree.map(lambda x: jnp.asarray(x)[: self.population], episodes.trace)
             std = proposal.std[0]
-            judged = self._judge(state, trace, each, std)
+            judged = self._judge(state, trace, felt, std)
             theta, critics, optimizer = self._improve(state, judged, std, proposal.memo)
             spent = state.generation + 1, state.steps + steps_of(episodes)
             moved = PPOState(
@@ -239,8 +259,8 @@ class PPO(Steered):
                 judged.missed,
                 optimizer,
                 belief,
-                judged.each,
-                streak,
+                each,
+                course,
                 *spent,
             )
             return moved, Weighing(judged.lam, c_sat)
@@ -254,7 +274,7 @@ class PPO(Steered):
         return jax.vmap(lambda o: self.network.scores(theta, o))(obs)
 
     def _judge(self, state: PPOState, trace: Trace, each: Array, std: Array) -> _Judged:
-        """λ, that of each demand, and how good each step was, of return and costs, by what the critics expected."""
+        """λ, and how good each step was, of return and costs, by what the critics expected."""
         raw = self._visible(trace)  # [B, n + 1, I]
         seen = _followed(state.seen, raw[:, :-1], trace.alive, state.generation)
         x = jnp.clip(_standard(seen, raw), -5.0, 5.0)
@@ -280,7 +300,6 @@ class PPO(Steered):
         paid = costs.sum(axis=1)  # [B, K]
         tells = jnp.any(costs != 0, axis=(0, 1)) & (jnp.ptp(paid, axis=0) > 0)
         against = jnp.where(tells[:, None], scaled[1:], 0.0)
-        each = heard(each, paid)
         lam, score = blend(each, scaled[0], against)
         obs, disturbance = (y.reshape(-1, y.shape[-1]) for y in (trace.obs, trace.disturbance))
         scores = self._scores(state.theta, obs)
@@ -294,7 +313,7 @@ class PPO(Steered):
             _standard(worth, target).reshape(-1, target.shape[-1]),
             trace.alive.reshape(-1),
         )
-        return _Judged(lam, each, batch, seen, worth, missed)
+        return _Judged(lam, batch, seen, worth, missed)
 
     def _visible(self, trace: Trace) -> Array:
         """What critics see in each state, the one after the last step among them: `[B, n + 1, I]`."""
@@ -357,7 +376,6 @@ class _Judged(NamedTuple):
     """What the episodes of a generation were worth."""
 
     lam: Array  # [] weight of return
-    each: Array  # [K] λ of each demand
     batch: Batch
     seen: Spread
     worth: Spread

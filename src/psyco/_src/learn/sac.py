@@ -34,13 +34,12 @@ from psyco._src.learn.means import Mean, step_costs
 from psyco._src.learn.normal import begin, fold, look, nothing_seen, standard
 from psyco._src.learn.ranges import STEERED, Choice, Range, Ranges
 from psyco._src.learn.replay import Replay, Rows, Steps, draw, empty, put, row_bytes
-from psyco._src.learn.steering import Steered, default_gain, heard, shares
+from psyco._src.learn.steering import Course, Steered, default_gain, shares
 from psyco._src.policy.network import Network
 from psyco._src.rollout.episodes import Episodes, Trace
 from psyco._src.rollout.seen import Seen
 
 LIMIT = 2**27  # bytes that experience may take
-SETTLES = 2 / 3  # of learning, from where on steps become smaller
 UPDATES = 300_000  # of a run that has steps enough
 GUMBEL = (
     1.2825  # noise of this size on scores chooses about as often as their chances say: that of Gumbel's law
@@ -83,7 +82,7 @@ class SACState(NamedTuple):
     updates: Array  # [] float32, gradient steps made
     belief: Belief
     lam: Array  # [K]
-    streak: Array  # [P] episodes in a row that have met each demand
+    course: Course
     generation: Array  # [] int32
     steps: Array  # [] int32, taken so far
 
@@ -104,7 +103,7 @@ class SAC(Steered):
         steps: of the whole run, where they are its budget; 0: the episodes are.
         population: exploring episodes per generation; 0: what gives about 100 generations, from 2 to 8.
         checks: episodes without noise in each generation, which feed belief and λ; 0: a quarter of the population.
-        alpha: learning rate of Adam; over the last third of learning it falls to a tenth, so that the policy settles.
+        alpha: learning rate of Adam.
         updates: gradient steps per step of an episode; 0: what gives 300,000 of them, from 0.1 to 2.
         batch: steps that each of them learns from.
         critic: hidden units in both layers of each critic.
@@ -118,7 +117,9 @@ class SAC(Steered):
         curriculum: the demand rises from nothing to its full size over this part of learning.
         gain: how fast λ moves per generation; 0: by 0.01, and faster where there are few generations.
         memory: how many generations the belief remembers.
-        relief: how much faster λ rises while all episodes meet the demand, as a part of `gain`; 0: not at all.
+        relief: how much faster λ rises while all episodes meet the demand, as a part of `gain`; while less than half
+            as many do as should, it does not fall as long as costs do. 0: neither.
+        press: how much lower λ is felt in learning for what is missing to the demand now; 0: not at all.
         sign: 1 to maximise the return, -1 to minimise it.
     """
 
@@ -147,7 +148,8 @@ class SAC(Steered):
     curriculum: float = 0.5
     gain: float = 0.0
     memory: float = 100.0
-    relief: float = 0.5
+    relief: float = 0.0
+    press: float = 0.0
     sign: float = 1.0
 
     ranges: ClassVar[Ranges] = {
@@ -169,9 +171,9 @@ class SAC(Steered):
             object.__setattr__(self, "population", min(max(self.budget // 100, 2), 8))
         if self.checks == 0:
             object.__setattr__(self, "checks", max(1, self.population // 4))
-        for name in ("population", "checks", "batch", "critic"):
-            if getattr(self, name) < 1:
-                raise RunError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name, least in (("population", 1), ("checks", 1), ("batch", 1), ("critic", 1), ("replay", 0)):
+            if getattr(self, name) < least:
+                raise RunError(f"{name} must be at least {least}, got {getattr(self, name)}")
         most = self.steps or self.budget * self.horizon
         object.__setattr__(self, "updates", self.updates or min(max(UPDATES / most, 0.1), 2.0))
         fits = LIMIT // row_bytes(
@@ -214,7 +216,7 @@ class SAC(Steered):
         return SACState(
             learned, self._acting(actor, seen), empty(self.replay, *sizes), seen,
             nothing_seen(1 + len(self.c_req)), jnp.float32(0), *self.steering.init(),
-            jnp.zeros(len(self.p_req), jnp.float32), *nothing_spent(),
+            self.begin(), *nothing_spent(),
         )  # fmt: skip
 
     def propose(self, key: Array, state: SACState) -> Proposal:
@@ -228,7 +230,7 @@ class SAC(Steered):
     def update(self, state: SACState, proposal: Proposal, episodes: Episodes) -> tuple[SACState, Weighing]:
         """Believe what the policy showed without noise, remember all, and learn from what is remembered."""
         belief, c_sat, each = self.steer(state, episodes)
-        streak, each = self.relieve(state, episodes, each)
+        course, each, felt = self.relieve(state, episodes, each)
         assert episodes.trace is not None
         with single_precision():
             trace = jax.tree.map(jnp.asarray, episodes.trace)
@@ -237,21 +239,17 @@ class SAC(Steered):
             worth = look(state.worth, self._to_come(trace), trace.alive)
             steps = state.steps + steps_of(episodes)
             due = jnp.maximum(jnp.floor(self.updates * steps) - state.updates, 0.0)
-            each = heard(each, jnp.sum(step_costs(self.means, trace), axis=1))
-            lam, weight = shares(each)
-            rate = self.alpha * (
-                1.0 - 0.9 * jnp.clip((self.part(state) - SETTLES) / (1.0 - SETTLES), 0.0, 1.0)
-            )
+            lam, weight = shares(felt)
 
             def improve(i: Array, learned: Learned) -> Learned:
                 return self._improved(
-                    jax.random.fold_in(proposal.memo, i), i, learned, replay, seen, worth, lam, weight, rate
+                    jax.random.fold_in(proposal.memo, i), i, learned, replay, seen, worth, lam, weight
                 )
 
             learned = jax.lax.fori_loop(0, due.astype(jnp.int32), improve, state.learned)
             moved = SACState(
                 learned, self._acting(state.learned.actor, state.seen), replay, seen, worth,
-                state.updates + due, belief, each, streak, state.generation + 1, steps,
+                state.updates + due, belief, each, course, state.generation + 1, steps,
             )  # fmt: skip
             return moved, Weighing(lam, c_sat)
 
@@ -325,7 +323,6 @@ class SAC(Steered):
         worth: Seen,
         lam: Array,
         weight: Array,
-        rate: Array,
     ) -> Learned:
         """One gradient step of the critics, and every other time one of the policy."""
         drawn, after, now = jax.random.split(key, 3)
@@ -338,18 +335,18 @@ class SAC(Steered):
             found = self._value(critics, x, steps.rows.known, steps.rows.action)
             return jnp.sum((found - target) ** 2 * steps.rows.taken) / self.batch
 
-        critics, optimizer = self._moved(rate, optimizers[1], critics, jax.grad(error)(critics))
+        critics, optimizer = self._moved(optimizers[1], critics, jax.grad(error)(critics))
         targets = jax.tree.map(lambda old, new: old + self.follow * (new - old), targets, critics)
         learned = Learned(actor, critics, targets, temperature, (optimizers[0], optimizer, optimizers[2]))
         return jax.lax.cond(
             i % 2 == 0,
-            lambda learned: self._better(now, learned, x, steps.rows, lam, weight, rate),
+            lambda learned: self._better(now, learned, x, steps.rows, lam, weight),
             lambda learned: learned,
             learned,
         )
 
     def _better(
-        self, key: Array, learned: Learned, x: Array, rows: Rows, lam: Array, weight: Array, rate: Array
+        self, key: Array, learned: Learned, x: Array, rows: Rows, lam: Array, weight: Array
     ) -> Learned:
         """One gradient step of the policy, and of what entropy is worth."""
         price = jnp.exp(learned.temperature)
@@ -362,10 +359,10 @@ class SAC(Steered):
             return jnp.sum(each * rows.taken) / self.batch, jnp.sum(chance * rows.taken) / jnp.sum(rows.taken)
 
         slope, chance = jax.grad(loss, has_aux=True)(learned.actor)
-        actor, first = self._moved(rate, learned.optimizers[0], learned.actor, slope)
+        actor, first = self._moved(learned.optimizers[0], learned.actor, slope)
         # The price rises while entropy, the mean of -chance, is lower than wanted.
         short = self._wanted + chance
-        temperature, third = self._moved(rate, learned.optimizers[2], learned.temperature, -short)
+        temperature, third = self._moved(learned.optimizers[2], learned.temperature, -short)
         actor = actor._replace(log_std=jnp.clip(actor.log_std, -4.0, 1.0))
         return Learned(
             actor, learned.critics, learned.targets, temperature, (first, learned.optimizers[1], third)
@@ -416,12 +413,12 @@ class SAC(Steered):
             return self.openness * largest_entropy(self.actions)
         return self.entropy * self.network.outputs
 
-    def _moved(self, rate: Array, optimizer: Any, parameters: Any, slope: Any) -> tuple[Any, Any]:
+    def _moved(self, optimizer: Any, parameters: Any, slope: Any) -> tuple[Any, Any]:
         change, optimizer = self._adam().update(slope, optimizer)
-        return jax.tree.map(lambda old, step: old - rate * step, parameters, change), optimizer
+        return optax.apply_updates(parameters, change), optimizer
 
     def _adam(self) -> optax.GradientTransformation:
-        return optax.scale_by_adam()
+        return optax.adam(self.alpha)
 
 
 def _scores(network: Network, theta: Array, x: Array) -> Array:

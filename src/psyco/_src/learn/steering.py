@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,12 +16,26 @@ from psyco._src.learn.belief import Belief, single_precision, spread
 from psyco._src.learn.budget import Budget, steps_of
 from psyco._src.learn.calibration import Evidence, soft
 from psyco._src.learn.curriculum import risen
-from psyco._src.learn.means import Mean, allowed, excess
+from psyco._src.learn.means import Mean, allowed, costs, excess
 from psyco._src.rollout.episodes import Episodes
 
 CONTROLS = ("integral", "soft")
 FLOOR = 0.5  # of λ, while a demand tells no episode from another
-CLEAR = 3.0  # violations that a demand would have allowed for: without any it is met, and more than that
+CLEAR = 5.0  # violations that a demand would have allowed for: without any it is met, and more than that
+RECENT = 10  # generations over which costs are compared
+NOW = 5  # generations over which it is seen how well demands are met
+LESS = 0.05  # of what they were: by so much costs must have come down to count as falling
+FAR = 0.5  # of the demanded share, below which a demand is far from being met
+MANY = 20  # episodes that cost the same, after which a demand is silent
+
+
+class Course(NamedTuple):
+    """How the demands have fared of late."""
+
+    streak: Array  # [P] episodes in a row that have met each
+    paid: Array  # [K] what episodes cost, over recent generations
+    alike: Array  # [K] episodes in a row that have all failed each to the same extent
+    share: Array  # [K] of the checks that have met each, over the last few generations
 
 
 @dataclass(frozen=True)
@@ -123,6 +137,7 @@ class Steered:
     memory: float
     control: str = "integral"
     relief: float = 0.0
+    press: float = 0.0
     means: tuple[Mean, ...] = ()
 
     @property
@@ -146,8 +161,9 @@ class Steered:
     @cached_property
     def steering(self) -> Steering:
         """How belief and λ follow the checks."""
-        if not self.relief >= 0:
-            raise RunError(f"relief must be at least 0, got {self.relief}")
+        for name in ("relief", "press"):
+            if not getattr(self, name) >= 0:
+                raise RunError(f"{name} must be at least 0, got {getattr(self, name)}")
         return Steering(
             self.p_req, self.c_req, self.generations, self.margin, self.curriculum, self.gain, self.memory,
             self.control, self.means,
@@ -163,21 +179,61 @@ class Steered:
                 each = state.lam + jnp.minimum(share, 1.0) * (each - state.lam)
         return belief, c_sat, each
 
-    def relieve(self, state: Any, episodes: Episodes, each: Array) -> tuple[Array, Array]:
-        """How long each demand for a probability has been met without exception `[P]`, and λ of each `[K]`.
+    def begin(self) -> Course:
+        """Before the first generation."""
+        count, none = len(self.p_req), jnp.zeros(len(self.c_req), jnp.float32)
+        return Course(jnp.zeros(count, jnp.float32), none, none, none + 1.0)
 
-        What is asked for is close to 1, so the integral falls fast and rises slowly: after a time in which nothing was
-        met it would stay low for the rest of learning, with nothing left for the return. So it also rises by `relief`
-        while no episode of a generation, exploring ones included, violates the demand, and so long that three
-        violations would have been allowed.
+    def lacking(self, course: Course, done: Array) -> Array:
+        """The part `[P]` of each demanded share that recent checks did not reach, from 0 to 1."""
+        goal = self.steering.demand(done)
+        return jnp.maximum(1.0 - course.share[: len(self.p_req)] / jnp.maximum(goal, 1e-6), 0.0)
+
+    def relieve(self, state: Any, episodes: Episodes, each: Array) -> tuple[Course, Array, Array]:
+        """How the demands fare after another generation, λ of each `[K]`, and λ as it is felt in learning `[K]`.
+
+        What is asked for is close to 1, and an episode meets it or not, so the integral falls fast, goes on falling
+        while a policy is on its way to meet the demand, and rises slowly: little would be left for the return. So it
+
+        - does not fall while costs do and the demand is far from being met, in less than half as many of the recent
+          checks as it should be;
+        - rises by `relief` while no episode, exploring ones included, violates it, for so long that five violations
+          would have been allowed.
+
+        Neither happens where nearly as many episodes as asked for meet a demand, so λ rests where it would else.
+
+        An integral takes its time, in which a policy may go far beyond a bound and must then find back. So learning
+        feels at once what is missing: a λ that is lower by `press` times the part of the demand that is not met.
         """
         with single_precision():
-            met = jnp.all(jnp.asarray(episodes.satisfied), axis=0)
-            streak = jnp.where(met, state.streak + self.episodes_per_generation, 0.0)
-            allowed_for = streak * (1.0 - self.steering.demand(self.done(state)))
+            paid = costs(self.means, episodes).astype(jnp.float32)  # [B, K]
+            met = jnp.concatenate(
+                [jnp.asarray(episodes.satisfied), paid[:, len(self.p_req) :] <= 0.0], axis=1
+            )
+            now = jnp.mean(paid, axis=0)
+            before = jnp.where(state.generation == 0, now, state.course.paid)
+            goal = self.steering.demand(self.done(state))
+            wanted = jnp.concatenate([goal, jnp.ones(len(self.means), jnp.float32)])
+            shown = jnp.mean(met[self.population :], axis=0, dtype=jnp.float32)
+            recent = state.course.share + (shown - state.course.share) / NOW
+            far = recent < FAR * wanted
+            falling = far & (before - now > LESS * jnp.abs(before))
+            each = jnp.where(falling & (self.relief > 0), jnp.maximum(each, state.lam), each)
+
+            all_met = jnp.all(met, axis=0)[: len(self.p_req)]
+            streak = jnp.where(all_met, state.course.streak + self.episodes_per_generation, 0.0)
+            allowed_for = streak * (1.0 - goal)
             share = steps_of(episodes) * (self.generations / self.steps) if self.steps else 1.0
             rise = self.gain * self.relief * jnp.minimum(share, 1.0) * (allowed_for >= CLEAR)
-            return streak, jnp.clip(each.at[: len(self.p_req)].add(rise), 0.0, 1.0)
+            each = jnp.clip(each.at[: len(self.p_req)].add(rise), 0.0, 1.0)
+
+            missing = self.press * jnp.maximum(goal - recent[: len(self.p_req)], 0.0)
+            felt = jnp.maximum(each.at[: len(self.p_req)].add(-missing), 0.0)
+
+            # A demand that tells no episode from another must not silence the return, whatever is missing to it.
+            alike = jnp.where(silent(paid), state.course.alike + self.episodes_per_generation, 0.0)
+            each, felt = (jnp.where(alike >= MANY, jnp.maximum(x, FLOOR), x) for x in (each, felt))
+            return Course(streak, before + (now - before) / RECENT, alike, recent), each, felt
 
 
 def shares(each: Array) -> tuple[Array, Array]:
@@ -195,8 +251,12 @@ def heard(each: Array, paid: Array) -> Array:
     """
     # Apart from all else that is made of the costs, or the compiler would round that differently.
     paid = jax.lax.optimization_barrier(paid)
-    silent = jnp.all((paid == paid[0]) & (paid > 0.0), axis=0)
-    return jnp.where(silent, jnp.maximum(each, FLOOR), each)
+    return jnp.where(silent(paid), jnp.maximum(each, FLOOR), each)
+
+
+def silent(paid: Array) -> Array:
+    """Whether episodes that pay `[N, K]` all fail a demand to the same extent, `[K]`."""
+    return jnp.all((paid == paid[0]) & (paid > 0.0), axis=0)
 
 
 def blend(each: Array, gain: Array, costs: Array) -> tuple[Array, Array]:

@@ -27,7 +27,7 @@ Rows: TypeAlias = NDArray[np.float32]
 
 Bias = Literal["one", "learned"]
 
-LARGEST = 4096  # numbers of an observation that a network takes
+LARGEST = 4096  # numbers of an observation that a network takes, and units of a layer
 Hidden: TypeAlias = "int | tuple[int, ...]"  # units of the one hidden layer, or of each
 
 
@@ -208,6 +208,8 @@ def check_hidden(hidden: Any) -> Hidden:
                 "hidden must be a whole number of at least 1, or one for each hidden layer as in 64,64; "
                 f"got {hidden!r}"
             )
+        if units > LARGEST:
+            raise RunError(f"a hidden layer has at most {LARGEST:,} units, got {units:,}")
     if several and not hidden:
         raise RunError("hidden names no layer: give the units of each, as in 64 or 64,64")
     return tuple(map(int, hidden)) if several and len(hidden) > 1 else int(hidden[0] if several else hidden)

@@ -38,8 +38,8 @@ def expected_length(domain: Domain, pace: Pace | None) -> float:
 def measure(sampler: Sampler, network: Network, key: Array, *, workers: int = 1) -> Pace:
     """Play until the clock tells enough; an episode that takes long is enough by itself.
 
-    The first episodes also make the environments, which may take long, so they count only where nobody would wait for
-    others.
+    The first episodes of a size also make environments and compile, which may take long, so they count only where
+    nobody would wait for others.
 
     Args:
         sampler: makes the episodes.
@@ -47,7 +47,7 @@ def measure(sampler: Sampler, network: Network, key: Array, *, workers: int = 1)
         key: of these episodes.
         workers: that share the work.
     """
-    many = 3 * MOST
+    many = 4 * MOST
     theta = jax.vmap(network.init)(episode_keys(jax.random.fold_in(key, 0), 0, many))
     keys = episode_keys(jax.random.fold_in(key, 1), 0, many)
 
@@ -61,9 +61,9 @@ def measure(sampler: Sampler, network: Network, key: Array, *, workers: int = 1)
     steps, seconds = play(0, size)
     played, total = size, steps
     # Steps of many episodes at a time cost less each, so what counts is the largest batch that is quick.
-    first = True
-    while (first and seconds < PATIENCE) or (seconds < LONG and 2 * size <= MOST):
-        size, first = size if first else 2 * size, False
+    fresh = True
+    while (fresh and seconds < PATIENCE) or (seconds < LONG and 2 * size <= MOST):
+        size, fresh = (size, False) if fresh else (2 * size, True)
         steps, seconds = play(played, size)
         played, total = played + size, total + steps
     return Pace(max(steps, 1) / max(seconds, 1e-6), max(total, 1) / played, played)

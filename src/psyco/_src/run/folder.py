@@ -49,14 +49,14 @@ CONFIG, REQUIREMENT, METRICS = "config.toml", "requirement.props", "metrics.csv"
 POLICY, CERTIFICATE, EPISODES = "policy.safetensors", "certificate.json", "episodes.json"
 ABOUT, LOG, LOOKS = "run.json", "run.log", "looks.json"
 START = "start.safetensors"
-SELECTION = "selection.safetensors"  # while candidates are compared
+PLAYED = "played.safetensors"  # while candidates are compared and certified
 OUTCOME = {  # and what kind of file each is
     POLICY: "policy",
     CERTIFICATE: "certificate",
     EPISODES: "sample episodes",
     METRICS: "table of metrics",
 }
-FILES = (CONFIG, REQUIREMENT, START, METRICS, POLICY, CERTIFICATE, EPISODES, ABOUT, LOG, LOOKS, SELECTION)
+FILES = (CONFIG, REQUIREMENT, START, METRICS, POLICY, CERTIFICATE, EPISODES, ABOUT, LOG, LOOKS, PLAYED)
 DERIVED = ("report.html", "trajectory.png", "trajectory.gif")  # what other commands make of it
 
 FORMAT = "psyco-run-1"

@@ -24,6 +24,7 @@ from typing import Any
 from psyco._src import durable
 from psyco._src.domain.base import Domain
 from psyco._src.domain.catalogue import Description, describe, remake
+from psyco._src.domain.source import code_digest
 from psyco._src.domain.trust import NOBODY
 from psyco._src.errors import EpisodeError, RunError
 from psyco._src.policy.file import Policy, load_policy
@@ -56,8 +57,8 @@ from psyco._src.run.folder import (
 )
 from psyco._src.run.keeper import CHECKPOINT_EVERY, Keeper
 from psyco._src.run.lock import LOCK, lock
+from psyco._src.run.played import Played
 from psyco._src.run.samples import sample_episodes, sampling
-from psyco._src.run.selected import Selected
 from psyco._src.run.tracking import RunName, permitted, tracked
 from psyco._src.spec.parse import parse
 from psyco._src.synthesis.loop import Position, Sink, beginning, learn
@@ -136,13 +137,13 @@ def start_run(
     """Write down what will be run, before it runs; a folder that holds a run already is refused."""
     config = config.complete(problem)
     text = config.to_toml()
-    _check_free(folder, overwrite)
+    check_free(folder, overwrite)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"cannot make the folder {folder}: {error.strerror}") from None
     with lock(folder):
-        _check_free(folder, overwrite)  # another process may have been faster
+        check_free(folder, overwrite)  # another process may have been faster
         for name in (*FILES, *DERIVED):
             (folder / name).unlink(missing_ok=True)
         for name in (checkpoints.FOLDER, "tensorboard", "wandb"):
@@ -257,9 +258,12 @@ def execute(
             at = learn(problem, [*own, *sinks], session.start)
         keeper.save()
         looks = ledger_of(folder, work=_work(session.config), held=True)
-        with _timed(session, "certifying", spent), Selected(folder) as selected:
+        with (
+            _timed(session, "certifying", spent),
+            Played(folder, session.config.identity, code_digest(problem.domain)) as played,
+        ):
             done = certified(
-                problem, at, [*own, *sinks], issued=_issued(session), ledger=looks, remembered=selected
+                problem, at, [*own, *sinks], issued=_issued(session), ledger=looks, memory=played
             )
         durable.write(folder / POLICY, done.policy.to_bytes())
         durable.write(folder / CERTIFICATE, done.certificate.to_json().encode())
@@ -269,7 +273,7 @@ def execute(
         why = remark(done.certificate, done.candidate)
         about = dataclasses.replace(session.about, outcome=outcome, remark=why, ledger=True, seconds=spent)
         about.save(folder)
-        selected.forget()
+        played.forget()
         tracking.finish(done.certificate)
         logger.info("finished: %s, return %s", done.certificate.verdict.name, done.certificate.mean_return)
     return done
@@ -315,7 +319,8 @@ def _keep_samples(problem: Problem, policy: Policy, path: Path) -> None:
         durable.write(path, samples)
 
 
-def _check_free(folder: Path, overwrite: bool) -> None:
+def check_free(folder: Path, overwrite: bool) -> None:
+    """Refuse a folder that holds a run already, or files of others."""
     if not folder.exists():
         return
     if not folder.is_dir():
@@ -423,11 +428,12 @@ def _extended(settings: Settings, totals: Mapping[str, str | None]) -> Settings:
             raise RunError(
                 f"the budget of this run is in {settings.unit}: give --{settings.unit}, not --{unit}"
             )
-        if not re.fullmatch(r"\+?[0-9]{1,15}", text):
+        number = re.fullmatch(r"\+?([0-9]{1,15}|[0-9.]{1,6}[eE]\+?[0-9]{1,2})", text)
+        if not number or not float(number[1]).is_integer():
             raise RunError(
-                f"--{unit} takes a total such as 100000 or an addition such as +40000, got {text[:80]!r}"
+                f"--{unit} takes a total such as 100000 or 1e5, or an addition such as +40000, got {text[:80]!r}"
             )
-        total = int(text) + (_amount(settings) if text.startswith("+") else 0)
+        total = int(float(number[1])) + (_amount(settings) if text.startswith("+") else 0)
         changed: dict[str, Any] = {unit: total}
         settings = dataclasses.replace(settings, **changed)
     return settings

@@ -34,7 +34,7 @@ from psyco._src.spec.formula import (
     walk,
 )
 from psyco._src.spec.grade import Grading, has_grade
-from psyco._src.spec.normal import Normal, normalize
+from psyco._src.spec.normal import Normal, Unrolled, normalize
 from psyco._src.spec.quantities import ANYTHING, measure
 
 RETURN = "return"  # the signal of what has been gained so far
@@ -149,6 +149,13 @@ class Monitor:
     def has_grade(self) -> bool:
         """Is there a formula that is graded, see `grade`?"""
         return any(map(has_grade, self._normal))
+
+    @cached_property
+    def graded_late(self) -> tuple[bool, ...]:
+        """Which of the K formulas are graded and cost nothing before a path ends: `F` of a return or an aggregate."""
+        return tuple(
+            isinstance(each, Unrolled) and each.operator == "U" and has_grade(each) for each in self._normal
+        )
 
     def grade(self, signals: Mapping[str, Array], end: Array | None = None) -> Array | None:
         """How far along a path its formulas come to be from holding: `[..., T, K]`, whose sum over T is the grade.

@@ -105,7 +105,7 @@ def learn(problem: Problem, sinks: Sequence[Sink] = (), start: Position | None =
     for sink in sinks:
         sink.progress(_progress(problem, at))
     while not problem.is_over(at.generation, int(at.state.steps)) and not enough:
-        at, enough = _segment(problem, sinks, key, at, silence)
+        at, enough = segment(problem, sinks, key, at, silence)
         # The end of a shorter last segment is no point that a longer run would pass through.
         if at.generation % problem.segment == 0:
             for sink in sinks:
@@ -127,7 +127,7 @@ def deployed(problem: Problem, at: Position) -> Policy:
     return policy_for(problem.domain, problem.network, problem.keeper.deployed(at.state))
 
 
-def _segment(
+def segment(
     problem: Problem, sinks: Sequence[Sink], key: Array, at: Position, silence: Silence
 ) -> tuple[Position, bool]:
     """One segment: generations, then a verification; also says whether learning may end."""

@@ -16,7 +16,7 @@ from psyco._src.certify.ledger import look_share
 from psyco._src.domain.base import Domain
 from psyco._src.domain.gym_env import GymDomain
 from psyco._src.errors import RunError
-from psyco._src.learn.learners import learner_options, looks_into_episodes
+from psyco._src.learn.learners import looks_into_episodes
 from psyco._src.policy.network import Bias, Hidden
 from psyco._src.rollout.pace import Pace, expected_length
 from psyco._src.rollout.scaling import EPISODES as SCALING
@@ -41,16 +41,18 @@ LOOKED_AT = 2000  # episodes of a certificate, up to which its length is compute
 CHANCE = 0.9  # of a verdict, for which there should be room
 PAPER: Hidden = 32  # hidden units, as in the paper
 CONTROL: Hidden = (64, 64)  # the same for robots and the like
-# Options of learners: the less a policy has to spare, the more episodes its certificate takes; and there are few
-# generations, in which a λ that has fallen must come back.
-CONTROLLED = {"margin": 0.5, "relief": 0.5}
+# Options of actor-critics there. The less a policy has to spare, the more episodes its certificate takes; there are few
+# generations, in which a λ that has fallen must come back; and what was learned without the demand must be unlearned.
+CONTROLLED: dict[str, Any] = {"margin": 0.5, "relief": 0.5, "press": 0.5, "curriculum": 0.25}
+# Near a bound, what is learned with much noise keeps away from it further than the policy without noise has to.
+QUIET = {"ppo": {"std_end": 0.1}}
 
 
 class Phase(NamedTuple):
     """One thing that a run does."""
 
     name: str
-    episodes: int  # at most
+    episodes: int | None  # at most; None: that is not known, since its budget is in steps
     expected: int  # episodes
     steps: int  # that the expected ones take, at the length that is expected
     seconds: float | None  # None: the speed was not measured
@@ -78,8 +80,8 @@ class RunPlan:
 
     @property
     def episodes(self) -> int:
-        """All of them, at most."""
-        return sum(phase.episodes for phase in self.phases)
+        """All of them, at most; where the budget is in steps, as expected."""
+        return sum(phase.expected if phase.episodes is None else phase.episodes for phase in self.phases)
 
     @property
     def seconds(self) -> float | None:
@@ -98,13 +100,18 @@ class RunPlan:
         lines.append(
             f"{'plan':12}{'episodes':>10}{'at most':>10}{'steps':>14}" + ("      time" if timed else "")
         )
-        for name, most, expected, steps, seconds in [phase for phase in self.phases if phase.episodes]:
+        for name, most, expected, steps, seconds in [phase for phase in self.phases if phase.episodes != 0]:
             took = f"{duration(seconds):>10}" if seconds is not None else ""
-            lines.append(f"{name:12}{expected:10,}{most:10,}{steps:14,}{took}")
+            at_most = "" if most is None else f"{most:,}"
+            lines.append(f"{name:12}{expected:10,}{at_most:>10}{steps:14,}{took}")
         if self.pace is not None and self.seconds is not None:
-            beside = "" if self.time else "; what the learner computes comes on top"
+            what, beside = (
+                ("in all, with a simulator", "")
+                if self.time
+                else ("of simulation,", "; what the learner computes comes on top")
+            )
             lines.append(
-                f"about {duration(self.seconds)} in all, at {self.pace.rate:,.0f} steps per second and "
+                f"about {duration(self.seconds)} {what} at {self.pace.rate:,.0f} steps per second and "
                 f"{self.length:,.0f} steps per episode{beside}"
             )
         return "\n".join([*lines, *([self.needs] if self.needs else [])])
@@ -156,9 +163,8 @@ def decided(settings: Settings, domain: Domain, requirement: Requirement) -> Set
     changes: dict[str, Any] = {}
     if settings.hidden == AUTO:
         changes["hidden"] = CONTROL if costly and looks_into_episodes(settings.learner) else PAPER
-    if costly:
-        known = learner_options(settings.learner)
-        changes["options"] = {k: v for k, v in CONTROLLED.items() if k in known} | dict(options)
+    if costly and looks_into_episodes(settings.learner):
+        changes["options"] = CONTROLLED | QUIET.get(settings.learner, {}) | dict(options)
     if left := [name for name in PLENTY if getattr(settings, name) == AUTO]:
         numbers = _thrifty(settings, domain, requirement) if costly else PLENTY
         changes |= {name: numbers[name] for name in left}
@@ -168,16 +174,18 @@ def decided(settings: Settings, domain: Domain, requirement: Requirement) -> Set
 def _thrifty(settings: Settings, domain: Domain, requirement: Requirement) -> dict[str, int]:
     """Where episodes cost time: so many of each that they keep to their share."""
     training = expected_episodes(settings, domain)
-    needed = max((_length(c, CHANCE) for c in requirement.probabilities), default=0)
+    needed = max((certificate_length(c, CHANCE) for c in requirement.probabilities), default=0)
     room = min(max(int(SHARE * training), int(needed / (1.0 - SELECTION))), training)
     room = max(room - (SCALING if scaling_of(settings, domain) == "sampled" else 0), 1)
     # The learners but the paper's play checks of their own, so that there are always enough.
     checks, each = (min(CHECKS, room // 100), 10) if settings.learner == "snes" else (CHECKS, 1)
     room -= checks * each if each > 1 else 0
-    compared = int(SELECTION * room)
+    # Where there is too little for both, most of it goes to the certificate.
+    compared = min(int(SELECTION * room), max(room - needed, room // 10))
     candidates = min(PLENTY["candidates"], max(1, compared // 20))
     shown = room - (compared if candidates > 1 else 0)
-    attempts = max(1, min(2, candidates, shown // max(needed, 1)))
+    expected = max((certificate_length(c) for c in requirement.probabilities), default=0)
+    attempts = max(1, min(2, candidates, shown // max(expected, 1)))
     return {
         "candidates": candidates,
         "selection_episodes": min(PLENTY["selection_episodes"], max(1, compared // candidates)),
@@ -199,7 +207,8 @@ def _characteristics(constraint: Constraint) -> tuple[float, float, float]:
     return p, float(found.episodes[0]), float(min(found.needed(CHANCE)[0], LOOKED_AT))
 
 
-def _length(constraint: Constraint, chance: float | None = None) -> int:
+def certificate_length(constraint: Constraint, chance: float | None = None) -> int:
+    """Episodes that a certificate of a policy halfway between bound and certainty takes: expected, or with a chance."""
     _, expected, needed = _characteristics(constraint)
     return round(expected if chance is None else needed)
 
@@ -210,6 +219,7 @@ def make_run_plan(
     requirement: Requirement,
     *,
     pace: Pace | None = None,
+    learning: Pace | None = None,
     scaling: int = 0,
     learner: str = "",
     time: str = "",
@@ -221,6 +231,7 @@ def make_run_plan(
         domain: where it learns.
         requirement: what must hold.
         pace: of the simulator.
+        learning: of simulator and learner together; None: that was not measured.
         scaling: episodes that are played first, by which observations are scaled.
         learner: which one was chosen and why, in words.
         time: what a budget in time was resolved to, in words.
@@ -230,9 +241,11 @@ def make_run_plan(
     tested = bool(requirement.constraints)
     checks = training // settings.verify_every if settings.verify_every and tested else 0
     most = settings.max_episodes if settings.until_satisfied else _of_check(settings, domain)
-    expected = max((_length(c) for c in requirement.probabilities), default=0) or settings.max_episodes
+    expected = (
+        max((certificate_length(c) for c in requirement.probabilities), default=0) or settings.max_episodes
+    )
     compared = settings.candidates * settings.selection_episodes if settings.candidates > 1 else 0
-    spent = [
+    spent: list[tuple[str, int, float]] = [
         ("scaling", scaling, 1.0),
         ("learning", training, 1.0),
         ("checks", checks * most, 1.0),
@@ -244,7 +257,13 @@ def make_run_plan(
         count = min(expected, at_most) if name == "certificate" else round(part * at_most)
         each = pace.length if name == "scaling" and pace is not None else length
         steps = settings.steps if name == "learning" and settings.steps else round(count * each)
-        phases.append(Phase(name, at_most, count, steps, None if pace is None else pace.seconds(steps)))
+        clock = learning or pace if name == "learning" else pace
+        seconds = None if clock is None else clock.seconds(steps)
+        if name == "learning" and settings.steps:
+            count = max(1, round(settings.steps / expected_length(domain, pace)))
+            phases.append(Phase(name, None, count, steps, seconds))
+        else:
+            phases.append(Phase(name, at_most, count, steps, seconds))
     return RunPlan(tuple(phases), pace, length, learner, _needs(settings, requirement), time)
 
 
@@ -263,15 +282,16 @@ def _needs(settings: Settings, requirement: Requirement) -> str:
     """What a certificate takes, where that can be computed."""
     if settings.method != "anytime" or not requirement.probabilities:
         return ""
-    worst: Sequence[Constraint] = sorted(requirement.probabilities, key=_length)
+    worst: Sequence[Constraint] = sorted(requirement.probabilities, key=certificate_length)
     p, expected, needed = _characteristics(worst[-1])
-    at_least = "" if needed < LOOKED_AT else "at least "
     enough = (
         ""
         if needed <= settings.max_episodes
         else f"; more than the {settings.max_episodes:,} that it may take"
     )
-    return (
-        f"a certificate of a policy with probability {p:g} takes about {expected:,.0f} episodes, with a chance of "
-        f"{CHANCE:.0%} at most {at_least}{needed:,.0f}{enough}"
+    takes = (
+        f"about {expected:,.0f} episodes, with a chance of {CHANCE:.0%} at most {needed:,.0f}"
+        if needed < LOOKED_AT
+        else f"more than {LOOKED_AT:,} episodes with a chance of more than {1.0 - CHANCE:.0%}"
     )
+    return f"a certificate of a policy with probability {p:g} takes {takes}{enough}"

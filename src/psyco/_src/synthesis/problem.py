@@ -79,8 +79,14 @@ class Problem(NamedTuple):
             return steps >= self.settings.steps
         return generation >= self.generations
 
-    def plan(self, pace: Pace | None = None, time: str = "") -> RunPlan:
-        """What the run will spend, phase by phase; with a measured pace also how long it will take."""
+    def plan(self, pace: Pace | None = None, learning: Pace | None = None, time: str = "") -> RunPlan:
+        """What the run will spend, phase by phase; with a measured pace also how long it will take.
+
+        Args:
+            pace: of the simulator.
+            learning: of simulator and learner together; None: that was not measured.
+            time: what a budget in time was resolved to, in words.
+        """
         if self.start is not None:
             scaling = OF_ONE if self.network.scale != self.start.network.scale else 0
         else:
@@ -90,6 +96,7 @@ class Problem(NamedTuple):
             self.domain,
             self.requirement,
             pace=pace,
+            learning=learning,
             scaling=scaling,
             learner=self.choice,
             time=time,
@@ -109,6 +116,7 @@ def prepare(
     *,
     network: Network | None = None,
     start: Policy | None = None,
+    pace: Pace | None = None,
 ) -> Problem:
     """Check everything that can be checked before the first episode.
 
@@ -119,10 +127,12 @@ def prepare(
         execution: where episodes are made.
         network: that of a run which goes on, so that the episodes behind its scaling are not played again.
         start: the policy that the settings say learning starts from.
+        pace: of the simulator, if it is known; else it is measured where the choice of a learner depends on it.
     """
     check_decidable(requirement)
     check_start(settings, start, domain)
-    name, reason = choose(settings, domain, partial(_pace, domain, requirement, settings.seed, execution))
+    measured = partial(first_pace, domain, requirement, settings.seed, execution)
+    name, reason = choose(settings, domain, measured if pace is None else lambda: pace)
     settings = decided(dataclasses.replace(settings, learner=name), domain, requirement)
     scaling = scaling_of(settings, domain)
     if network is None and start is not None:
@@ -151,7 +161,7 @@ def prepare(
     )
 
 
-def _pace(domain: Domain, requirement: Requirement, seed: int, execution: Execution) -> Pace:
+def first_pace(domain: Domain, requirement: Requirement, seed: int, execution: Execution) -> Pace:
     """How fast episodes are made, before it is known how they will be learned from."""
     network = network_for(domain, hidden=CONTROL)
     sampler = make_sampler(domain, network, requirement, execution=execution)

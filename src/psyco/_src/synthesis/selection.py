@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +14,7 @@ from psyco._src.certify.certificate import Certificate
 from psyco._src.certify.findings import Finding, MeanFinding
 from psyco._src.certify.further import play
 from psyco._src.certify.ledger import Ledger
-from psyco._src.certify.source import Source
+from psyco._src.certify.source import Memory, Source
 from psyco._src.certify.verify import certify_candidates, no_checks, rows_of, shown_by
 from psyco._src.errors import EpisodeError, RangeError
 from psyco._src.policy.file import Policy, policy_for
@@ -55,7 +55,7 @@ def certified(
     *,
     issued: str | None = None,
     ledger: Ledger | None = None,
-    remembered: Remembered | None = None,
+    memory: Memory | None = None,
 ) -> Certified:
     """Certify the best candidate on fresh episodes, and if it fails the next; the error is shared.
 
@@ -67,10 +67,10 @@ def certified(
         sinks: who is told if an episode fails.
         issued: the certificate's time, if not now.
         ledger: of the looks at this run; by default there were none. Each look leaves something for a later one.
-        remembered: what the selection has found so far, if it was interrupted; where it is kept.
+        memory: of the episodes that were played so far, if this was interrupted, where they cost time.
     """
     try:
-        return _certified(problem, at, issued, ledger or Ledger(stream=Stream.CERTIFY), sinks, remembered)
+        return _certified(problem, at, issued, ledger or Ledger(stream=Stream.CERTIFY), sinks, memory)
     except EpisodeError:
         for sink in sinks:
             sink.stopped(problem, at)
@@ -83,28 +83,19 @@ def _certified(
     issued: str | None,
     ledger: Ledger,
     sinks: Sequence[Sink],
-    remembered: Remembered | None,
+    memory: Memory | None,
 ) -> Certified:
     settings = problem.settings
-    candidates = ranked(problem, at, sinks, remembered)[: settings.attempts]
+    memory = None if problem.sampler.compiled else memory
+    candidates = ranked(problem, at, sinks, memory)[: settings.attempts]
     told = teller(sinks, "certifying", settings.max_episodes * len(candidates))
     chosen, certificate = certify_candidates(
         [candidate.policy for candidate in candidates], problem.domain, problem.requirement,
         method=settings.method, max_episodes=settings.max_episodes, seed=settings.seed, issued=issued,
-        execution=problem.execution, ledger=ledger, told=told,
+        execution=problem.execution, ledger=ledger, told=told, memory=memory,
         give_up=0.0 if problem.sampler.compiled else HOPELESS,
     )  # fmt: skip
     return Certified(candidates[chosen].policy, certificate, candidates[chosen])
-
-
-class Remembered(Protocol):
-    """Where rows of a candidate's episodes in the selection are kept, by the policy's digest."""
-
-    def get(self, digest: str) -> NDArray[np.float64] | None:
-        """Those of its first episodes `[n, 1 + C]`, as `rows_of` makes them; None: there are none."""
-
-    def put(self, digest: str, rows: NDArray[np.float64]) -> None:
-        """Keep them."""
 
 
 class Runner(NamedTuple):
@@ -116,7 +107,7 @@ class Runner(NamedTuple):
 
 
 def ranked(
-    problem: Problem, at: Position, sinks: Sequence[Sink] = (), remembered: Remembered | None = None
+    problem: Problem, at: Position, sinks: Sequence[Sink] = (), memory: Memory | None = None
 ) -> list[Candidate]:
     """The candidates in the order in which they should be certified.
 
@@ -134,29 +125,27 @@ def ranked(
         policy = policy_for(problem.domain, problem.network, theta)
         if len(kept) == 1:
             return [Candidate(generation, policy, 0, (), 0.0, 0.0, True)]
-        source = Source(problem.sampler, jnp.asarray(theta), key, problem.domain, requirement, told)
+        source = Source(problem.sampler, jnp.asarray(theta), key, problem.domain, requirement, told, memory)
         runners.append(Runner(generation, policy, source))
     if not problem.sampler.compiled:
-        return _raced(runners, settings, sign, remembered)
+        return _raced(runners, settings, sign)
     candidates = [_tried(runner, settings.selection_episodes) for runner in runners]
     return sorted(
         candidates, key=lambda c: (c.enough, sign * c.mean_return if c.enough else c.confidence), reverse=True
     )
 
 
-def _raced(
-    runners: Sequence[Runner], settings: Settings, sign: float, remembered: Remembered | None
-) -> list[Candidate]:
+def _raced(runners: Sequence[Runner], settings: Settings, sign: float) -> list[Candidate]:
     """Halving: all play a quarter of the episodes, the better half of them half, and the best of these all of them.
 
     As many stay as may be certified, and the race is over as soon as their order is clear.
     """
     most = settings.selection_episodes
-    rows = [_recalled(runner, remembered, most) for runner in runners]
+    rows = [no_checks(runner.source.requirement) for runner in runners]
     alive, left, tried = list(range(len(runners))), list[int](), dict[int, Candidate]()
     for size in sorted({-(-most // 4), -(-most // 2), most}):
         for i in alive:
-            rows[i] = _played(runners[i], rows[i], size, remembered)
+            rows[i] = _played(runners[i], rows[i], size)
             tried[i] = _seen_in(runners[i], rows[i][:size])
         alive.sort(key=lambda i: _rank(tried[i], sign), reverse=True)
         stay = max(settings.attempts, -(-len(alive) // 2))
@@ -180,17 +169,7 @@ def _is_clear(first: Candidate, second: Candidate, ahead: NDArray[np.float64]) -
     return second.confidence < (0.5 if first.enough else 0.05)
 
 
-def _recalled(runner: Runner, remembered: Remembered | None, most: int) -> NDArray[np.float64]:
-    none = no_checks(runner.source.requirement)
-    found = remembered.get(runner.policy.digest) if remembered is not None else None
-    if found is None or found.shape[1:] != none.shape[1:] or len(found) > most:
-        return none
-    return found
-
-
-def _played(
-    runner: Runner, rows: NDArray[np.float64], size: int, remembered: Remembered | None
-) -> NDArray[np.float64]:
+def _played(runner: Runner, rows: NDArray[np.float64], size: int) -> NDArray[np.float64]:
     """The rows of at least so many episodes of a candidate, those that there are and further ones."""
     if len(rows) < size:
         source = runner.source
@@ -202,8 +181,6 @@ def _played(
                 source.refuse(error, episodes, first=len(rows))
                 raise
             rows = np.concatenate([rows, further])
-            if remembered is not None:
-                remembered.put(runner.policy.digest, rows)
     return rows
 
 

@@ -33,6 +33,11 @@ def started_from(settings: Settings, policy: Policy | None) -> Settings:
             raise RunError(
                 f"{name} = {asked!r} does not fit the policy to start from, whose network has {has!r}; leave it out"
             )
+    if settings.learner == "sac" and network.bias == "one":
+        raise RunError(
+            "sac needs learned biases, and those of the policy to start from are 1 (as snes has them): start from "
+            "another policy, or learn with ppo or safe-es"
+        )
     return dataclasses.replace(settings, start_from=named(policy), hidden=network.hidden, bias=network.bias)
 
 
