@@ -107,11 +107,14 @@ def test_in_worker_processes(
     assert "step timeout of 2 s" in str(hanging) and hanging.step == 0
 
 
+@pytest.mark.full
 def test_on_ray(suffer: Callable[..., psyco.EpisodeError]) -> None:
     ray = pytest.importorskip("ray")
     from psyco._src.rollout import cluster
 
-    ray.init(num_cpus=1, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False)
+    ray.init(
+        "local", num_cpus=1, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False
+    )
     try:
         assert suffer("exit", ray="local").step == 3
         assert "killed by SIGKILL" in str(

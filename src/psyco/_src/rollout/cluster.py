@@ -17,7 +17,6 @@ from psyco._src.rollout.episodes import Episodes
 from psyco._src.rollout.host import Backend, Chunk, Job
 from psyco._src.rollout.pool import Packed, Unpacker, in_processes, pack
 
-LOCAL = "local"
 ANSWER_WITHIN = 5.0  # seconds
 SETTINGS = (
     b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"  # a frame of HTTP/2: its length, its kind (4), flags, stream
@@ -68,7 +67,7 @@ def connected(address: str) -> Any:
     if not ray.is_initialized():
         _check_answers(address)
         try:
-            ray.init(address=None if address == LOCAL else address, log_to_driver=False)
+            ray.init(address=address, log_to_driver=False)
         except Exception as error:  # Ray raises whatever its parts raise
             raise RunError(f"no Ray cluster at {address!r}: {error}") from error
     return ray
