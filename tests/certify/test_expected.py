@@ -14,12 +14,12 @@ import psyco
 from psyco._src.certify.certificate import certificate_schema
 from psyco._src.certify.html import certificate_html
 from psyco._src.certify.replay import replay
-from psyco._src.certify.source import Source, columns_of, joined
+from psyco._src.certify.source import Source, columns_of
 from psyco._src.domain.ranges import Span
 from psyco._src.errors import EpisodeError, RequirementError, RunError
 from psyco._src.policy.file import policy_for
 from psyco._src.policy.network import network_for
-from psyco._src.rollout.episodes import Stream, stream_key
+from psyco._src.rollout.episodes import Stream, joined, stream_key
 from psyco._src.rollout.sampler import make_sampler
 from psyco._src.smc.base import MeanTask
 from psyco._src.smc.methods import make_tests

@@ -203,7 +203,7 @@ def test_lambda_does_not_fall_while_costs_do() -> None:
     state = learner.init(jnp.zeros(ONE["network"].size))._replace(lam=jnp.array([0.5], jnp.float32))
 
     def after(paid: float, met: float = 0.0, **changes: float) -> float:
-        """λ, which would have fallen to 0.4, after costs of 8 and now such, and checks that have met so much of late."""
+        """λ, which would have fallen to 0.4, after costs of 8 and now such, where checks of late met so much."""
         course = state.course._replace(paid=jnp.array([8.0]), share=jnp.array([met / 0.8]))
         later = state._replace(course=course, generation=jnp.int32(1))
         cost = paid * jnp.linspace(0.9, 1.1, 10)[:, None]

@@ -1,4 +1,4 @@
-"""Selection is a race that survives an interruption; a test that would hardly end well is ended, and does not err."""
+"""Selection is a race; a test that would hardly end well is ended, and does not err."""
 
 import time
 from pathlib import Path
@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 
 import psyco
-from psyco._src import durable
 from psyco._src.certify.source import Source
 from psyco._src.certify.verify import verify_parameters
 from psyco._src.cli import progress
 from psyco._src.rollout.episodes import Episodes
-from psyco._src.run.played import Played
 from psyco._src.smc.base import Counts, Verdict
 from psyco._src.smc.methods import make_test
 from psyco._src.smc.plan import chance_left
@@ -44,19 +42,6 @@ class Coin:
         cost: Any = (~held[:, None]).astype(np.float32)
         ret: Any = np.asarray(theta[:, 1] + 0.1 * luck, np.float32)
         return Episodes(ret, cost, held[:, None], np.ones(len(keys), np.int32))  # type: ignore[arg-type]
-
-
-class Stop(Exception):
-    """Something came in between."""
-
-
-class Failing(Coin):
-    """Does not get far."""
-
-    def __call__(self, theta: Any, keys: Any) -> Episodes:
-        if self.played > 150:
-            raise Stop
-        return super().__call__(theta, keys)
 
 
 class Stub:
@@ -98,98 +83,22 @@ def test_giving_up_saves_episodes_and_never_changes_a_verdict_for_the_better() -
     assert fixed.episodes == 64  # counts on its cap
 
 
-def race(folder: Path, coin: Coin, *, attempts: int = 1, most: int = 200) -> list[Any]:
+def race(coin: Coin, *, attempts: int = 1, most: int = 200) -> list[Any]:
     qualities = [(0.5, 9.0), (0.99, 1.0), (0.99, 3.0), (0.8, 5.0), (0.99, 2.0)]
     runners = []
     for i, (p, r) in enumerate(qualities):
         policy: Any = SimpleNamespace(digest=f"policy {i}")
         runners.append(Runner(i, policy, source(coin, p, r)))
-    with Played(folder, "run") as played:
-        settings = Settings(selection_episodes=most, attempts=attempts)
-        remembering = [r._replace(source=r.source._replace(memory=played)) for r in runners]
-        return [c.generation for c in _raced(remembering, settings, 1.0)]
+    settings = Settings(selection_episodes=most, attempts=attempts)
+    return [c.generation for c in _raced(runners, settings, 1.0)]
 
 
-def test_a_race_finds_the_best_with_fewer_episodes_and_goes_on_where_it_was(tmp_path: Path) -> None:
-    whole, cut = Coin(), Coin()
-    order = race(tmp_path, whole)
+def test_a_race_finds_the_best_with_fewer_episodes() -> None:
+    coin = Coin()
+    order = race(coin)
     assert order[:1] == [2]  # certain enough, and the best return of those
     assert sorted(order) == [0, 1, 2, 3, 4]
-    assert whole.played <= 0.7 * 5 * 200
-    folder = tmp_path / "run"
-    folder.mkdir()
-
-    failing = Failing()
-    with pytest.raises(Stop):
-        race(folder, failing)
-    assert race(folder, cut) == order
-    assert cut.played == whole.played - failing.played
-    (folder / "played.safetensors").write_bytes(b"nonsense")
-    again = Coin()
-    assert race(folder, again) == order and again.played == whole.played
-
-
-def test_an_interrupted_certificate_goes_on_where_it_was(tmp_path: Path) -> None:
-    def look(coin: Coin, run: str = "run", code: str | None = "code") -> Any:
-        with Played(tmp_path, run, code) as played:
-            remembering = source(coin, 0.92, 1.0, seed=1)._replace(memory=played)
-            return verify_parameters(remembering, method="anytime", max_episodes=400)
-
-    whole, failing, rest = Coin(), Failing(), Coin()
-    undisturbed = verify_parameters(source(whole, 0.92, 1.0, seed=1), method="anytime", max_episodes=400)
-    with pytest.raises(Stop):
-        look(failing)
-    done = look(rest)
-    assert (done.verdict, done.progress, done.episodes) == (
-        undisturbed.verdict,
-        undisturbed.progress,
-        undisturbed.episodes,
-    )
-    assert done.returns.tobytes() == undisturbed.returns.tobytes()
-    assert 0 < rest.played == whole.played - failing.played
-    for other in ({"run": "another"}, {"code": "changed"}, {"code": None}):
-        again = Coin()
-        assert look(again, **other).progress == undisturbed.progress
-        assert again.played == whole.played, "episodes of another run, or of other code, are not taken over"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("learner", ["ppo", "sac", "safe-es"])
-def test_what_is_kept_meanwhile_is_written_whatever_learns(
-    learner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Actor-critics also look at what was observed, which is no part of what is judged."""
-    monkeypatch.setattr("psyco._src.run.played.EVERY", 0.0)
-    written: list[str] = []
-    write = durable.write
-    monkeypatch.setattr(
-        durable, "write", lambda path, data: (written.append(path.name), write(path, data))[1]
-    )
-    run = psyco.start(
-        psyco.make("CartPole-v1", horizon=10), POLE, tmp_path / "run", episodes=60, hidden=4, learner=learner,
-        learner_options={"population": 4, "checks": 2}, candidates=2, selection_episodes=8, max_episodes=40,
-    )  # fmt: skip
-    assert run.certificate is not None and written.count("played.safetensors") >= 3
-    assert not (run.folder / "played.safetensors").exists()
-
-
-@pytest.mark.parametrize("cut", [0.3, 0.9])
-def test_a_damaged_file_of_episodes_is_played_again(tmp_path: Path, cut: float) -> None:
-    def look(coin: Coin) -> Any:
-        with Played(tmp_path, "run") as played:
-            done = verify_parameters(
-                source(coin, 0.99)._replace(memory=played), method="anytime", max_episodes=100
-            )
-            played.save()
-            return done
-
-    first, again = Coin(), Coin()
-    undisturbed = look(first)
-    file = tmp_path / "played.safetensors"
-    data = bytearray(file.read_bytes())
-    data[int(cut * len(data))] ^= 1
-    file.write_bytes(bytes(data))
-    assert look(again).progress == undisturbed.progress and again.played == first.played
+    assert coin.played <= 0.7 * 5 * 200
 
 
 def test_plain_lines_say_which_phase_it_is_and_nobody_waits_for_a_word(

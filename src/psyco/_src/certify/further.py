@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from psyco._src.certify.certificate import circumstances, standard_error
 from psyco._src.certify.findings import Answer, Estimate, MeanEstimate, ShareEstimate
 from psyco._src.certify.keys import check_keys
-from psyco._src.certify.source import Source, columns_of, joined
+from psyco._src.certify.source import Source, columns_of
 from psyco._src.domain.ranges import Span
 from psyco._src.errors import RangeError, RunError
-from psyco._src.rollout.episodes import Episodes
+from psyco._src.rollout.episodes import Episodes, joined
 from psyco._src.smc.base import MeanTally, MeanTest, Tally, Test, observed, run_tests
 from psyco._src.smc.estimate import estimate
 from psyco._src.smc.methods import make_tests, mean_task

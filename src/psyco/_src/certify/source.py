@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from psyco._src.domain.base import Domain
 from psyco._src.domain.ranges import Span, spans
-from psyco._src.durable import digest
 from psyco._src.errors import RangeError
 from psyco._src.rollout.device import refuse_broken
 from psyco._src.rollout.episodes import COMPILER, Episodes, Sampler, episode_keys
@@ -27,16 +26,6 @@ QUICK = 1.0  # seconds
 BATCH = 250  # episodes sampled at once; a test still consumes them one by one
 
 
-class Memory(Protocol):
-    """Where episodes that cost time are kept while a look is under way, by `Source.identity`."""
-
-    def get(self, identity: str, /) -> Episodes | None:
-        """The first ones of a source; None: there are none."""
-
-    def put(self, identity: str, episodes: Episodes, /) -> None:
-        """Keep the first ones of a source."""
-
-
 class Source(NamedTuple):
     """A stream of episodes: parameters in a domain, judged by a requirement."""
 
@@ -46,7 +35,6 @@ class Source(NamedTuple):
     domain: Domain
     requirement: Requirement
     told: Callable[[int], None] | None = None  # called with how many episodes were made, batch by batch
-    memory: Memory | None = None  # of the first episodes, if they cost time
 
     @property
     def spans(self) -> tuple[Span, ...]:
@@ -55,36 +43,9 @@ class Source(NamedTuple):
 
     def sample(self, count: int, *, first: int = 0) -> Iterator[Episodes]:
         """Episodes `first` to `first + count - 1`, batch by batch; the last batch may hold more than that."""
-        for episodes in self._sampled(count, first) if self.memory is None else self._recalled(count, first):
+        for episodes in sample(self.sampler, self.theta, self.key, count, first=first):
             if self.told is not None:
                 self.told(len(episodes.ret))
-            yield episodes
-
-    @property
-    def identity(self) -> str:
-        """Tells the episodes of this source from others in the same domain."""
-        return digest(np.asarray(self.theta).tobytes() + np.asarray(jax.random.key_data(self.key)).tobytes())
-
-    def _sampled(self, count: int, first: int) -> Iterator[Episodes]:
-        return sample(self.sampler, self.theta, self.key, count, first=first)
-
-    def _recalled(self, count: int, first: int) -> Iterator[Episodes]:
-        """The same; what is known is not played again, and what follows it is remembered."""
-        assert self.memory is not None
-        known, end = self.memory.get(self.identity), first + count
-        there = 0 if known is None else len(known.ret)
-        if first < there:
-            yield jax.tree.map(lambda column: column[first:end], known)
-            first = min(there, end)
-        if first == end:
-            return
-        for played in self._sampled(end - first, first):
-            episodes = played._replace(trace=None, seen=None)  # of use to learners only
-            if first == there:
-                known = episodes if known is None else joined([known, episodes])
-                there = len(known.ret)
-                self.memory.put(self.identity, known)
-            first += len(episodes.ret)
             yield episodes
 
     def refuse(self, error: RangeError, episodes: Episodes, *, first: int = 0) -> None:
@@ -125,12 +86,6 @@ def _by_time(sampler: Sampler, theta: Array, key: Array, count: int, first: int)
 @jax.jit(static_argnums=(0, 1), compiler_options=COMPILER)
 def _batch(sampler: Sampler, count: int, theta: Array, key: Array, first: Array) -> Episodes:
     return sampler(jnp.broadcast_to(theta, (count, theta.size)), episode_keys(key, first, count))
-
-
-def joined(parts: Sequence[Episodes]) -> Episodes:
-    """One after the other."""
-    whole: Episodes = jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts)
-    return whole
 
 
 # ---- columns ----------------------------------------------------------------------------------------------------

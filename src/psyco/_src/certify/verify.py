@@ -18,7 +18,7 @@ from psyco._src.certify.certificate import Certificate, Subject, certify, now
 from psyco._src.certify.further import Answers, answer_questions, check_width, estimate_further
 from psyco._src.certify.keys import check_keys
 from psyco._src.certify.ledger import Ledger, look_share, make_claim, single
-from psyco._src.certify.source import Memory, Source, columns_of, is_rate, joined
+from psyco._src.certify.source import Source, columns_of, is_rate
 from psyco._src.domain.base import Domain
 from psyco._src.domain.catalogue import describe
 from psyco._src.domain.checks import check_count, check_seed
@@ -30,7 +30,7 @@ from psyco._src.policy.file import Policy
 from psyco._src.policy.foreign import AnyPolicy, ForeignPolicy
 from psyco._src.policy.guard import Guard
 from psyco._src.rollout.check import seed_doubts
-from psyco._src.rollout.episodes import Episodes, Stream, episode_keys, episode_seeds, stream_key
+from psyco._src.rollout.episodes import Episodes, Stream, episode_keys, episode_seeds, joined, stream_key
 from psyco._src.rollout.execution import HERE, Execution
 from psyco._src.rollout.host import HostSampler
 from psyco._src.rollout.sampler import make_sampler
@@ -152,7 +152,6 @@ def _look(
     notes: Sequence[str],
     give_up: float = 0.0,
     told: Callable[[int], None] | None = None,
-    memory: Memory | None = None,
 ) -> _Look:
     check_decidable(requirement)
     seed = check_seed(seed)
@@ -164,7 +163,7 @@ def _look(
     check_width(width)
     sampler = make_sampler(domain, policy.network, requirement, execution=execution)
     source = Source(
-        sampler, jnp.asarray(policy.theta), stream_key(seed, ledger.stream), domain, requirement, told, memory
+        sampler, jnp.asarray(policy.theta), stream_key(seed, ledger.stream), domain, requirement, told
     )
     check_decidable(requirement, source.spans)
     make_tests(method, requirement, spans=source.spans, max_episodes=max_episodes, **options)
@@ -244,7 +243,6 @@ def certify_candidates(
     width: float | None = None,
     give_up: float = 0.0,
     told: Callable[[int], None] | None = None,
-    memory: Memory | None = None,
 ) -> Selection:
     """Certify the first candidate that passes, each on its own fresh block of the certificates' stream.
 
@@ -254,7 +252,7 @@ def certify_candidates(
     is as in `verify`.
 
     With `give_up`, a number from 0 to 1, a test ends undecided once the chance that it will still accept is below that;
-    `told` is called with how many episodes were made, batch by batch, and `memory` keeps them.
+    `told` is called with how many episodes were made, batch by batch.
     """
     if not candidates:
         raise RunError("there is no candidate to certify")
@@ -266,7 +264,7 @@ def certify_candidates(
             _look(
                 policy, domain, requirement, method=method, options=options, max_episodes=max_episodes, seed=seed,
                 execution=execution, ledger=ledger, issued=issued, estimate=None, width=width, notes=(),
-                give_up=give_up, told=told, memory=memory,
+                give_up=give_up, told=told,
             )
         )  # fmt: skip
         if looks[-1].certificate.verdict in (Verdict.SATISFIED, Verdict.ANSWERED):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -37,24 +38,30 @@ class _Cluster:
         self.task = ray.remote(max_retries=-1)(_episodes)
         self._kept: tuple[Packed | None, Any] = None, None  # the last job, and where the cluster keeps it
 
-    def __call__(self, job: Job, chunks: list[Chunk]) -> list[Episodes]:
-        """Run all chunks; their episodes in the order of the chunks."""
+    def __call__(self, job: Job, chunks: list[Chunk]) -> Iterator[tuple[int, Episodes]]:
+        """Run all chunks; the number of each and its episodes, as they come."""
         packed = pack(job)
         if self._kept[0] != packed:
             self._kept = packed, self.ray.put(packed)
         tasks = [self.task.remote(self._kept[1], chunk, self.step_timeout) for chunk in chunks]
+        left = tasks
         try:
-            answers = self.ray.get(tasks)
-        except Exception as error:  # an environment's errors are answers: this is the cluster's own
-            raise RunError(f"the Ray cluster failed: {told(error)}") from error
+            while left:
+                (task,), left = self.ray.wait(left)
+                answer = self._answer(task)
+                if isinstance(answer, PsycoError):
+                    raise answer
+                yield tasks.index(task), answer
         except BaseException:
-            for task in tasks:
+            for task in left:
                 self.ray.cancel(task, force=True)
             raise
-        for answer in answers:
-            if isinstance(answer, PsycoError):
-                raise answer
-        return answers
+
+    def _answer(self, task: Any) -> Episodes | PsycoError:
+        try:
+            return self.ray.get(task)
+        except Exception as error:  # an environment's errors are answers: this is the cluster's own
+            raise RunError(f"the Ray cluster failed: {told(error)}") from error
 
 
 @cache
@@ -98,7 +105,8 @@ def _check_answers(address: str) -> None:
 def _episodes(packed: Packed, chunk: Chunk, step_timeout: float | None) -> Episodes | PsycoError:
     """What a task does."""
     try:
-        return in_processes(1, step_timeout)(_unpacker()(packed), [chunk])[0]
+        [(_, episodes)] = in_processes(1, step_timeout)(_unpacker()(packed), [chunk])
+        return episodes
     except PsycoError as error:
         return error
     except Exception as error:  # as in a worker process

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
@@ -62,6 +63,12 @@ class Episodes(NamedTuple):
     # [B, K] float32: how far an episode is from satisfying each demand, for learning (`spec/grade.py`); the cost where
     # there is no grade, None if no formula has one
     grade: Array | None = None
+
+
+def joined(parts: Sequence[Episodes]) -> Episodes:
+    """One after the other."""
+    whole: Episodes = jax.tree.map(lambda *columns: np.concatenate(columns), *parts)
+    return whole
 
 
 class Stream(IntEnum):

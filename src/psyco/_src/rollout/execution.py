@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from psyco._src.domain.checks import check_positive, check_whole
+from psyco._src.rollout.episodes import Episodes
+
+
+class Memory(Protocol):
+    """Where episodes of a Gymnasium environment are kept that need not be played again after an interruption."""
+
+    seconds: float  # that one worker took of late for an episode; infinite before the first
+
+    def get(self, identity: str, /) -> Episodes | None:
+        """The one episode that is called so; None: it is not there."""
+
+    def put(self, identity: str, episode: Episodes, /) -> None:
+        """Keep one episode."""
 
 
 @dataclass(frozen=True)
@@ -16,12 +30,14 @@ class Execution:
         workers: processes that step a Gymnasium environment; 1: this one.
         ray: an address of a Ray cluster for that, "local" to start one here, None for no Ray.
         step_timeout: seconds after which a step counts as hanging; it needs a process that can be ended.
+        memory: of episodes that were played before, which are not played again; None: there is none.
     """
 
     devices: int = 1
     workers: int = 1
     ray: str | None = None
     step_timeout: float | None = None
+    memory: Memory | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         check_whole("execution", devices=self.devices, workers=self.workers)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import itertools
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -23,9 +24,11 @@ from numpy.typing import NDArray
 
 from psyco._src.domain.guest import as_guest, close
 from psyco._src.domain.gym_env import NUMBERS, Env, GymDomain, Moment, moment_signals
+from psyco._src.durable import digest
 from psyco._src.errors import EpisodeError, PsycoError, told
 from psyco._src.policy.actor import Actor
-from psyco._src.rollout.episodes import Episodes, episode_seeds
+from psyco._src.rollout.episodes import Episodes, episode_seeds, joined
+from psyco._src.rollout.execution import Memory
 from psyco._src.rollout.recorder import Recorder, Wrong, brief
 from psyco._src.rollout.seen import seen_among
 from psyco._src.rollout.trace import NEEDED, OBS, graded, trace
@@ -35,6 +38,7 @@ SIDE_BY_SIDE = 64  # environments that one process steps at a time
 MEMORY = 2**28  # bytes that the recorded observations of such a batch may take
 FLAGS = {bool, np.bool_}  # what says that an episode has ended
 NOISE = 1  # beside an episode's seed, for the noise of exploration
+KEPT_EVERY = 2.0  # seconds that a worker plays before its episodes are kept, where there is a memory
 IDLE = -1  # what a worker's progress shows while no environment is at work
 
 
@@ -54,6 +58,17 @@ class Chunk(NamedTuple):
     std: NDArray[np.float32] | None = None  # [B, outputs] of the noise, for exploring episodes
     observed: bool = False  # whether the episodes say what was seen
 
+    def take(self, rows: list[int]) -> Chunk:
+        """Some of it."""
+        noise = None if self.std is None else self.std[rows]
+        return Chunk(self.theta[rows], [self.seeds[row] for row in rows], noise, self.observed)
+
+    def identity(self, row: int) -> str:
+        """Tells an episode, and what is shown of it, from all others of a job."""
+        noise = b"" if self.std is None else self.std[row].tobytes()
+        head = f"{self.seeds[row]} {self.observed} {len(noise)} ".encode()
+        return digest(head + noise + self.theta[row].tobytes())
+
 
 class Whereabouts(Protocol):
     """A place where a worker writes what it is about to do, for somebody who watches it: [seed, step, row]."""
@@ -61,8 +76,9 @@ class Whereabouts(Protocol):
     def __setitem__(self, index: int, value: int, /) -> None: ...
 
 
-# Runs chunks of a job and returns their episodes in order; see pool.py and cluster.py for others than `in_process`.
-Backend = Callable[[Job, list[Chunk]], list[Episodes]]
+# Runs chunks of a job and gives the number of each and its episodes, as soon as it is done; see pool.py and cluster.py
+# for others than `in_process`.
+Backend = Callable[[Job, list[Chunk]], Iterator[tuple[int, Episodes]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +89,7 @@ class HostSampler:
     backend: Backend
     workers: int = 1
     observed: bool = False  # whether episodes say what was seen
+    memory: Memory | None = None  # of episodes that are not played again
 
     @property
     def compiled(self) -> bool:
@@ -91,16 +108,31 @@ class HostSampler:
         self, theta: NDArray[np.float32], seeds: list[int], std: NDArray[np.float32] | None = None
     ) -> Episodes:
         """The same with the seeds of the environments."""
-        size = min(side_by_side(self.job.domain), -(-len(seeds) // self.workers))
-        parts = [slice(i, i + size) for i in range(0, len(seeds), size)]
-        chunks = [
-            Chunk(theta[part], seeds[part], None if std is None else std[part], self.observed)
-            for part in parts
-        ]
-        episodes: Episodes = jax.tree.map(
-            lambda *columns: np.concatenate(columns), *self.backend(self.job, chunks)
-        )
-        return episodes
+        whole, memory = Chunk(theta, seeds, std, self.observed), self.memory
+        if memory is None:
+            parts = dict(self._play(whole, len(seeds)))
+            return joined([parts[first] for first in sorted(parts)])
+        names = [whole.identity(row) for row in range(len(seeds))]
+        known = {row: found for row, name in enumerate(names) if (found := memory.get(name)) is not None}
+        if rest := [row for row in range(len(seeds)) if row not in known]:
+            began = time.monotonic()
+            # Few at a time where they take long, so that an interruption does not cost much.
+            for first, episodes in self._play(whole.take(rest), max(1, int(KEPT_EVERY / memory.seconds))):
+                for i, row in enumerate(rest[first : first + len(episodes.ret)]):
+                    known[row] = jax.tree.map(lambda column, i=i: column[i : i + 1].copy(), episodes)
+                    memory.put(names[row], known[row])
+            took = max(time.monotonic() - began, 1e-6)
+            memory.seconds = took * min(self.workers, len(rest)) / len(rest)
+        return joined([known[row] for row in range(len(seeds))])
+
+    def _play(self, whole: Chunk, at_once: int) -> Iterator[tuple[int, Episodes]]:
+        """The episodes part by part, as they come: the number of the first, and those from there on."""
+        count = len(whole.seeds)
+        size = min(side_by_side(self.job.domain), -(-count // self.workers), at_once)
+        firsts = range(0, count, size)
+        chunks = [whole.take(list(range(first, min(first + size, count)))) for first in firsts]
+        for number, episodes in self.backend(self.job, chunks):
+            yield firsts[number], episodes
 
 
 @cache
@@ -109,9 +141,10 @@ def in_process() -> Backend:
     runner, turn = Runner(), Lock()
     atexit.register(runner.close)  # a simulator behind an environment may be a process of its own
 
-    def run(job: Job, chunks: list[Chunk]) -> list[Episodes]:
+    def run(job: Job, chunks: list[Chunk]) -> Iterator[tuple[int, Episodes]]:
         with turn:
-            return [runner(job, chunk) for chunk in chunks]
+            for number, chunk in enumerate(chunks):
+                yield number, runner(job, chunk)
 
     return run
 

@@ -56,10 +56,10 @@ class Pool:
         """The process ids of the workers now."""
         return [worker.process.pid or 0 for worker in self._workers]
 
-    def __call__(self, job: Job, chunks: list[Chunk]) -> list[Episodes]:
-        """Run all chunks; their episodes in the order of the chunks."""
+    def __call__(self, job: Job, chunks: list[Chunk]) -> Iterator[tuple[int, Episodes]]:
+        """Run all chunks; the number of each and its episodes, as they come."""
         try:
-            return self._run(job, pack(job), chunks)
+            yield from self._run(job, pack(job), chunks)
         except BaseException:
             self.close()  # others are still busy with what nobody waits for any more
             raise
@@ -75,11 +75,10 @@ class Pool:
         while self._workers:
             self._workers.pop().end()
 
-    def _run(self, job: Job, packed: Packed, chunks: list[Chunk]) -> list[Episodes]:
+    def _run(self, job: Job, packed: Packed, chunks: list[Chunk]) -> Iterator[tuple[int, Episodes]]:
         todo = deque(range(len(chunks)))
-        deaths = [0] * len(chunks)
-        done: dict[int, Episodes] = {}
-        while len(done) < len(chunks):
+        deaths, left = [0] * len(chunks), len(chunks)
+        while left:
             while len(self._workers) < self.processes:
                 self._workers.append(_started())
             idle = [worker for worker in self._workers if worker.chunk is None]
@@ -97,7 +96,8 @@ class Pool:
                 if isinstance(answer, PsycoError):
                     raise answer
                 if answer is not None:
-                    done[number] = answer
+                    left -= 1
+                    yield number, answer
                     continue
                 self._workers.remove(worker)
                 todo.appendleft(number)
@@ -111,7 +111,6 @@ class Pool:
                     if worker.chunk is not None and worker.hangs(self.step_timeout):
                         problem = f"no answer within the step timeout of {self.step_timeout:g} s"
                         raise worker.error(job.domain.name, problem)
-        return [done[number] for number in range(len(chunks))]
 
 
 def _started() -> _Worker:

@@ -52,7 +52,7 @@ def make_sampler(
     if isinstance(domain, GymDomain):
         _warn_of_unseen(domain, monitor)
         backend, workers = host_backend(execution)
-        return HostSampler(Job(domain, network, monitor), backend, workers, observed)
+        return HostSampler(Job(domain, network, monitor), backend, workers, observed, execution.memory)
     if not isinstance(domain, CompiledDomain):
         raise DomainError(f"{domain!r} is no domain; psyco.make makes one of a name, a class or a function")
     if execution.elsewhere:

@@ -49,14 +49,18 @@ CONFIG, REQUIREMENT, METRICS = "config.toml", "requirement.props", "metrics.csv"
 POLICY, CERTIFICATE, EPISODES = "policy.safetensors", "certificate.json", "episodes.json"
 ABOUT, LOG, LOOKS = "run.json", "run.log", "looks.json"
 START = "start.safetensors"
-PLAYED = "played.safetensors"  # while candidates are compared and certified
+# Episodes of the generation under way, and those of candidates while they are compared and certified.
+GENERATION, PLAYED = "generation.safetensors", "played.safetensors"
 OUTCOME = {  # and what kind of file each is
     POLICY: "policy",
     CERTIFICATE: "certificate",
     EPISODES: "sample episodes",
     METRICS: "table of metrics",
 }
-FILES = (CONFIG, REQUIREMENT, START, METRICS, POLICY, CERTIFICATE, EPISODES, ABOUT, LOG, LOOKS, PLAYED)
+FILES = (
+    *(CONFIG, REQUIREMENT, START, METRICS, POLICY, CERTIFICATE),
+    *(EPISODES, ABOUT, LOG, LOOKS, GENERATION, PLAYED),
+)
 DERIVED = ("report.html", "trajectory.png", "trajectory.gif")  # what other commands make of it
 
 FORMAT = "psyco-run-1"

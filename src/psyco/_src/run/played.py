@@ -1,50 +1,59 @@
-"""Episodes of a selection or a certificate that is under way, in one file: an interrupted one goes on where it was.
+"""Episodes that were played lately, in a file: what an interruption came between goes on where it was.
 
-    psyco-played-1 <SHA-256 of everything below>
-    {"run": ..., "code": ...}
-    <safetensors: a tensor per column of episodes, named by what they are episodes of and by the column>
+    psyco-played-2 <SHA-256 of everything below>
+    {"run": ..., "code": ..., "version": ..., "episodes": [[<name of an episode>, ...], ...]}
+    <safetensors: for each of these lists, of episodes with the same columns, a tensor per column>
 
-A file that is not as it should be, or that belongs to another configuration or to other code of the environment, is
-not an error: its episodes are played again.
+A file that is not as it should be, or that belongs to another configuration, to other code of the environment or to
+another version, is not an error: its episodes are played again.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from numpy.typing import NDArray
 
 from psyco._src import durable
 from psyco._src.errors import RunError
-from psyco._src.reading import from_json, read_bytes
-from psyco._src.rollout.episodes import Episodes
-from psyco._src.run.folder import PLAYED
+from psyco._src.reading import LIMITS, from_json, read_bytes
+from psyco._src.rollout.episodes import Episodes, Trace, joined
+from psyco._src.rollout.seen import Seen
+from psyco.version import __version__
 
-FORMAT = b"psyco-played-1"
+FORMAT, KIND = b"psyco-played-2", "played episodes"
 EVERY = 2.0  # seconds between two writings
+SHARE = 0.01  # of the time, at most
+NESTED = {"trace": Trace, "seen": Seen}  # columns that have columns
 
 
 class Played:
-    """Episodes by where they come from (`Source.identity`); left by an error, as a context, it saves.
+    """A `Memory` of episodes that is written now and then; left by an error, as a context, it saves.
 
     Args:
-        folder: of the run; the file is there until the run has finished.
+        path: of the file, which is there until `forget`.
         run: what is run, the identity of its configuration.
         code: digest of the code of its environment; None: that is not known.
+        most: how many are kept, of which the oldest goes first; None: as many as a file may hold.
     """
 
-    def __init__(self, folder: Path, run: str, code: str | None = None) -> None:
-        self.path, self.due = folder / PLAYED, time.monotonic() + EVERY
-        self.about = {"run": run, "code": code}
+    def __init__(self, path: Path, run: str, code: str | None = None, *, most: int | None = None) -> None:
+        self.path, self.most, self.seconds = path, most, math.inf
+        self.about = {"run": run, "code": code, "version": __version__}
         self.episodes: dict[str, Episodes] = {}
+        self.size = 0  # bytes of all of them
         with suppress(RunError):
-            self.episodes = self._load()
+            for name, episode in self._load():
+                self._keep(name, episode)
+        self.rest()
 
     def __enter__(self) -> Played:
         return self
@@ -55,58 +64,100 @@ class Played:
                 self.save()
 
     def get(self, identity: str) -> Episodes | None:
-        """The first episodes of a source; None: there are none."""
+        """The one episode that is called so; None: it is not there."""
         return self.episodes.get(identity)
 
-    def put(self, identity: str, episodes: Episodes) -> None:
-        """Keep them; written now and then, and when this is left."""
-        self.episodes[identity] = episodes
+    def put(self, identity: str, episode: Episodes) -> None:
+        """Keep one episode; written now and then, and when this is left."""
+        self._keep(identity, episode)
         if time.monotonic() >= self.due:
             self.save()
+
+    def rest(self) -> None:
+        """Nothing needs to be written soon: what was played is part of something else that is kept."""
+        self.due = time.monotonic() + EVERY
 
     def save(self) -> None:
         """Write the file, if there is anything to write."""
         from safetensors.numpy import save
 
+        began = time.monotonic()
         if self.episodes:
+            alike: dict[Any, list[str]] = {}
+            for name, episode in self.episodes.items():
+                alike.setdefault(jax.tree.structure(episode), []).append(name)
+            lists = list(alike.values())
             tensors = {
-                f"{identity} {name}": np.asarray(column, order="C")
-                for identity, episodes in self.episodes.items()
-                for name, column in episodes._asdict().items()
-                if column is not None
+                f"{number} {column}": np.asarray(values, order="C")
+                for number, names in enumerate(lists)
+                for column, values in _columns(joined([self.episodes[name] for name in names]))
             }
-            body = json.dumps(self.about, sort_keys=True).encode() + b"\n" + save(tensors)
+            head = json.dumps(self.about | {"episodes": lists}, sort_keys=True).encode()
+            body = head + b"\n" + save(tensors)
             durable.write(self.path, FORMAT + b" " + durable.digest(body).encode() + b"\n" + body)
-        self.due = time.monotonic() + EVERY
+        now = time.monotonic()
+        self.due = now + max(EVERY, (now - began) / SHARE)
 
     def forget(self) -> None:
-        """The run has finished: nobody needs them any more."""
+        """What they were played for is kept elsewhere: nobody needs them any more."""
         self.path.unlink(missing_ok=True)
 
-    def _load(self) -> dict[str, Episodes]:
+    def _keep(self, name: str, episode: Episodes) -> None:
+        self.size += _bytes(episode) - (_bytes(self.episodes[name]) if name in self.episodes else 0)
+        self.episodes[name] = episode
+        room = LIMITS[KIND] // 2  # the other half is for names
+        while self.size > room or (self.most is not None and len(self.episodes) > self.most):
+            oldest = next(iter(self.episodes))
+            self.size -= _bytes(self.episodes.pop(oldest))
+
+    def _load(self) -> list[tuple[str, Episodes]]:
         from safetensors import SafetensorError
         from safetensors.numpy import load
 
         try:
-            first, _, body = read_bytes(self.path, "played episodes", inside=self.path.parent).partition(
-                b"\n"
-            )
+            first, _, body = read_bytes(self.path, KIND, inside=self.path.parent).partition(b"\n")
             text, _, data = body.partition(b"\n")
-            if (
-                first != FORMAT + b" " + durable.digest(body).encode()
-                or from_json(text, "its head") != self.about
-            ):
-                return {}
-            columns: dict[str, dict[str, Any]] = {}
-            for name, tensor in load(data).items():
-                identity, _, column = name.partition(" ")
-                columns.setdefault(identity, {})[column] = tensor
-            return {identity: _episodes(each) for identity, each in columns.items()}
-        except (ValueError, TypeError, KeyError, SafetensorError) as error:
+            if first != FORMAT + b" " + durable.digest(body).encode():
+                return []
+            head = from_json(text, "its head")
+            lists = head.pop("episodes")
+            if head != self.about:
+                return []
+            found: list[dict[str, NDArray[Any]]] = [{} for _ in lists]
+            for key, values in load(data).items():
+                number, _, column = key.partition(" ")
+                found[int(number)][column] = values
+            return [
+                each
+                for names, columns in zip(lists, found, strict=True)
+                for each in zip(names, _one_by_one(columns, len(names)), strict=True)
+            ]
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError, SafetensorError) as error:
             raise RunError(f"it can't be read: {error}") from None
 
 
-def _episodes(columns: Mapping[str, NDArray[Any]]) -> Episodes:
-    if len({len(column) for column in columns.values()}) != 1:
+def _bytes(episode: Episodes) -> int:
+    return sum(column.nbytes for column in jax.tree.leaves(episode))
+
+
+def _columns(episodes: Episodes) -> Iterator[tuple[str, Any]]:
+    """Every column with its name; those in a column with a dot."""
+    for name, values in episodes._asdict().items():
+        if name in NESTED and values is not None:
+            yield from ((f"{name}.{inner}", x) for inner, x in values._asdict().items() if x is not None)
+        elif values is not None:
+            yield name, values
+
+
+def _one_by_one(columns: Mapping[str, NDArray[Any]], count: int) -> list[Episodes]:
+    """The other way round, of so many episodes."""
+    if any(len(values) != count for values in columns.values()):
         raise ValueError("its columns are of different lengths")
-    return Episodes(**columns)  # type: ignore[arg-type]
+    plain = {name: values for name, values in columns.items() if "." not in name}
+    nested: dict[str, Any] = {}
+    for outer, kind in NESTED.items():
+        own = {name.partition(".")[2]: x for name, x in columns.items() if name.startswith(f"{outer}.")}
+        if own:
+            nested[outer] = kind(**own)
+    whole = Episodes(**plain, **nested)  # type: ignore[arg-type]
+    return [jax.tree.map(lambda column, i=i: column[i : i + 1].copy(), whole) for i in range(count)]

@@ -40,9 +40,11 @@ from psyco._src.run.folder import (
     DERIVED,
     EPISODES,
     FILES,
+    GENERATION,
     LOG,
     METRICS,
     OUTCOME,
+    PLAYED,
     POLICY,
     REQUIREMENT,
     START,
@@ -254,16 +256,21 @@ def execute(
             Sink(rows=tracking.rows),
             sampling(folder / EPISODES),
         ]
-        with _timed(session, "learning", spent):
-            at = learn(problem, [*own, *sinks], session.start)
-        keeper.save()
-        looks = ledger_of(folder, work=_work(session.config), held=True)
+        identity, code = session.config.identity, code_digest(problem.domain)
+        # The one under way, and the one before: a learner may be ahead.
+        generations = 2 * problem.learner.episodes_per_generation
         with (
-            _timed(session, "certifying", spent),
-            Played(folder, session.config.identity, code_digest(problem.domain)) as played,
+            _timed(session, "learning", spent),
+            Played(folder / GENERATION, identity, code, most=generations) as played,
         ):
+            follows = Sink(reached=lambda *_: played.rest())
+            at = learn(problem.remembering(played), [*own, follows, *sinks], session.start)
+        keeper.save()
+        played.forget()
+        looks = ledger_of(folder, work=_work(session.config), held=True)
+        with _timed(session, "certifying", spent), Played(folder / PLAYED, identity, code) as played:
             done = certified(
-                problem, at, [*own, *sinks], issued=_issued(session), ledger=looks, memory=played
+                problem.remembering(played), at, [*own, *sinks], issued=_issued(session), ledger=looks
             )
         durable.write(folder / POLICY, done.policy.to_bytes())
         durable.write(folder / CERTIFICATE, done.certificate.to_json().encode())

@@ -18,7 +18,8 @@ from psyco._src.learn.standard import Standard
 from psyco._src.policy.file import Policy
 from psyco._src.policy.network import Network, network_for
 from psyco._src.rollout.episodes import Sampler, Stream, stream_key
-from psyco._src.rollout.execution import HERE, Execution
+from psyco._src.rollout.execution import HERE, Execution, Memory
+from psyco._src.rollout.host import HostSampler
 from psyco._src.rollout.pace import Pace, measure
 from psyco._src.rollout.sampler import make_sampler
 from psyco._src.rollout.scaling import EPISODES, OF_ONE, scaled
@@ -72,6 +73,15 @@ class Problem(NamedTuple):
     def verified(self) -> bool:
         """Whether the current policy is verified after every segment."""
         return bool(self.settings.verify_every and self.requirement.constraints)
+
+    def remembering(self, memory: Memory) -> Problem:
+        """The same, with a memory of episodes where they cost time."""
+        if not isinstance(self.sampler, HostSampler):
+            return self
+        return self._replace(
+            sampler=dataclasses.replace(self.sampler, memory=memory),
+            execution=dataclasses.replace(self.execution, memory=memory),
+        )
 
     def is_over(self, generation: int, steps: int) -> bool:
         """Whether the budget is spent after so many generations and steps."""

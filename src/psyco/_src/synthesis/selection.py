@@ -14,7 +14,7 @@ from psyco._src.certify.certificate import Certificate
 from psyco._src.certify.findings import Finding, MeanFinding
 from psyco._src.certify.further import play
 from psyco._src.certify.ledger import Ledger
-from psyco._src.certify.source import Memory, Source
+from psyco._src.certify.source import Source
 from psyco._src.certify.verify import certify_candidates, no_checks, rows_of, shown_by
 from psyco._src.errors import EpisodeError, RangeError
 from psyco._src.policy.file import Policy, policy_for
@@ -55,7 +55,6 @@ def certified(
     *,
     issued: str | None = None,
     ledger: Ledger | None = None,
-    memory: Memory | None = None,
 ) -> Certified:
     """Certify the best candidate on fresh episodes, and if it fails the next; the error is shared.
 
@@ -67,10 +66,9 @@ def certified(
         sinks: who is told if an episode fails.
         issued: the certificate's time, if not now.
         ledger: of the looks at this run; by default there were none. Each look leaves something for a later one.
-        memory: of the episodes that were played so far, if this was interrupted, where they cost time.
     """
     try:
-        return _certified(problem, at, issued, ledger or Ledger(stream=Stream.CERTIFY), sinks, memory)
+        return _certified(problem, at, issued, ledger or Ledger(stream=Stream.CERTIFY), sinks)
     except EpisodeError:
         for sink in sinks:
             sink.stopped(problem, at)
@@ -83,16 +81,14 @@ def _certified(
     issued: str | None,
     ledger: Ledger,
     sinks: Sequence[Sink],
-    memory: Memory | None,
 ) -> Certified:
     settings = problem.settings
-    memory = None if problem.sampler.compiled else memory
-    candidates = ranked(problem, at, sinks, memory)[: settings.attempts]
+    candidates = ranked(problem, at, sinks)[: settings.attempts]
     told = teller(sinks, "certifying", settings.max_episodes * len(candidates))
     chosen, certificate = certify_candidates(
         [candidate.policy for candidate in candidates], problem.domain, problem.requirement,
         method=settings.method, max_episodes=settings.max_episodes, seed=settings.seed, issued=issued,
-        execution=problem.execution, ledger=ledger, told=told, memory=memory,
+        execution=problem.execution, ledger=ledger, told=told,
         give_up=0.0 if problem.sampler.compiled else HOPELESS,
     )  # fmt: skip
     return Certified(candidates[chosen].policy, certificate, candidates[chosen])
@@ -106,9 +102,7 @@ class Runner(NamedTuple):
     source: Source
 
 
-def ranked(
-    problem: Problem, at: Position, sinks: Sequence[Sink] = (), memory: Memory | None = None
-) -> list[Candidate]:
+def ranked(problem: Problem, at: Position, sinks: Sequence[Sink] = ()) -> list[Candidate]:
     """The candidates in the order in which they should be certified.
 
     All play the same episodes, of a stream that nothing else uses. Those whose satisfaction looks sufficient come
@@ -125,7 +119,7 @@ def ranked(
         policy = policy_for(problem.domain, problem.network, theta)
         if len(kept) == 1:
             return [Candidate(generation, policy, 0, (), 0.0, 0.0, True)]
-        source = Source(problem.sampler, jnp.asarray(theta), key, problem.domain, requirement, told, memory)
+        source = Source(problem.sampler, jnp.asarray(theta), key, problem.domain, requirement, told)
         runners.append(Runner(generation, policy, source))
     if not problem.sampler.compiled:
         return _raced(runners, settings, sign)
