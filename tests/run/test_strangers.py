@@ -46,6 +46,7 @@ def test_a_link_out_of_the_folder_is_not_followed(run: Path, secret: Path, name:
     unread = (
         "policy.safetensors",
         "start.safetensors",
+        "generation.safetensors",
         "played.safetensors",
         "episodes.json",
         "looks.json",
