@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,13 @@ pytestmark = pytest.mark.slow  # needs an extra and other processes
 pytest.importorskip("ray")
 
 REQUIREMENT = "P>=0.5 [ G (abs(obs[0]) <= 1) ] & C>=0.9"
-SETTINGS = {"episodes": 800, "verify_every": 200, "verify_episodes": 60, "max_episodes": 60}
+SETTINGS: dict[str, Any] = {
+    "learner": "safe-es",
+    "episodes": 800,
+    "verify_every": 200,
+    "verify_episodes": 60,
+    "max_episodes": 60,
+}
 
 
 @pytest.mark.full

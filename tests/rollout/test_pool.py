@@ -25,7 +25,8 @@ pytestmark = pytest.mark.slow  # needs other processes
 
 REQUIREMENT = "P>=0.5 [ G (abs(obs[0]) <= 2.5) ] & C>=0.9"
 SETTINGS = {
-    "episodes": 120, "verify_every": 60, "verify_episodes": 40, "selection_episodes": 20, "max_episodes": 60,
+    "learner": "safe-es", "episodes": 120, "verify_every": 60, "verify_episodes": 40, "selection_episodes": 20,
+    "max_episodes": 60,
 }  # fmt: skip
 
 
