@@ -168,6 +168,9 @@ def test_noise_stays_where_a_demand_is_missed() -> None:
     )
     # The demand rises over the first half of learning: after a quarter, half of it is asked for.
     assert noise(0.5, learner.generations // 4) == pytest.approx(0.5 * 0.2**0.25)
+    loud = dataclasses.replace(learner, std_end=0.5, std_missed=0.3)
+    late = state._replace(course=state.course._replace(share=jnp.zeros(1)), generation=jnp.int32(10**6))
+    assert float(loud._noise(late)) == pytest.approx(0.5), "what is missed makes no learner quieter"
     free = PPO(**(ONE | {"p_req": (), "c_req": ()}), std_end=0.1, std_missed=0.4)
     assert float(
         free._noise(free.init(jnp.zeros(ONE["network"].size))._replace(generation=jnp.int32(10**6)))

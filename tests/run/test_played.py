@@ -18,6 +18,7 @@ from psyco._src.rollout.episodes import Episodes
 from psyco._src.rollout.host import Chunk, HostSampler, Job, in_process
 from psyco._src.run import played
 from psyco._src.run.played import Played
+from psyco._src.run.secret import secret
 from psyco._src.spec.monitor import compile_monitor
 from psyco._src.spec.parse import parse_formula
 from tests.environments import Walk
@@ -74,11 +75,11 @@ def test_what_was_played_before_an_interruption_is_not_played_again(
         play(tmp_path, Counting(stop_after=5), std, observed)
     rest, nothing = Counting(), Counting()
     assert_same(play(tmp_path, rest, std, observed), undisturbed)
-    assert rest.played == COUNT - 5
+    assert rest.played == COUNT - 5 + 2, "two of them show whether the simulator is still the same"
     memory = Played(tmp_path / "played", "run", "code")
     assert len(memory.episodes) == 5, "what has gone well is not written at once"
     assert_same(play(tmp_path, nothing, std, observed), undisturbed)
-    assert nothing.played == COUNT - 5
+    assert nothing.played == COUNT - 5 + 2
 
 
 def test_episodes_of_others_are_not_taken_over(tmp_path: Path) -> None:
@@ -97,6 +98,47 @@ def test_episodes_of_others_are_not_taken_over(tmp_path: Path) -> None:
         assert backend.played == COUNT, other
 
 
+def test_episodes_that_somebody_else_has_written_are_played_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would become part of a certificate. The key is made once, in a folder of the user's own."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "mine"))
+    secret.cache_clear()
+    with pytest.raises(Stop):
+        play(tmp_path, Counting(stop_after=5))
+    key = tmp_path / "mine" / "psyco" / "key"
+    assert key.stat().st_mode & 0o777 == 0o600 and secret() == key.read_bytes()
+    secret.cache_clear()
+    assert secret() == key.read_bytes(), "it stays the same"
+    assert len(Played(tmp_path / "played", "run", "code").episodes) == 5
+    for elsewhere in (
+        tmp_path / "theirs",
+        tmp_path / "played",
+    ):  # the latter is a file, so nothing can be kept there
+        monkeypatch.setenv("XDG_STATE_HOME", str(elsewhere))
+        secret.cache_clear()
+        backend = Counting()
+        play(tmp_path, backend)
+        assert backend.played == COUNT
+    secret.cache_clear()
+
+
+def test_another_simulator_is_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What it depends on beside its code, nobody knows: so two episodes are played again, and all if one differs."""
+    with pytest.raises(Stop):
+        play(tmp_path, Counting(stop_after=5))
+
+    class Changed(Counting):
+        def __call__(self, job: Job, chunks: list[Chunk]) -> Iterator[tuple[int, Episodes]]:
+            for number, episodes in super().__call__(job, chunks):
+                yield number, episodes._replace(ret=episodes.ret + np.float32(1))
+
+    backend = Changed()
+    assert_same(play(tmp_path, backend), HostSampler(JOB, Changed()).run(THETA, SEEDS))
+    assert backend.played == COUNT + 2
+    assert "does not do what it did before" in caplog.text
+
+
 @pytest.mark.parametrize("cut", [0.0, 0.1, 0.3, 0.9, None])
 def test_a_damaged_file_is_played_again(tmp_path: Path, cut: float | None) -> None:
     with pytest.raises(Stop):
@@ -107,7 +149,7 @@ def test_a_damaged_file_is_played_again(tmp_path: Path, cut: float | None) -> No
     (tmp_path / "played").write_bytes(b"" if cut is None else bytes(data))
     backend = Counting()
     assert_same(play(tmp_path, backend), HostSampler(JOB, in_process()).run(THETA, SEEDS))
-    assert backend.played == COUNT
+    assert backend.played == COUNT, "none of them is taken over"
 
 
 def test_no_more_is_kept_than_was_asked_for_or_than_is_read(
@@ -117,7 +159,7 @@ def test_no_more_is_kept_than_was_asked_for_or_than_is_read(
     HostSampler(JOB, in_process(), memory=few).run(THETA, SEEDS)
     assert list(few.episodes) == [Chunk(THETA, SEEDS).identity(row) for row in range(8, 12)]
     each = few.size // 4
-    monkeypatch.setitem(played.LIMITS, "played episodes", 2 * 3 * each)
+    monkeypatch.setitem(played.LIMITS, "played episodes", 4 * each)  # of which a tenth is left for the rest
     small = Played(tmp_path / "small", "run")
     HostSampler(JOB, in_process(), memory=small).run(THETA, SEEDS)
     assert len(small.episodes) == 3 and small.size == 3 * each
@@ -143,7 +185,10 @@ def test_where_episodes_take_long_each_is_kept(tmp_path: Path, monkeypatch: pyte
 class SimpleMemory:
     def __init__(self) -> None:
         self.known: dict[str, Episodes] = {}
-        self.seconds = float("inf")
+        self.seconds, self.proven = float("inf"), True
+
+    def clear(self) -> None:
+        raise AssertionError
 
     def get(self, identity: str) -> Episodes | None:
         return self.known.get(identity)
@@ -190,13 +235,13 @@ def test_an_interrupted_run_plays_no_episode_twice(
     stops["played.safetensors"] = 9
     with pytest.raises(KeyboardInterrupt):
         psyco.resume(folder)
-    assert not (folder / "generation.safetensors").exists()
     assert (folder / "played.safetensors").exists()
     psyco.resume(folder)
     assert kept.count("generation.safetensors") == 30
     assert len(set(names)) == len(names)
     assert outcome(folder) == outcome(tmp_path / "undisturbed")
     assert not (folder / "played.safetensors").exists()
+    assert not (folder / "generation.safetensors").exists()
 
 
 @pytest.mark.slow

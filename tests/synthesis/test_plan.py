@@ -10,9 +10,11 @@ import pytest
 
 import psyco
 from psyco._src.errors import RunError
+from psyco._src.policy.file import policy_for
+from psyco._src.policy.network import network_for
 from psyco._src.rollout.pace import Pace
 from psyco._src.spec.parse import parse
-from psyco._src.synthesis import clock
+from psyco._src.synthesis import clock, loop
 from psyco._src.synthesis.plan import PLENTY, decided, make_run_plan
 from psyco._src.synthesis.problem import prepare
 from psyco._src.synthesis.settings import PLANNED, Settings, duration, read_time
@@ -203,6 +205,57 @@ def test_checks_while_learning_are_those_that_the_learner_plays_and_survive_an_i
     assert (again.folder / "metrics.csv").read_bytes() == (whole.folder / "metrics.csv").read_bytes()
     explicit = run_pole(pole, tmp_path / "explicit", verify_episodes=9)
     assert explicit.metrics["verified_episodes"][3] == 9  # more than it plays, so they are played
+
+
+@pytest.mark.slow
+def test_a_run_until_satisfied_that_goes_on_within_a_segment_takes_no_further_look(
+    pole: psyco.GymDomain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look uses a share of the permitted error, and the one at the end of the segment uses that one."""
+    looks: list[int] = []
+    real = loop._check
+
+    def look(problem: Any, at: Any, *more: Any) -> Any:
+        looks.append(at.generation)
+        return real(problem, at, *more)
+
+    class Stop(Exception):
+        pass
+
+    def interrupt(problem: Any, at: Any) -> None:
+        if at.generation == 2:
+            raise Stop
+
+    monkeypatch.setattr(loop, "_check", look)
+    with pytest.raises(Stop):
+        run_pole(pole, tmp_path / "cut", until_satisfied=True, learner="safe-es", checkpoint_every=0,
+                 sinks=[psyco.Sink(reached=interrupt)])  # fmt: skip
+    psyco.resume(tmp_path / "cut")
+    assert looks and all(generation % 4 == 0 for generation in looks)
+
+
+@pytest.mark.slow
+def test_who_learns_nothing_but_nan_is_told_and_gets_no_certificate(
+    pole: psyco.GymDomain, tmp_path: Path
+) -> None:
+    with pytest.raises(psyco.RunError, match="learning has diverged"):
+        psyco.start(
+            pole, POLE, tmp_path / "run", episodes=96, hidden=4, learner="ppo", max_episodes=10,
+            learner_options={"population": 6, "checks": 2, "alpha": 1e30},
+        )  # fmt: skip
+    assert not (tmp_path / "run" / "certificate.json").exists()
+    network = network_for(pole, hidden=4)
+    with pytest.raises(psyco.RunError, match="learning has diverged"):
+        policy_for(pole, network, np.full(network.size, np.nan))
+
+
+@pytest.mark.parametrize(
+    "option", ["candidates", "selection-episodes", "attempts", "verify-episodes", "max-episodes"]
+)
+def test_less_than_one_is_refused_on_the_command_line(cli: Any, option: str) -> None:
+    """-1 is how the settings say that the plan decides."""
+    said = cli("synthesize", "particle-dance", f"--{option}", -1)
+    assert said.status == 2 and f"--{option}" in said.err and "equal to 1" in " ".join(said.err.split())
 
 
 @pytest.mark.slow

@@ -21,12 +21,13 @@ from psyco._src.errors import MissingFileError, RunError
 
 MB = 2**20
 LIMITS = {  # bytes of a file of each kind; docs/security.md says so, too
+    "key": MB,
     "requirement": MB,
     "configuration": MB,
     "certificate": 16 * MB,
     "description of a run": 16 * MB,
     "sample episodes": 16 * MB,
-    "played episodes": 16 * MB,
+    "played episodes": 128 * MB,
     "state of a watch": 16 * MB,
     "risk": 16 * MB,
     "table of metrics": 256 * MB,

@@ -127,15 +127,17 @@ def synthesize(
     candidates: Annotated[
         int | None,
         typer.Option(
-            help="So many policies from late in learning compete for the certificate; by default as planned."
+            min=1,
+            help="So many policies from late in learning compete for the certificate; by default as planned.",
         ),
     ] = None,
     selection_episodes: Annotated[
         int | None,
-        typer.Option(help="Episodes of each candidate that decide in which order they are certified."),
+        typer.Option(min=1, help="Episodes of each candidate that decide in which order they are certified."),
     ] = None,
     attempts: Annotated[
-        int | None, typer.Option(help="At most so many candidates are tried; they share the permitted error.")
+        int | None,
+        typer.Option(min=1, help="At most so many candidates are tried; they share the permitted error."),
     ] = None,
     hidden: Annotated[
         str | None,
@@ -148,14 +150,15 @@ def synthesize(
         str, typer.Option(help="Biases of the network: one (the paper's equation), learned, or auto.")
     ] = DEFAULT.bias,
     verify_every: Annotated[
-        int | None, typer.Option(help="Verify the current policy after so many training episodes; 0: never.")
+        int | None,
+        typer.Option(min=0, help="Verify the current policy after so many training episodes; 0: never."),
     ] = None,
     verify_episodes: Annotated[
-        int | None, typer.Option(help="At most so many episodes for each of these verifications.")
+        int | None, typer.Option(min=1, help="At most so many episodes for each of these verifications.")
     ] = None,
     method: Method = DEFAULT.method,
     max_episodes: Annotated[
-        int | None, typer.Option(help="At most so many episodes for the certificate.")
+        int | None, typer.Option(min=1, help="At most so many episodes for the certificate.")
     ] = None,
     devices: Devices = 1,
     workers: Workers = 1,

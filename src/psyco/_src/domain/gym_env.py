@@ -243,7 +243,10 @@ def _described(
             )
     actions, space = _actions(env.action_space, action_bound, name)
     try:
-        spaces.flatdim(env.observation_space)
+        if not spaces.flatdim(env.observation_space):
+            raise DomainError(
+                f"{name} has observations of no numbers, {env.observation_space}: a policy must see something to act on"
+            )
     except (NotImplementedError, ValueError):
         raise DomainError(
             f"{name} has observations in {env.observation_space}, which cannot be flattened; "

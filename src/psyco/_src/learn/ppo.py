@@ -104,7 +104,8 @@ class PPO(Steered):
         smoothing: λ of generalized advantage estimation, 0 trusts the critics, 1 the episodes.
         std: standard deviation of the noise on the scores at the beginning,
         std_end: and at the end of learning; in between it falls geometrically,
-        std_missed: but at the end this is what it falls to while recent checks met less than half of what is demanded.
+        std_missed: but no further than to this, if that is more, while recent checks met half of a demanded
+            probability or less.
         reach: scores beyond this size are drawn back.
         critic: hidden units in both layers of each critic; 0: as many as the widest layer of the policy has.
         margin: aim above the requirement, by this part of what is left up to 1.
@@ -236,7 +237,8 @@ class PPO(Steered):
         what is violated, and nobody learns how to come back.
         """
         lacking = jnp.max(self.lacking(state.course, self.done(state)), initial=0.0)
-        end = self.std_end * (self.std_missed / self.std_end) ** jnp.minimum(lacking / (1.0 - FAR), 1.0)
+        louder = max(self.std_missed / self.std_end, 1.0)
+        end = self.std_end * louder ** jnp.minimum(lacking / (1.0 - FAR), 1.0)
         return self.std * (end / self.std) ** self.part(state)
 
     def update(self, state: PPOState, proposal: Proposal, episodes: Episodes) -> tuple[PPOState, Weighing]:

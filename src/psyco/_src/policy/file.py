@@ -106,7 +106,18 @@ def policy_for(domain: Domain, network: Network, theta: ArrayLike) -> Policy:
     from psyco._src.domain.catalogue import describe  # which knows all of the simulators
 
     name, values = describe(domain)
-    return Policy(np.asarray(theta, np.float32), network, domain.actions, name, values)
+    return Policy(check_finite(theta), network, domain.actions, name, values)
+
+
+def check_finite(theta: ArrayLike) -> NDArray[np.float32]:
+    """Parameters `[D]` that learning has come to, as float32; RunError if it came to nothing."""
+    found = np.asarray(theta, np.float32)
+    if not np.isfinite(found).all():
+        raise RunError(
+            "learning has diverged: parameters of the policy are no finite numbers any more. Observations or rewards "
+            "of 1e10 and more do that (scale them with a wrapper), and so does too large a learning rate (alpha)"
+        )
+    return found
 
 
 def load_policy(path: str | Path) -> Policy:

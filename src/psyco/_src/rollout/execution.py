@@ -13,12 +13,16 @@ class Memory(Protocol):
     """Where episodes of a Gymnasium environment are kept that need not be played again after an interruption."""
 
     seconds: float  # that one worker took of late for an episode; infinite before the first
+    proven: bool  # the simulator is known to be still the same; if not, some episodes have to be played again
 
     def get(self, identity: str, /) -> Episodes | None:
         """The one episode that is called so; None: it is not there."""
 
     def put(self, identity: str, episode: Episodes, /) -> None:
         """Keep one episode."""
+
+    def clear(self) -> None:
+        """All of them were played by another simulator."""
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,20 @@
 """Episodes that were played lately, in a file: what an interruption came between goes on where it was.
 
-    psyco-played-2 <SHA-256 of everything below>
-    {"run": ..., "code": ..., "version": ..., "episodes": [[<name of an episode>, ...], ...]}
+    psyco-played-2 <HMAC-SHA256 of everything below, with a key of this user on this machine>
+    {"run": ..., "code": ..., "versions": ..., "episodes": [[<name of an episode>, ...], ...]}
     <safetensors: for each of these lists, of episodes with the same columns, a tensor per column>
 
-A file that is not as it should be, or that belongs to another configuration, to other code of the environment or to
-another version, is not an error: its episodes are played again.
+These episodes may become part of a certificate. So a file that somebody else has written, that is not as it should be,
+or that belongs to another configuration, to other code of the environment or to other versions is not used: its
+episodes are played again. That is no error. And since nobody knows all that a simulator depends on, some of them are
+played again in any case (`HostSampler`), and all if these come out differently.
 """
 
 from __future__ import annotations
 
+import hmac
 import json
+import logging
 import math
 import time
 from collections.abc import Iterator, Mapping
@@ -27,12 +31,17 @@ from psyco._src.errors import RunError
 from psyco._src.reading import LIMITS, from_json, read_bytes
 from psyco._src.rollout.episodes import Episodes, Trace, joined
 from psyco._src.rollout.seen import Seen
-from psyco.version import __version__
+from psyco._src.run.secret import secret
+from psyco._src.versions import versions
 
 FORMAT, KIND = b"psyco-played-2", "played episodes"
 EVERY = 2.0  # seconds between two writings
 SHARE = 0.01  # of the time, at most
+NAME = 100  # bytes that the name of an episode takes, and more
 NESTED = {"trace": Trace, "seen": Seen}  # columns that have columns
+
+
+logger = logging.getLogger(__name__)
 
 
 class Played:
@@ -41,18 +50,21 @@ class Played:
     Args:
         path: of the file, which is there until `forget`.
         run: what is run, the identity of its configuration.
-        code: digest of the code of its environment; None: that is not known.
+        code: digest of the code of its environment; None: that is not known, and nothing is taken over.
         most: how many are kept, of which the oldest goes first; None: as many as a file may hold.
     """
 
     def __init__(self, path: Path, run: str, code: str | None = None, *, most: int | None = None) -> None:
         self.path, self.most, self.seconds = path, most, math.inf
-        self.about = {"run": run, "code": code, "version": __version__}
+        self.about = {"run": run, "code": code, "versions": versions()}
         self.episodes: dict[str, Episodes] = {}
-        self.size = 0  # bytes of all of them
+        self.size, self.due = 0, 0.0  # bytes of all of them, and when they are written next
         with suppress(RunError):
             for name, episode in self._load():
                 self._keep(name, episode)
+        self.proven = not self.episodes
+        if self.episodes:
+            logger.info("%d episodes from before the interruption are known", len(self.episodes))
         self.rest()
 
     def __enter__(self) -> Played:
@@ -73,9 +85,16 @@ class Played:
         if time.monotonic() >= self.due:
             self.save()
 
+    def clear(self) -> None:
+        """All of them were played by another simulator."""
+        logger.warning(
+            "the environment does not do what it did before the interruption: episodes are played again"
+        )
+        self.episodes, self.size = {}, 0
+
     def rest(self) -> None:
         """Nothing needs to be written soon: what was played is part of something else that is kept."""
-        self.due = time.monotonic() + EVERY
+        self.due = max(self.due, time.monotonic() + EVERY)
 
     def save(self) -> None:
         """Write the file, if there is anything to write."""
@@ -94,19 +113,19 @@ class Played:
             }
             head = json.dumps(self.about | {"episodes": lists}, sort_keys=True).encode()
             body = head + b"\n" + save(tensors)
-            durable.write(self.path, FORMAT + b" " + durable.digest(body).encode() + b"\n" + body)
+            durable.write(self.path, _sealed(body) + b"\n" + body)
         now = time.monotonic()
         self.due = now + max(EVERY, (now - began) / SHARE)
 
     def forget(self) -> None:
         """What they were played for is kept elsewhere: nobody needs them any more."""
-        self.path.unlink(missing_ok=True)
+        with suppress(OSError):  # it is in nobody's way
+            self.path.unlink(missing_ok=True)
 
     def _keep(self, name: str, episode: Episodes) -> None:
         self.size += _bytes(episode) - (_bytes(self.episodes[name]) if name in self.episodes else 0)
         self.episodes[name] = episode
-        room = LIMITS[KIND] // 2  # the other half is for names
-        while self.size > room or (self.most is not None and len(self.episodes) > self.most):
+        while self.size > 0.9 * LIMITS[KIND] or (self.most is not None and len(self.episodes) > self.most):
             oldest = next(iter(self.episodes))
             self.size -= _bytes(self.episodes.pop(oldest))
 
@@ -117,7 +136,7 @@ class Played:
         try:
             first, _, body = read_bytes(self.path, KIND, inside=self.path.parent).partition(b"\n")
             text, _, data = body.partition(b"\n")
-            if first != FORMAT + b" " + durable.digest(body).encode():
+            if self.about["code"] is None or not hmac.compare_digest(first, _sealed(body)):
                 return []
             head = from_json(text, "its head")
             lists = head.pop("episodes")
@@ -136,8 +155,12 @@ class Played:
             raise RunError(f"it can't be read: {error}") from None
 
 
+def _sealed(body: bytes) -> bytes:
+    return FORMAT + b" " + hmac.new(secret(), body, "sha256").hexdigest().encode()
+
+
 def _bytes(episode: Episodes) -> int:
-    return sum(column.nbytes for column in jax.tree.leaves(episode))
+    return NAME + sum(column.nbytes for column in jax.tree.leaves(episode))
 
 
 def _columns(episodes: Episodes) -> Iterator[tuple[str, Any]]:

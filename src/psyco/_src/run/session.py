@@ -257,16 +257,13 @@ def execute(
             sampling(folder / EPISODES),
         ]
         identity, code = session.config.identity, code_digest(problem.domain)
-        # The one under way, and the one before: a learner may be ahead.
-        generations = 2 * problem.learner.episodes_per_generation
         with (
             _timed(session, "learning", spent),
-            Played(folder / GENERATION, identity, code, most=generations) as played,
+            Played(folder / GENERATION, identity, code, most=_under_way(problem)) as generation,
         ):
-            follows = Sink(reached=lambda *_: played.rest())
-            at = learn(problem.remembering(played), [*own, follows, *sinks], session.start)
+            follows = Sink(reached=lambda *_: generation.rest())
+            at = learn(problem.remembering(generation), [*own, follows, *sinks], session.start)
         keeper.save()
-        played.forget()
         looks = ledger_of(folder, work=_work(session.config), held=True)
         with _timed(session, "certifying", spent), Played(folder / PLAYED, identity, code) as played:
             done = certified(
@@ -280,10 +277,17 @@ def execute(
         why = remark(done.certificate, done.candidate)
         about = dataclasses.replace(session.about, outcome=outcome, remark=why, ledger=True, seconds=spent)
         about.save(folder)
-        played.forget()
+        for memory in (generation, played):
+            memory.forget()
         tracking.finish(done.certificate)
         logger.info("finished: %s, return %s", done.certificate.verdict.name, done.certificate.mean_return)
     return done
+
+
+def _under_way(problem: Problem) -> int:
+    """How many episodes are not in a checkpoint yet: a generation, the one before, and those of a check."""
+    checked = problem.settings.max_episodes if problem.settings.until_satisfied else 0
+    return 2 * problem.learner.episodes_per_generation + checked
 
 
 @contextmanager

@@ -28,6 +28,7 @@ TRIED = 1_000_000  # steps of the run that is tried out first, where the domain 
 TRIES = 10
 NEAR = 1.05  # so close to what fits a run has to be
 SHORT = 3.0  # seconds: a generation that takes no longer is tried out as a whole,
+SPENT = 0.5  # of the time: who has spent more than that on measuring must say so
 PART = 0.02  # and one that takes no longer than this part of the time
 
 
@@ -118,8 +119,11 @@ def in_time(
         if 1 / NEAR <= fits / problem.settings.steps <= NEAR:
             break
         problem = run_of(fits)
+    measuring = time.perf_counter() - began
     words = (
         f"{duration(seconds)} are {problem.settings.steps:,} steps of learning at {learning.rate:,.0f} steps per "
         f"second; {1.0 - part:.0%} of the time are left for selection and certificate"
     )
+    if measuring > SPENT * seconds:
+        words += f". To find that out took {duration(measuring)}, so it will be more than {duration(seconds)} in all"
     return Timed(problem, problem.plan(simulator or learning, learning, words))

@@ -29,7 +29,7 @@ from psyco._src.learn.keep import Keeping
 from psyco._src.learn.metrics import Metrics, tabulate
 from psyco._src.learn.silence import Silence
 from psyco._src.learn.train import bursts
-from psyco._src.policy.file import Policy, policy_for
+from psyco._src.policy.file import Policy, check_finite, policy_for
 from psyco._src.policy.network import Network
 from psyco._src.rollout.episodes import Episodes, Stream, stream_key
 from psyco._src.smc.base import Tally, Verdict
@@ -98,8 +98,8 @@ def learn(problem: Problem, sinks: Sequence[Sink] = (), start: Position | None =
     at = beginning(problem) if start is None else start
     key = stream_key(problem.settings.seed, Stream.TRAIN)
     # A run that goes on after its last verification ends where it would have ended.
-    checked = problem.settings.until_satisfied and problem.verified and at.generation > 0
-    enough = checked and _check(problem, at)[1]
+    checked = at.generation > 0 and at.generation % problem.segment == 0
+    enough = problem.settings.until_satisfied and problem.verified and checked and _check(problem, at)[1]
     demands = [str(demand.formula) for demand in problem.requirement.demands]
     silence = Silence(demands, graded=problem.learner.checks > 0)
     for sink in sinks:
@@ -150,6 +150,7 @@ def segment(
             problem.keeper, problem.sampler, key, at.state,
             first=at.generation, generations=count, most=problem.segment, steps=steps,
         ):  # fmt: skip
+            check_finite(problem.keeper.deployed(state))
             if news := silence.heard(seen):
                 logger.warning("%s", news)
             metrics = tabulate(
