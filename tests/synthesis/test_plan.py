@@ -13,6 +13,8 @@ from psyco._src.errors import RunError
 from psyco._src.policy.file import policy_for
 from psyco._src.policy.network import network_for
 from psyco._src.rollout.pace import Pace
+from psyco._src.smc.base import Counts
+from psyco._src.smc.methods import make_test
 from psyco._src.spec.parse import parse
 from psyco._src.synthesis import clock, loop
 from psyco._src.synthesis.plan import PLENTY, decided, make_run_plan
@@ -52,6 +54,17 @@ def test_all_but_learning_takes_a_third_of_its_episodes_or_what_a_certificate_ne
         # By psyco plan a verdict takes 255 episodes in the mean, and with a chance of 0.9 no more than 485.
         assert settings.max_episodes >= 255 and settings.attempts * settings.max_episodes >= 485
     assert [p.name for p in plan.phases] == ["scaling", "learning", "checks", "selection", "certificate"]
+
+
+@pytest.mark.parametrize(("episodes", "most"), [(52, 52), (50, 51), (41, 51), (40, 40)])
+def test_a_certificate_is_not_a_few_episodes_short(pole: psyco.GymDomain, episodes: int, most: int) -> None:
+    """51 that all satisfy it are the least that shows it; where learning has nearly as many, that is allowed."""
+    found = decided(Settings(episodes=episodes, learner="sac"), pole, parse(POLE))
+    assert (found.max_episodes, found.candidates) == (most, 1)
+    test = make_test("anytime", parse(POLE).constraints[0], false_accept=0.025, false_reject=0.025)  # type: ignore[arg-type]
+    assert [test.decide(Counts(n, 0)) for n in (50, 51)] == [0, 1]
+    rare = parse("P<=0.1 [ F (abs(obs[0]) > 1) ] & C>=0.95")
+    assert decided(Settings(episodes=50, learner="sac"), pole, rare).max_episodes == 51
 
 
 def test_what_is_given_stays_and_compiled_domains_keep_their_numbers(pole: psyco.GymDomain) -> None:

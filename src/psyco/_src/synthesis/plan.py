@@ -1,7 +1,8 @@
 """What a run will spend, before it starts: episodes, steps and time of every phase.
 
 Where an episode costs time, on Gymnasium environments, everything but learning takes at most a third of the training
-episodes, unless a certificate could not be had with that; and never more than learning itself.
+episodes, unless a certificate could not be had with that; and no more than learning itself, but for a few episodes
+without which there could be none at all.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
+import numpy as np
+
 from psyco._src.certify.ledger import look_share
 from psyco._src.domain.base import Domain
 from psyco._src.domain.gym_env import GymDomain
@@ -20,6 +23,7 @@ from psyco._src.learn.learners import looks_into_episodes
 from psyco._src.policy.network import Bias, Hidden
 from psyco._src.rollout.pace import Pace, expected_length
 from psyco._src.rollout.scaling import EPISODES as SCALING
+from psyco._src.smc.base import Counts, Test
 from psyco._src.smc.methods import DEFAULT_MAX_EPISODES, make_test
 from psyco._src.smc.plan import operating_characteristics
 from psyco._src.spec.formula import Constraint, Requirement
@@ -39,6 +43,7 @@ SELECTION = 0.3  # of that
 CHECKS = 20  # while learning
 LOOKED_AT = 2000  # episodes of a certificate, up to which its length is computed
 CHANCE = 0.9  # of a verdict, for which there should be room
+NEARLY = 1.25  # times as many as learning has may a certificate take that could else not be had at all
 PAPER: Hidden = 32  # hidden units, as in the paper
 CONTROL: Hidden = (64, 64)  # the same for robots and the like
 # Options of actor-critics there. The less a policy has to spare, the more episodes its certificate takes; there are few
@@ -184,6 +189,9 @@ def _thrifty(settings: Settings, domain: Domain, requirement: Requirement) -> di
     compared = min(int(SELECTION * room), max(room - needed, room // 10))
     candidates = min(PLENTY["candidates"], max(1, compared // 20))
     shown = room - (compared if candidates > 1 else 0)
+    least = max((shortest_certificate(c) for c in requirement.probabilities), default=0)
+    if shown < least <= NEARLY * training:  # with a few less all of them would be in vain
+        candidates, shown = 1, least
     expected = max((certificate_length(c) for c in requirement.probabilities), default=0)
     attempts = max(1, min(2, candidates, shown // max(expected, 1)))
     return {
@@ -201,9 +209,7 @@ def _characteristics(constraint: Constraint) -> tuple[float, float, float]:
     """Of a first look at a policy halfway between the bound and certainty: p, expected episodes, those for CHANCE."""
     lower, upper = max(constraint.lower, 0.0), min(constraint.upper, 1.0)
     p = (lower + upper) / 2.0
-    delta = look_share(1) * (1.0 - constraint.confidence)
-    test = make_test("anytime", constraint, false_accept=delta, false_reject=delta)
-    found = operating_characteristics(test, [p], LOOKED_AT)
+    found = operating_characteristics(_first_look(constraint), [p], LOOKED_AT)
     return p, float(found.episodes[0]), float(min(found.needed(CHANCE)[0], LOOKED_AT))
 
 
@@ -211,6 +217,21 @@ def certificate_length(constraint: Constraint, chance: float | None = None) -> i
     """Episodes that a certificate of a policy halfway between bound and certainty takes: expected, or with a chance."""
     _, expected, needed = _characteristics(constraint)
     return round(expected if chance is None else needed)
+
+
+@lru_cache
+def shortest_certificate(constraint: Constraint) -> int:
+    """Episodes of a first look that must all be as asked for before a certificate can be had; at most `LOOKED_AT`."""
+    good = np.arange(1, LOOKED_AT + 1)
+    none = np.zeros_like(good)
+    counts = Counts(good, none) if constraint.upper >= 1.0 else Counts(none, good)
+    accepted = np.asarray(_first_look(constraint).decide(counts)) == 1
+    return int(good[accepted.argmax()]) if accepted.any() else LOOKED_AT
+
+
+def _first_look(constraint: Constraint) -> Test:
+    delta = look_share(1) * (1.0 - constraint.confidence)
+    return make_test("anytime", constraint, false_accept=delta, false_reject=delta)
 
 
 def make_run_plan(
