@@ -56,6 +56,20 @@ def test_all_but_learning_takes_a_third_of_its_episodes_or_what_a_certificate_ne
     assert [p.name for p in plan.phases] == ["scaling", "learning", "checks", "selection", "certificate"]
 
 
+def test_who_has_to_reach_a_return_looks_as_far_as_an_episode_goes() -> None:
+    pole = psyco.make("CartPole-v1", horizon=400)
+    demand = parse('P>=0.9 [ F ("end" & return >= 200) ] & C>=0.95')
+
+    def options(learner: str, requirement: Any, **given: Any) -> Any:
+        settings = Settings(learner=learner, steps=400_000, options=given)
+        return decided(settings, pole, requirement).options
+
+    assert options("ppo", demand)["discount"] == 1 - 1 / 400
+    assert options("ppo", demand, discount=0.9)["discount"] == 0.9
+    assert "discount" not in options("ppo", parse(POLE)) and "discount" not in options("sac", demand)
+    assert options("ppo", parse(POLE)).items() >= {"std_end": 0.1, "press": 0.5}.items()
+
+
 @pytest.mark.parametrize(("episodes", "most"), [(52, 52), (50, 51), (41, 51), (40, 40)])
 def test_a_certificate_is_not_a_few_episodes_short(pole: psyco.GymDomain, episodes: int, most: int) -> None:
     """51 that all satisfy it are the least that shows it; where learning has nearly as many, that is allowed."""

@@ -26,7 +26,7 @@ from psyco._src.rollout.scaling import EPISODES as SCALING
 from psyco._src.smc.base import Counts, Test
 from psyco._src.smc.methods import DEFAULT_MAX_EPISODES, make_test
 from psyco._src.smc.plan import operating_characteristics
-from psyco._src.spec.formula import Constraint, Requirement
+from psyco._src.spec.formula import Constraint, Requirement, Signal, walk
 from psyco._src.synthesis.settings import AUTO, Settings, duration
 
 # Where an episode costs next to nothing, on compiled domains.
@@ -50,7 +50,7 @@ CONTROL: Hidden = (64, 64)  # the same for robots and the like
 # generations, in which a λ that has fallen must come back; and what was learned without the demand must be unlearned.
 CONTROLLED: dict[str, Any] = {"margin": 0.5, "relief": 0.5, "press": 0.5, "curriculum": 0.25}
 # Near a bound, what is learned with much noise keeps away from it further than the policy without noise has to.
-QUIET = {"ppo": {"std_end": 0.1}}
+QUIET = {"std_end": 0.1}
 
 
 class Phase(NamedTuple):
@@ -169,11 +169,23 @@ def decided(settings: Settings, domain: Domain, requirement: Requirement) -> Set
     if settings.hidden == AUTO:
         changes["hidden"] = CONTROL if costly and looks_into_episodes(settings.learner) else PAPER
     if costly and looks_into_episodes(settings.learner):
-        changes["options"] = CONTROLLED | QUIET.get(settings.learner, {}) | dict(options)
+        changes["options"] = _controlled(settings, domain, requirement) | dict(options)
     if left := [name for name in PLENTY if getattr(settings, name) == AUTO]:
         numbers = _thrifty(settings, domain, requirement) if costly else PLENTY
         changes |= {name: numbers[name] for name in left}
     return dataclasses.replace(settings, **changes)
+
+
+def _controlled(settings: Settings, domain: Domain, requirement: Requirement) -> dict[str, Any]:
+    """Options of an actor-critic where episodes cost time, if they are not given."""
+    options = dict(CONTROLLED)
+    if settings.learner == "ppo":
+        options |= QUIET
+        # Of a return that is demanded, what comes late in an episode is as good as what comes soon.
+        formulas = [demand.formula for demand in requirement.demands]
+        if any(isinstance(n, Signal) and n.name == "return" for formula in formulas for n in walk(formula)):
+            options["discount"] = max(0.95, 1.0 - 1.0 / domain.horizon)
+    return options
 
 
 def _thrifty(settings: Settings, domain: Domain, requirement: Requirement) -> dict[str, int]:
