@@ -160,6 +160,28 @@ def test_help_shows_an_example(cli, monkeypatch, command):
     assert f"psyco {command}" in done.out and "Example" in done.out
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interruption_within_a_callback_of_the_garbage_collector_is_not_lost(number, status):
+    program = f"""
+import gc, os, signal, sys, time
+import psyco._src.cli as cli
+def app():
+    def callback(*_):
+        gc.callbacks.clear()
+        os.kill(os.getpid(), {int(number)})
+        time.sleep(0.1)
+    gc.callbacks.append(callback)
+    gc.collect()
+    time.sleep(60)
+sys.modules["psyco._src.cli.app"] = type(sys)("app")
+sys.modules["psyco._src.cli.app"].app = app
+cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", "interrupted\n")
+
+
 def test_ctrl_c_ends_cleanly(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-m", "psyco", "synthesize", "obstacle-run", "--learner", "snes", "--require",

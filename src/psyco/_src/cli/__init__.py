@@ -6,13 +6,17 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from threading import Timer
 from typing import NoReturn
+
+AGAIN = 0.5  # seconds, in which the callback is left
 
 
 def main() -> None:
     """Run the program; expected errors are one message and exit status 2, an interruption is 130 or 143."""
     try:
         signal.signal(signal.SIGTERM, _terminate)
+        sys.unraisablehook = _unheard
         _keep_results_apart()
         from psyco._src.cli.app import app
         from psyco._src.cli.common import visible
@@ -58,6 +62,15 @@ def _keep_results_apart() -> None:
 def status_of(interruption: KeyboardInterrupt) -> int:
     """The exit status that shells know: 130 after Ctrl-C, 143 after SIGTERM."""
     return 128 + next(iter(interruption.args), signal.SIGINT)
+
+
+def _unheard(what: sys.UnraisableHookArgs) -> None:
+    """An interruption that comes in a callback of the garbage collector (JAX has one) is lost: it comes again."""
+    if isinstance(what.exc_value, KeyboardInterrupt) and os.name == "posix":
+        number = next(iter(what.exc_value.args), signal.SIGINT)
+        Timer(AGAIN, os.kill, [os.getpid(), number]).start()  # not from here, where it would be lost as well
+    else:
+        sys.__unraisablehook__(what)
 
 
 def _terminate(number: int, frame: object) -> NoReturn:
