@@ -271,6 +271,24 @@ def test_learning_feels_at_once_what_is_missing_to_a_demand() -> None:
     assert float(low[0]) == 0.0
 
 
+@pytest.mark.parametrize(("length", "least"), [(ONE["horizon"] - 1, 0.1), (ONE["horizon"], 0.0)])
+def test_the_return_keeps_a_say_where_episodes_end_early(length: int, least: float) -> None:
+    """Else an episode that ends soon is the best one: there is less of it to go wrong."""
+    learner = PPO(
+        **(ONE | {"p_req": (0.9,)}), population=8, checks=2, curriculum=0.0, gain=0.5, press=0.5, least=0.1
+    )
+    state = learner.init(jnp.zeros(ONE["network"].size))
+    paid = jnp.arange(10.0)[:, None] + 1.0
+    lengths = jnp.full(10, ONE["horizon"], jnp.int32).at[3].set(length)
+    violating = Episodes(jnp.zeros(10), paid, jnp.zeros((10, 1), bool), lengths)
+    for _ in range(4):
+        with double_precision():
+            _, _, each = learner.steer(state, violating)
+        course, each, felt = learner.relieve(state, violating, each)
+        state = state._replace(course=course, lam=each, generation=state.generation + 1)
+    assert (float(each[0]), float(felt[0])) == pytest.approx((least, least))
+
+
 @pytest.mark.parametrize("episodes", [4, 22])
 def test_a_demand_is_silent_after_twenty_episodes_that_cost_the_same(episodes: int) -> None:
     """Of few episodes all may fail alike by chance, which is no reason to hold λ up."""
@@ -361,7 +379,10 @@ def test_the_same_seed_gives_the_same_bytes_and_half_a_run_can_be_continued() ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("requirement", ["P>=0.5 [ G (abs(obs[0]) <= 2.5) ] & C>=0.9", "Rmin=? [ C ];"])
+@pytest.mark.parametrize(
+    "requirement",
+    [pytest.param("P>=0.5 [ G (abs(obs[0]) <= 2.5) ] & C>=0.9", marks=pytest.mark.full), "Rmin=? [ C ];"],
+)
 def test_the_number_of_workers_does_not_show_on_gymnasium(requirement: str) -> None:
     made = [
         psyco.synthesize(
@@ -396,6 +417,7 @@ def test_severity_and_selection_work_with_it() -> None:
         ({"memory": 0.5}, "memory"),
         ({"relief": -1.0}, "relief must be at least 0"),
         ({"press": -1.0}, "press must be at least 0"),
+        ({"least": 1.0}, "least must be at least 0 and below 1"),
     ],
 )
 def test_bad_options_are_named(options: dict, words: str) -> None:

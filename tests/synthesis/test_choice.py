@@ -9,7 +9,7 @@ import psyco
 from psyco._src.rollout.pace import Pace
 from psyco._src.run.folder import load_about
 from psyco._src.synthesis.choice import FEW, SLOW, choose
-from psyco._src.synthesis.plan import CONTROL, CONTROLLED, PAPER, QUIET
+from psyco._src.synthesis.plan import CONTROL, CONTROLLED, LEAST, PAPER
 from psyco._src.synthesis.settings import AUTO, Settings
 from tests.environments import Walk
 from tests.making import prepared
@@ -47,7 +47,7 @@ def test_few_steps_and_slow_steps_are_learned_from_many_times(walk: psyco.GymDom
 def test_defaults_fit_the_learner_and_the_domain(walk: psyco.GymDomain) -> None:
     control = prepared(walk, REQUIREMENT, learner="ppo", episodes=100)
     assert control.settings.hidden == control.network.hidden == CONTROL
-    wanted = CONTROLLED | QUIET
+    wanted = CONTROLLED | LEAST
     assert {name: getattr(control.learner, name) for name in wanted} == wanted
     repeating = prepared(walk, REQUIREMENT, learner="sac", episodes=100)
     assert {name: getattr(repeating.learner, name) for name in CONTROLLED} == CONTROLLED

@@ -67,7 +67,16 @@ def test_who_has_to_reach_a_return_looks_as_far_as_an_episode_goes() -> None:
     assert options("ppo", demand)["discount"] == 1 - 1 / 400
     assert options("ppo", demand, discount=0.9)["discount"] == 0.9
     assert "discount" not in options("ppo", parse(POLE)) and "discount" not in options("sac", demand)
-    assert options("ppo", parse(POLE)).items() >= {"std_end": 0.1, "press": 0.5}.items()
+    assert options("ppo", parse(POLE)).items() >= {"press": 0.5, "least": 0.1}.items()
+
+
+@pytest.mark.parametrize(("name", "quiet"), [("CartPole-v1", False), ("Pendulum-v1", True)])
+def test_noise_becomes_small_where_actions_are_numbers_and_not_where_they_are_choices(
+    name: str, quiet: bool
+) -> None:
+    settings = Settings(learner="ppo", steps=400_000)
+    found = decided(settings, psyco.make(name, horizon=100), parse("P>=0.9 [ G obs[0] <= 1 ]")).options
+    assert (found.get("std_end") == 0.1) == quiet
 
 
 @pytest.mark.parametrize(("episodes", "most"), [(52, 52), (50, 51), (41, 51), (40, 40)])

@@ -115,6 +115,7 @@ class PPO(Steered):
         relief: how much faster λ rises while all episodes meet the demand, as a part of `gain`; while less than half
             as many do as should, it does not fall as long as costs do. 0: neither.
         press: how much lower λ is felt in learning for what is missing to the demand now; 0: not at all.
+        least: λ falls no lower than this where episodes end before the horizon, so that the return keeps a say.
         sign: 1 to maximise the return, -1 to minimise it.
     """
 
@@ -146,6 +147,7 @@ class PPO(Steered):
     memory: float = 100.0
     relief: float = 0.0
     press: float = 0.0
+    least: float = 0.0
     sign: float = 1.0
 
     ranges: ClassVar[Ranges] = {

@@ -131,6 +131,7 @@ class Steered:
     steps: int
     population: int
     checks: int
+    horizon: int
     margin: float
     curriculum: float
     gain: float
@@ -138,6 +139,7 @@ class Steered:
     control: str = "integral"
     relief: float = 0.0
     press: float = 0.0
+    least: float = 0.0
     means: tuple[Mean, ...] = ()
 
     @property
@@ -164,6 +166,8 @@ class Steered:
         for name in ("relief", "press"):
             if not getattr(self, name) >= 0:
                 raise RunError(f"{name} must be at least 0, got {getattr(self, name)}")
+        if not 0 <= self.least < 1:
+            raise RunError(f"least must be at least 0 and below 1, got {self.least}")
         return Steering(
             self.p_req, self.c_req, self.generations, self.margin, self.curriculum, self.gain, self.memory,
             self.control, self.means,
@@ -204,6 +208,9 @@ class Steered:
 
         An integral takes its time, in which a policy may go far beyond a bound and must then find back. So learning
         feels at once what is missing: a λ that is lower by `press` times the part of the demand that is not met.
+
+        Neither falls below `least` where episodes end before their time: with nothing but cost to learn from, the
+        best one would be one that ends at once.
         """
         with single_precision():
             paid = costs(self.means, episodes).astype(jnp.float32)  # [B, K]
@@ -232,7 +239,9 @@ class Steered:
 
             # A demand that tells no episode from another must not silence the return, whatever is missing to it.
             alike = jnp.where(silent(paid), state.course.alike + self.episodes_per_generation, 0.0)
-            each, felt = (jnp.where(alike >= MANY, jnp.maximum(x, FLOOR), x) for x in (each, felt))
+            least = jnp.where(jnp.any(episodes.length < self.horizon), self.least, 0.0)
+            floor = jnp.maximum(jnp.where(alike >= MANY, FLOOR, 0.0), least)
+            each, felt = jnp.maximum(each, floor), jnp.maximum(felt, floor)
             return Course(streak, before + (now - before) / RECENT, alike, recent), each, felt
 
 

@@ -49,7 +49,10 @@ CONTROL: Hidden = (64, 64)  # the same for robots and the like
 # Options of actor-critics there. The less a policy has to spare, the more episodes its certificate takes; there are few
 # generations, in which a λ that has fallen must come back; and what was learned without the demand must be unlearned.
 CONTROLLED: dict[str, Any] = {"margin": 0.5, "relief": 0.5, "press": 0.5, "curriculum": 0.25}
-# Near a bound, what is learned with much noise keeps away from it further than the policy without noise has to.
+# Of ppo: some say is left to the return, or a policy may learn to end its episodes before it can violate anything.
+LEAST = {"least": 0.1}
+# Near a bound, what is learned with much noise keeps away from it further than the policy without noise has to; but
+# little noise hardly ever makes another choice.
 QUIET = {"std_end": 0.1}
 
 
@@ -180,7 +183,7 @@ def _controlled(settings: Settings, domain: Domain, requirement: Requirement) ->
     """Options of an actor-critic where episodes cost time, if they are not given."""
     options = dict(CONTROLLED)
     if settings.learner == "ppo":
-        options |= QUIET
+        options |= LEAST if domain.actions.ranked else LEAST | QUIET
         # Of a return that is demanded, what comes late in an episode is as good as what comes soon.
         formulas = [demand.formula for demand in requirement.demands]
         if any(isinstance(n, Signal) and n.name == "return" for formula in formulas for n in walk(formula)):
