@@ -13,7 +13,7 @@ from scipy import stats
 import psyco
 from psyco._src.certify.html import certificate_html
 from psyco._src.certify.replay import replay
-from psyco._src.certify.source import BATCH
+from psyco._src.certify.source import SIZES
 from psyco._src.errors import RunError
 from psyco._src.policy.file import policy_for
 from psyco._src.policy.network import network_for
@@ -167,7 +167,7 @@ def test_the_block_shows_horizon_and_parameters():
 
 @pytest.mark.parametrize("method", METHODS)
 def test_advice_is_what_the_method_permits(method):
-    certificate = verify(requirement=CLOSE, method=method, max_episodes=BATCH)
+    certificate = verify(requirement=CLOSE, method=method, max_episodes=SIZES[-1])
     assert certificate.verdict.name == "UNDECIDED"
     permitted = method in ("anytime", "sprt", "bayes")
     for shown in (str(certificate), certificate_html(certificate), remark(certificate)):
@@ -177,7 +177,7 @@ def test_advice_is_what_the_method_permits(method):
 
 @pytest.mark.parametrize("method", ["fixed", "calibrated"])
 def test_a_further_look_is_advised_only_where_error_is_left_for_it(method):
-    settings = {"requirement": CLOSE, "method": method, "max_episodes": BATCH}
+    settings = {"requirement": CLOSE, "method": method, "max_episodes": SIZES[-1]}
     assert "--retryable" in verify(**settings).advice
     assert "50% of the permitted error is left" in verify(**settings, share=0.5).advice
     recorded = psyco.verify_outcomes([1, 0], "P>=0.5 & C>=0.98", method=method)
@@ -197,7 +197,7 @@ def test_following_the_advice_voids_nothing(method):
 @pytest.mark.parametrize(
     ("domain", "requirement", "count"),
     [
-        (OBSTACLES, REQUIRE, BATCH + 50),
+        (OBSTACLES, REQUIRE, SIZES[-1] + 50),
         (psyco.make(Walk, horizon=5), "P>=0.2 [ G (obs[0] <= 0) ] & C>=0.9", 70),
     ],
 )
@@ -221,7 +221,7 @@ def test_an_estimate_is_of_the_episodes_after_the_decision_and_changes_nothing_e
 
 
 def test_an_estimate_is_shown_and_repeated():
-    certificate = verify(estimate=BATCH)
+    certificate = verify(estimate=SIZES[-1])
     assert "estimate from 250 further episodes" in str(certificate)
     assert "estimate from 250 further episodes" in certificate_html(certificate)
     assert replay(certificate.to_json(), policy(OBSTACLES)).matches
@@ -234,7 +234,7 @@ def test_an_estimate_is_shown_and_repeated():
 @pytest.mark.parametrize("method", METHODS)
 def test_a_test_that_chose_its_end_says_that_its_share_is_biased(method):
     biased = "biased by where the test stopped"
-    assert (biased in str(verify(method=method, max_episodes=BATCH))) == (method != "fixed")
-    assert biased not in str(verify(method=method, max_episodes=BATCH, estimate=BATCH))
+    assert (biased in str(verify(method=method, max_episodes=SIZES[-1]))) == (method != "fixed")
+    assert biased not in str(verify(method=method, max_episodes=SIZES[-1], estimate=SIZES[-1]))
     recorded = psyco.verify_outcomes([1, 0], "P>=0.5", method=method)
     assert (biased in str(recorded)) == (method != "fixed") and "--estimate" not in str(recorded)

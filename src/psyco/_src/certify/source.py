@@ -23,7 +23,10 @@ from psyco._src.spec.formula import Constraint, Expectation, LongRun, Quantity, 
 HOST_BATCH = 64  # where an episode takes long, few more than a test needs
 FEWEST = 8  # at first; more at once as long as they are quick
 QUICK = 1.0  # seconds
-BATCH = 250  # episodes sampled at once; a test still consumes them one by one
+SIZES = (
+    25,
+    250,
+)  # of compiled batches: few, so that little is compiled; a test still consumes episodes one by one
 
 
 class Source(NamedTuple):
@@ -42,7 +45,7 @@ class Source(NamedTuple):
         return spans(self.requirement, self.domain)
 
     def sample(self, count: int, *, first: int = 0) -> Iterator[Episodes]:
-        """Episodes `first` to `first + count - 1`, batch by batch; the last batch may hold more than that."""
+        """Episodes `first` to `first + count - 1`, batch by batch."""
         for episodes in sample(self.sampler, self.theta, self.key, count, first=first):
             if self.told is not None:
                 self.told(len(episodes.ret))
@@ -55,16 +58,15 @@ class Source(NamedTuple):
 
 
 def sample(sampler: Sampler, theta: Array, key: Array, count: int, *, first: int = 0) -> Iterator[Episodes]:
-    """Episodes `first` to `first + count - 1` of a stream for one parameter vector `[D]`, batch by batch.
-
-    Compiled batches have one size, so the last of them may hold more than that.
-    """
+    """Episodes `first` to `first + count - 1` of a stream for one parameter vector `[D]`, batch by batch."""
     if not sampler.compiled:
         yield from _by_time(sampler, theta, key, count, first)
         return
-    size = min(BATCH, count)
+    size = next((size for size in SIZES if size >= count), SIZES[-1])
     for start in range(first, first + count, size):
-        episodes = jax.device_get(_batch(sampler, size, theta, key, np.uint32(start)))
+        wanted = slice(first + count - start)  # the last batch may hold more
+        made = jax.device_get(_batch(sampler, size, theta, key, np.uint32(start)))
+        episodes = jax.tree.map(lambda column, wanted=wanted: column[wanted], made)
         if np.any(episodes.broken):
             keys = episode_keys(key, start, size)
             refuse_broken(sampler, episodes.broken, theta[None].repeat(size, 0), keys)
