@@ -65,7 +65,7 @@ def test_a_policy_goes_the_whole_way(deployed: tuple[str, Path]) -> None:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [1200, 390])
 def test_its_page_shows_the_alarm(deployed: tuple[str, Path], browser: Any, width: int) -> None:

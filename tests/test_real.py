@@ -48,7 +48,7 @@ def test_the_benchmark_runs_a_task_once_and_puts_it_into_a_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["Pendulum", "--seeds", "0", "--steps", "400", "--jobs", "1", "--out", str(tmp_path)]
-    arguments += ["--option=--population=4", "--option=--max-episodes=5"]
+    arguments += ["--option=--population=4", "--option=--max-episodes=5", "--option=--learner=safe-es"]
     real.main(arguments)
     (row,) = csv.DictReader((tmp_path / "results.csv").open())
     assert row["verdict"] in ("SATISFIED", "VIOLATED", "UNDECIDED") and float(row["return"]) < 0
@@ -72,6 +72,7 @@ def test_an_expected_cost_alone_is_learned_on_a_host_domain() -> None:
         psyco.make("Pendulum-v1", horizon=20),
         "R{obs[2] >= 1}<=15 [ C ] within [0,21] & C>=0.9",
         episodes=20,
+        learner="safe-es",
         learner_options={"population": 4},
         max_episodes=20,
     )

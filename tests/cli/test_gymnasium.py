@@ -43,7 +43,7 @@ def test_from_synthesis_over_verification_to_onnx(cli: Cli, tmp_path: Path) -> N
     code, out, err = cli(
         "synthesize", f"{HERE}:Walk", "--require", REQUIREMENT, "--horizon", "20", "--episodes", "60",
         "--max-episodes", "100", "--verify-every", "0", "--workers", "2", "--out", folder,
-        "--scaling", "sampled",
+        "--scaling", "sampled", "--learner", "safe-es",
     )  # fmt: skip
     assert code == 0, err
     assert load_policy(folder / "policy.safetensors").network.scale
@@ -112,7 +112,7 @@ def test_a_fault_ends_with_status_2_and_keeps_what_was_learned(
     code, _, err = cli(
         "synthesize", f"{HERE}:Walk", "--set", f"fault={fault}", "--set", "at=4", "--set", "rare=97", "--out", folder,
         "--require", REQUIREMENT, "--horizon", "10", "--episodes", "4000", "--verify-every", "0", "--scaling", "none",
-        *options,
+        "--learner", "safe-es", *options,
     )  # fmt: skip
     assert code == 2, err
     assert message in err

@@ -15,8 +15,8 @@ pytestmark = pytest.mark.slow  # whole commands, some as processes
 
 
 @pytest.fixture(scope="module")
-def env(tmp_path_factory):
-    return environment(tmp_path_factory.mktemp("cache"))
+def env():
+    return environment()
 
 
 @pytest.fixture(scope="module")

@@ -233,7 +233,7 @@ def small(requirement: str, **settings):
     return prepared(DANCE, requirement, **settings)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_an_expected_count_a_share_of_time_and_a_sum_are_learned_alike_and_questions_change_nothing():
     """Episodes of Particle Dance all have the same length."""
     texts = [
@@ -249,7 +249,10 @@ def test_an_expected_count_a_share_of_time_and_a_sum_are_learned_alike_and_quest
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("learner", ["safe-es", "snes", "ppo", "evosax"])
+@pytest.mark.parametrize(
+    "learner",
+    ["safe-es", "ppo", *(pytest.param(name, marks=pytest.mark.full) for name in ("snes", "evosax"))],
+)
 def test_a_mixed_run_goes_on_from_its_checkpoint_byte_for_byte(learner, tmp_path):
     options = {"critic": 4, "population": 20} if learner == "ppo" else {}
     problem = small(MIXED, learner=learner, **options)

@@ -190,6 +190,7 @@ def deployed(problem: Problem, state: Any, count: int = 100) -> Episodes:
     )
 
 
+@pytest.mark.full
 def test_it_stays_within_the_requirement_and_takes_what_that_leaves() -> None:
     """At most 0.3 in each of 10 steps is a return of at most 3; without the requirement it comes near 10."""
     problem, state, rows = hill("P>=0.9 [ G height <= 0.3 ] & C>=0.9", episodes=900, checks=4)

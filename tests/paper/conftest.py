@@ -1,4 +1,4 @@
-"""One tiny reproduction of everything, made once and looked at by many tests."""
+"""Tiny reproductions of everything and of one part, made once and looked at by many tests."""
 
 import fcntl
 from pathlib import Path
@@ -10,14 +10,23 @@ from psyco._src.paper.reproduce import reproduce
 TINY = {"episodes": 400, "repetitions": 2}
 
 
-@pytest.fixture(scope="session")
-def reproduction(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a reproduction of every part; parallel test processes share it."""
-    base = tmp_path_factory.getbasetemp()
-    out = (base.parent if "popen-gw" in base.name else base) / "reproduction"
+def made_once(factory: pytest.TempPathFactory, name: str, parts: list[str]) -> Path:
+    """The folder of a reproduction of these parts (none: every one); parallel test processes share it."""
+    base = factory.getbasetemp()
+    out = (base.parent if "popen-gw" in base.name else base) / name
     out.mkdir(exist_ok=True)
-    with (out.parent / "reproduction.lock").open("w") as lock:
+    with (out.parent / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (out / "reproduction.html").exists():
-            reproduce([], out, **TINY)
+            reproduce(parts, out, **TINY)
     return out
+
+
+@pytest.fixture(scope="session")
+def reproduction(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_once(tmp_path_factory, "reproduction", [])
+
+
+@pytest.fixture(scope="session")
+def part(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_once(tmp_path_factory, "part", ["obstacle-run"])

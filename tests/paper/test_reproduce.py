@@ -19,7 +19,7 @@ def files(folder, pattern):
     return {path.name: path.read_bytes() for path in folder.glob(pattern)}
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_every_figure_of_the_paper_is_there_as_png_svg_and_csv(reproduction):
     names = {path.stem for path in (reproduction / "figures").iterdir()}
     assert len(names) == 1 + sum(len(FIGURES[name]) for name in EXPERIMENTS) == 18
@@ -32,26 +32,33 @@ def test_every_figure_of_the_paper_is_there_as_png_svg_and_csv(reproduction):
         assert all(len(row) == len(rows[0]) for row in rows)
 
 
-@pytest.mark.slow
-def test_a_line_in_a_table_is_the_mean_of_its_repetitions(reproduction):
-    with (reproduction / "figures" / "obstacle-run-return.csv").open() as file:
+def test_a_line_in_a_table_is_the_mean_of_its_repetitions(part):
+    with (part / "figures" / "obstacle-run-return.csv").open() as file:
         for row in csv.DictReader(file):
             seeds = [float(row["seed 0"]), float(row["seed 1"])]
             assert float(row["mean"]) == pytest.approx(sum(seeds) / 2, rel=1e-5)
 
 
-@pytest.mark.slow
-def test_the_same_again_elsewhere_gives_the_same_figures_and_numbers(reproduction, tmp_path):
-    """Other workers, another folder, only one part: SVG and CSV do not change by a byte."""
+def same_in(folder, whole):
+    """SVG, CSV and claims of the part in a folder are those of another one, to the byte."""
+    for pattern in ("*.csv", "*.svg"):
+        found, before = files(folder / "figures", pattern), files(whole / "figures", pattern)
+        assert len(found) == len(FIGURES["obstacle-run"])
+        assert found == {name: before[name] for name in found}
+    claims, before = ((each / "claims.csv").read_text().splitlines() for each in (folder, whole))
+    assert set(claims) <= set(before)
+
+
+def test_the_same_again_elsewhere_gives_the_same_figures_and_numbers(part, tmp_path):
+    """Other workers, another folder."""
     done = reproduce(["obstacle-run"], tmp_path, **TINY, workers=1)
     assert (done.computed, done.kept) == (3 * 2, 0)
-    for pattern in ("*.csv", "*.svg"):
-        again = files(tmp_path / "figures", pattern)
-        before = files(reproduction / "figures", pattern)
-        assert len(again) == len(FIGURES["obstacle-run"])
-        assert again == {name: before[name] for name in again}
-    claims = (tmp_path / "claims.csv").read_text().splitlines()
-    assert set(claims) <= set((reproduction / "claims.csv").read_text().splitlines())
+    same_in(tmp_path, part)
+
+
+@pytest.mark.full
+def test_one_part_alone_is_what_it_is_among_all(part, reproduction):
+    same_in(part, reproduction)
 
 
 def test_one_part_alone_needs_no_learning(tmp_path):
@@ -74,15 +81,11 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path):
         reproduce(["belief"], tmp_path / "file")
 
 
-def test_repetitions_are_added_until_every_claim_is_decided_or_all_are_spent(
-    reproduction, tmp_path, monkeypatch
-):
+def test_repetitions_are_added_until_every_claim_is_decided_or_all_are_spent(part, tmp_path, monkeypatch):
     """In so few episodes some claims cannot be decided, so all that is permitted is spent."""
     monkeypatch.setattr(module, "MOST_REPETITIONS", 3)
     monkeypatch.setattr(module, "draw_all", lambda results: [])  # others look at figures
-    shutil.copytree(
-        reproduction / "runs", tmp_path / "runs"
-    )  # the first look, and runs that this one leaves alone
+    shutil.copytree(part / "runs", tmp_path / "runs")  # the first look, and runs that this one leaves alone
     done = reproduce(["obstacle-run"], tmp_path, **TINY, until_decided=True, workers=1)
     claims = done.parts[0].claims
     (study,) = [psyco.open_study(folder) for folder in (tmp_path / "runs").iterdir()]

@@ -43,14 +43,21 @@ def outcome(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in OUTCOME}
 
 
-def environment(cache: Path) -> dict[str, str]:
-    """Processes share their compiled code, and a time for everything that has one."""
-    return os.environ | {
-        "JAX_COMPILATION_CACHE_DIR": str(cache),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "SOURCE_DATE_EPOCH": "1700000000",
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-    }
+def environment(cache: Path | None = None) -> dict[str, str]:
+    """Processes share a time for everything that has one, and their compiled code.
+
+    Args:
+        cache: of compiled code; None: that of all tests. What is killed while it writes there needs one of its own.
+    """
+    own = {} if cache is None else {"JAX_COMPILATION_CACHE_DIR": str(cache)}
+    return (
+        os.environ
+        | own
+        | {
+            "SOURCE_DATE_EPOCH": "1700000000",
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        }
+    )
 
 
 def psyco(

@@ -68,7 +68,9 @@ def go_on(folder: Path, problem: Problem) -> None:
             execute(found, checkpoint_every=0)
 
 
-@pytest.mark.parametrize("how", ["before", "half", "after"])
+@pytest.mark.parametrize(
+    "how", ["half", *(pytest.param(how, marks=pytest.mark.full) for how in ("before", "after"))]
+)
 def test_a_death_at_any_moment_of_writing_costs_nothing_but_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:

@@ -65,9 +65,10 @@ def test_ctrl_c_ends_cleanly_and_resume_ends_with_the_same_bytes(
 POLE = "P>=0.9 [ G (abs(obs[0]) <= 1) ] & C>=0.9"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "where",
-    [("--workers", "2"), pytest.param(("--ray", "local"), marks=pytest.mark.full)],
+    [("--workers", "2"), ("--ray", "local")],
     ids=["pool", "ray"],
 )
 def test_a_killed_run_of_a_gymnasium_environment_ends_with_the_same_bytes(

@@ -166,8 +166,8 @@ def test_an_environment_that_needs_a_display_says_so() -> None:
 
 
 @pytest.fixture(scope="module")
-def env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return small.environment(tmp_path_factory.mktemp("cache"))
+def env() -> dict[str, str]:
+    return small.environment()
 
 
 def is_running(pid: int) -> bool:
@@ -192,7 +192,7 @@ def ended(pids: set[int], seconds: float) -> bool:
     return not any(map(is_running, pids))
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.full), 2])
 def test_a_rude_environment_changes_nothing(
     workers: int, tmp_path: Path, env: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,7 +220,7 @@ def test_a_rude_environment_changes_nothing(
         assert ended(started, 5), "what an environment starts ends with its worker"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.full)])
 def test_a_signal_in_a_step_that_hangs_leaves_no_process(
     number: signal.Signals, mood: Path, undisturbed: dict[str, bytes], tmp_path: Path, env: dict[str, str]
 ) -> None:

@@ -1,4 +1,9 @@
-"""Random formulas, requirements and paths, for every test that wants some."""
+"""Random formulas, requirements and paths, for every test that wants some.
+
+A strategy is made once: making one takes longer than drawing from it.
+"""
+
+from functools import cache
 
 import numpy as np
 from hypothesis import strategies as st
@@ -44,6 +49,7 @@ VECTOR = "obs"  # and a vector of 3
 values = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0])
 
 
+@cache
 def terms(running=True):
     """With aggregates over the states so far among them, or without."""
     signals = st.sampled_from([*map(Signal, NUMBERS), Signal(VECTOR, 0), Signal(VECTOR, 2), Signal("step")])
@@ -62,6 +68,7 @@ def terms(running=True):
     )
 
 
+@cache
 def aggregates():
     numbers = st.builds(
         Aggregate,
@@ -73,6 +80,7 @@ def aggregates():
     )
 
 
+@cache
 def atoms(running=True):
     return st.one_of(
         st.sampled_from(FLAGS).map(Signal),
@@ -95,10 +103,12 @@ def _connected(inner):
     ]
 
 
+@cache
 def state_formulas(running=True):
     return st.recursive(atoms(running), lambda inner: st.one_of(_connected(inner)), max_leaves=4)
 
 
+@cache
 def bounds(largest=8):
     pairs = st.tuples(st.integers(0, largest), st.integers(0, largest))
     return st.none() | pairs.map(lambda pair: Bound(*sorted(pair)))
@@ -110,6 +120,7 @@ def _temporal(inner):
     return [inner.map(Next), *unary, *binary]
 
 
+@cache
 def formulas(max_leaves=6):
     return st.recursive(
         atoms(), lambda inner: st.one_of(*_connected(inner), *_temporal(inner)), max_leaves=max_leaves
@@ -132,6 +143,7 @@ def constraints(draw, name=None):
     return Constraint(draw(formulas()), comparison, low, high, draw(probabilities), name)
 
 
+@cache
 def quantities():
     """Numbers about episodes, and shares of time."""
     over = st.one_of(

@@ -56,7 +56,7 @@ def test_learning_begins_with_the_policy_that_was_given(own: dict[str, object], 
 
 @pytest.mark.parametrize(
     "learner",
-    ["safe-es", "snes", "ppo", *(pytest.param(name, marks=pytest.mark.slow) for name in ("evosax", "sac"))],
+    ["safe-es", "snes", "ppo", *(pytest.param(name, marks=pytest.mark.full) for name in ("evosax", "sac"))],
 )
 def test_every_learner_can_go_on_from_a_policy(learner: str) -> None:
     if learner == "evosax":
