@@ -25,11 +25,11 @@ from psyco._src.spec.monitor import compile_monitor
 from psyco._src.spec.parse import parse_formula
 
 REPEAT = 7
-# environment -> formula, episodes side by side (as many as a worker has of a generation), horizon
+# environment -> formula, episodes side by side, horizon
 TASKS = {
     "CartPole-v1": ("G (abs(obs[0]) <= 1)", 64, 500),
     "Pendulum-v1": ("G (abs(obs[2]) <= 8)", 64, 200),
-    "LunarLander-v3": ('F ("end" & return >= 200)', 32, 200),
+    "LunarLander-v3": ('F ("end" & return >= 200)', 64, 200),
     "HalfCheetah-v5": ("G (count(info.x_velocity > 3.2096) <= 25)", 16, 200),
     "Ant-v5": ("G (count(info.x_velocity > 2.6222) <= 25)", 16, 200),
 }

@@ -160,6 +160,7 @@ def test_a_key_of_info_that_never_appears_is_a_warning_at_first_and_gets_no_cert
         psyco.synthesize(
             psyco.make(Walk, horizon=5),
             "P>=0.5 [ G (info.kost <= 1) ]",
+            learner="snes",
             episodes=20,
             verify_every=0,
             max_episodes=10,

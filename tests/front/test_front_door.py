@@ -193,7 +193,9 @@ def test_an_entry_point_may_have_another_name_than_its_class(
 
     point = importlib.metadata.EntryPoint("my-slide", "tests.environments:Slide", "psyco.domains")
     monkeypatch.setattr(catalogue, "_plugins", lambda: {point.name: point})
-    run = psyco.start("my-slide", "P>=0.1 [ G (x <= 9) ] & C>=0.9", tmp_path / "run", **SMALL)
+    run = psyco.start(
+        "my-slide", "P>=0.1 [ G (x <= 9) ] & C>=0.9", tmp_path / "run", parameters={"length": 3}, **SMALL
+    )
     assert run.policy.domain == "my-slide"
     assert psyco.verify(run, max_episodes=20).domain == "my-slide"
     assert (tmp_path / "trajectory.png") in psyco.render(run, tmp_path, animation=False)

@@ -279,9 +279,9 @@ def test_the_return_keeps_a_say_where_episodes_end_early(length: int, least: flo
     )
     state = learner.init(jnp.zeros(ONE["network"].size))
     paid = jnp.arange(10.0)[:, None] + 1.0
-    lengths = jnp.full(10, ONE["horizon"], jnp.int32).at[3].set(length)
-    violating = Episodes(jnp.zeros(10), paid, jnp.zeros((10, 1), bool), lengths)
-    for _ in range(4):
+    full = jnp.full(10, ONE["horizon"], jnp.int32)
+    for lengths in (full.at[3].set(length), full, full, full):  # that one of them did is not forgotten
+        violating = Episodes(jnp.zeros(10), paid, jnp.zeros((10, 1), bool), lengths)
         with double_precision():
             _, _, each = learner.steer(state, violating)
         course, each, felt = learner.relieve(state, violating, each)

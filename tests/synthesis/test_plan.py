@@ -205,7 +205,8 @@ def test_the_run_that_is_made_is_the_one_whose_speed_was_measured(
 
 @pytest.mark.slow
 def test_the_pace_of_learning_is_measured_on_both_kinds_of_domain(pole: psyco.GymDomain) -> None:
-    settings = Settings(steps=clock.TRIED, hidden=4, options={"population": 6, "checks": 2}, scaling="none")
+    options = {"population": 6, "checks": 2}
+    settings = Settings(steps=clock.TRIED, learner="safe-es", hidden=4, options=options, scaling="none")
     for domain, text in ((pole, POLE), (psyco.make("particle-dance", horizon=5), DANCE)):
         problem = prepare(domain, parse(text), settings)
         compiled = problem.sampler.compiled
@@ -215,7 +216,7 @@ def test_the_pace_of_learning_is_measured_on_both_kinds_of_domain(pole: psyco.Gy
 
 def run_pole(pole: psyco.GymDomain, folder: Path, **options: Any) -> psyco.Run:
     return psyco.start(
-        pole, POLE, folder, episodes=96, hidden=4, learner_options={"population": 6, "checks": 2},
+        pole, POLE, folder, episodes=96, learner="safe-es", hidden=4, learner_options={"population": 6, "checks": 2},
         verify_every=32, max_episodes=10, candidates=1, scaling="none", **options,
     )  # fmt: skip
 
@@ -264,7 +265,7 @@ def test_a_run_until_satisfied_that_goes_on_within_a_segment_takes_no_further_lo
 
     monkeypatch.setattr(loop, "_check", look)
     with pytest.raises(Stop):
-        run_pole(pole, tmp_path / "cut", until_satisfied=True, learner="safe-es", checkpoint_every=0,
+        run_pole(pole, tmp_path / "cut", until_satisfied=True, checkpoint_every=0,
                  sinks=[psyco.Sink(reached=interrupt)])  # fmt: skip
     psyco.resume(tmp_path / "cut")
     assert looks and all(generation % 4 == 0 for generation in looks)

@@ -36,6 +36,7 @@ class Course(NamedTuple):
     paid: Array  # [K] what episodes cost, over recent generations
     alike: Array  # [K] episodes in a row that have all failed each to the same extent
     share: Array  # [K] of the checks that have met each, over the last few generations
+    early: Array  # [] bool, whether an episode has ever ended before the horizon
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,7 @@ class Steered:
     def begin(self) -> Course:
         """Before the first generation."""
         count, none = len(self.p_req), jnp.zeros(len(self.c_req), jnp.float32)
-        return Course(jnp.zeros(count, jnp.float32), none, none, none + 1.0)
+        return Course(jnp.zeros(count, jnp.float32), none, none, none + 1.0, jnp.array(False))
 
     def lacking(self, course: Course, done: Array) -> Array:
         """The part `[P]` of each demanded share that recent checks did not reach, from 0 to 1."""
@@ -209,7 +210,7 @@ class Steered:
         An integral takes its time, in which a policy may go far beyond a bound and must then find back. So learning
         feels at once what is missing: a λ that is lower by `press` times the part of the demand that is not met.
 
-        Neither falls below `least` where episodes end before their time: with nothing but cost to learn from, the
+        Neither falls below `least` where episodes may end before their time: with nothing but cost to learn from, the
         best one would be one that ends at once.
         """
         with single_precision():
@@ -239,10 +240,10 @@ class Steered:
 
             # A demand that tells no episode from another must not silence the return, whatever is missing to it.
             alike = jnp.where(silent(paid), state.course.alike + self.episodes_per_generation, 0.0)
-            least = jnp.where(jnp.any(episodes.length < self.horizon), self.least, 0.0)
-            floor = jnp.maximum(jnp.where(alike >= MANY, FLOOR, 0.0), least)
+            early = state.course.early | jnp.any(jnp.asarray(episodes.length) < self.horizon)
+            floor = jnp.maximum(jnp.where(alike >= MANY, FLOOR, 0.0), jnp.where(early, self.least, 0.0))
             each, felt = jnp.maximum(each, floor), jnp.maximum(felt, floor)
-            return Course(streak, before + (now - before) / RECENT, alike, recent), each, felt
+            return Course(streak, before + (now - before) / RECENT, alike, recent, early), each, felt
 
 
 def shares(each: Array) -> tuple[Array, Array]:
