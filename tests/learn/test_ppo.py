@@ -317,7 +317,7 @@ def test_a_demand_is_silent_after_twenty_episodes_that_cost_the_same(episodes: i
     assert found == ([0.1] * 4 + [0.5] * 2 if episodes == 4 else [0.5] * 6)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_it_climbs_and_minimises_where_that_is_wanted() -> None:
     """The best return is 10, the worst -10; all start from the same policy."""
     for goal, sign in (("Rmax=? [ C ];", 1.0), ("Rmin=? [ C ];", -1.0)):

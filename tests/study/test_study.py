@@ -166,6 +166,7 @@ def test_the_same_again_computes_nothing(copied: Path, done: psyco.Study) -> Non
     assert tables(copied) == tables(done.folder)
 
 
+@pytest.mark.full
 def test_more_seeds_compute_those_alone(tmp_path: Path, here: None) -> None:
     folder = tmp_path / "one"
     assert len(psyco.study(ONE | {"seeds": 1}, folder).outcomes) == 1
