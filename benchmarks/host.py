@@ -29,7 +29,7 @@ REPEAT = 7
 TASKS = {
     "CartPole-v1": ("G (abs(obs[0]) <= 1)", 64, 500),
     "Pendulum-v1": ("G (abs(obs[2]) <= 8)", 64, 200),
-    "LunarLander-v3": ('F ("end" & return >= 200)', 64, 200),
+    "LunarLander-v3": ('F ("end" & return >= 200)', 32, 200),
     "HalfCheetah-v5": ("G (count(info.x_velocity > 3.2096) <= 25)", 16, 200),
     "Ant-v5": ("G (count(info.x_velocity > 2.6222) <= 25)", 16, 200),
 }
