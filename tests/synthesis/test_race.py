@@ -125,8 +125,8 @@ def test_a_run_tells_its_phases_and_how_long_they_took(tmp_path: Path) -> None:
     stages: list[Stage] = []
     run = psyco.start(
         psyco.make("CartPole-v1", horizon=20), POLE, tmp_path / "pole", episodes=96, hidden=4,
-        learner="safe-es", learner_options={"population": 6, "checks": 2}, candidates=3, selection_episodes=8, max_episodes=40,
-        sinks=[psyco.Sink(progress=stages.append)],
+        learner="safe-es", learner_options={"population": 6, "checks": 2}, candidates=3, selection_episodes=8,
+        max_episodes=40, sinks=[psyco.Sink(progress=stages.append)],
     )  # fmt: skip
     assert list(dict.fromkeys(stage.phase for stage in stages)) == ["learning", "selecting", "certifying"]
     assert all(0 <= stage.done <= stage.of for stage in stages)
