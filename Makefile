@@ -32,7 +32,7 @@ demo: $(VENV)/installed  ## synthesize, verify and draw a policy for Particle Da
 quick: lint  ## what one runs before a commit: below 90 seconds, no other processes, browser or extras
 	$(TESTED) -m "not slow and not browser and not full"
 
-test: lint browser  ## all checks and tests, with every extra: below ten minutes on two cores
+test: lint browser  ## all checks and tests, with every extra: eight minutes on two cores, sixteen the first time
 	$(TESTED) -m "not full"
 
 test-full: $(VENV)/installed-dev  ## full size: the paper's numbers, every example, many kills, lost nodes
