@@ -4,6 +4,7 @@ import re
 from functools import cache
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,10 +14,12 @@ from scipy import stats
 import psyco
 from psyco._src.certify.html import certificate_html
 from psyco._src.certify.replay import replay
-from psyco._src.certify.source import SIZES
+from psyco._src.certify.source import SIZES, sample
 from psyco._src.errors import RunError
 from psyco._src.policy.file import policy_for
 from psyco._src.policy.network import network_for
+from psyco._src.rollout.episodes import Stream, stream_key
+from psyco._src.rollout.sampler import make_sampler
 from psyco._src.smc.base import Counts, confidence_percent, percent, rounded_down, rounded_up
 from psyco._src.smc.methods import METHODS, make_tests
 from psyco._src.smc.plan import operating_characteristics
@@ -238,3 +241,15 @@ def test_a_test_that_chose_its_end_says_that_its_share_is_biased(method):
     assert biased not in str(verify(method=method, max_episodes=SIZES[-1], estimate=SIZES[-1]))
     recorded = psyco.verify_outcomes([1, 0], "P>=0.5", method=method)
     assert (biased in str(recorded)) == (method != "fixed") and "--estimate" not in str(recorded)
+
+
+@pytest.mark.parametrize("count", [1, 25, 26, SIZES[-1] + 50])
+def test_so_many_episodes_are_made_as_were_asked_for(count):
+    """Whatever the sizes of compiled batches, the same ones, of which the first are known."""
+    made = policy(OBSTACLES)
+    sampler = make_sampler(OBSTACLES, made.network, parse(REQUIRE))
+    theta, key = jnp.asarray(made.theta), stream_key(0, Stream.CERTIFY)
+    found = np.concatenate([each.ret for each in sample(sampler, theta, key, count)])
+    later = np.concatenate([each.ret for each in sample(sampler, theta, key, 30, first=count)])
+    whole = np.concatenate([each.ret for each in sample(sampler, theta, key, count + 30)])
+    np.testing.assert_array_equal(np.concatenate([found, later]), whole)

@@ -49,15 +49,12 @@ def environment(cache: Path | None = None) -> dict[str, str]:
     Args:
         cache: of compiled code; None: that of all tests. What is killed while it writes there needs one of its own.
     """
-    own = {} if cache is None else {"JAX_COMPILATION_CACHE_DIR": str(cache)}
-    return (
-        os.environ
-        | own
-        | {
-            "SOURCE_DATE_EPOCH": "1700000000",
-            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        }
-    )
+    shared = {
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "SOURCE_DATE_EPOCH": "1700000000",
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+    }
+    return os.environ | shared | ({} if cache is None else {"JAX_COMPILATION_CACHE_DIR": str(cache)})
 
 
 def psyco(

@@ -23,10 +23,7 @@ from psyco._src.spec.formula import Constraint, Expectation, LongRun, Quantity, 
 HOST_BATCH = 64  # where an episode takes long, few more than a test needs
 FEWEST = 8  # at first; more at once as long as they are quick
 QUICK = 1.0  # seconds
-SIZES = (
-    25,
-    250,
-)  # of compiled batches: few, so that little is compiled; a test still consumes episodes one by one
+SIZES = 25, 250  # of compiled batches: two, so that little is compiled; a test consumes episodes one by one
 
 
 class Source(NamedTuple):
