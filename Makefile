@@ -10,7 +10,7 @@ PYTEST ?= -n 2 --dist loadfile
 TESTED = XLA_FLAGS="$${XLA_FLAGS:---xla_cpu_use_fusion_emitters=false}" $(BIN)/python -m pytest $(PYTEST)
 
 # The rooms whose coverage has a floor (`fail_under` in pyproject.toml), by their own tests and those of the front door.
-COVERED := spec smc policy learn
+COVERED := logic verification policies learners
 
 VENV := .venv
 BIN  := $(VENV)/bin
@@ -42,7 +42,7 @@ soak: $(VENV)/installed-dev  ## kill runs at random moments: none is lost, no by
 	$(BIN)/python -m tests.soak $(or $(KILLS),1000)
 
 coverage: $(VENV)/installed-dev  ## which lines the tests of COVERED leave out; fails below the floor
-	$(BIN)/python -m pytest $(PYTEST) -m "not full" $(COVERED:%=tests/%) tests/front tests/certify $(COVERED:%=--cov=src/psyco/_src/%) --cov-report=term-missing
+	$(BIN)/python -m pytest $(PYTEST) -m "not full" $(COVERED:%=tests/%) tests/api tests/verification $(COVERED:%=--cov=src/psyco/_src/%) --cov-report=term-missing
 
 lint: $(VENV)/installed-dev  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from psyco._src.run import keeper as keepers
-from psyco._src.run import session as sessions
-from psyco._src.run.config import Config
-from psyco._src.synthesis.settings import Settings
+from psyco._src.runs import session as sessions
+from psyco._src.runs import writer
+from psyco._src.runs.config import Config
+from psyco._src.runs.settings import Settings
 
 LIMIT = 0.03  # of a run's time for its checkpoints
 CONFIG = Config(
@@ -25,16 +25,16 @@ CONFIG = Config(
 
 
 def main() -> None:
-    keeper = keepers.Keeper
+    keeper = writer.RunWriter
     original = {"rows": keeper.rows, "save": keeper.save}
     spent = dict.fromkeys(original, 0.0)
     try:
         for name, method in original.items():
             setattr(keeper, name, _timed(spent, name, method))
         with tempfile.TemporaryDirectory() as folder:
-            _run(Path(folder) / "warm", keepers.CHECKPOINT_EVERY)  # compiles
+            _run(Path(folder) / "warm", writer.CHECKPOINT_EVERY)  # compiles
             print("  checkpoints        run  checkpoints         metrics")
-            for label, every in {"by default": keepers.CHECKPOINT_EVERY, "all the time": 0.0}.items():
+            for label, every in {"by default": writer.CHECKPOINT_EVERY, "all the time": 0.0}.items():
                 spent.update(dict.fromkeys(original, 0.0))
                 whole = _run(Path(folder) / label.replace(" ", "-"), every)
                 saving = spent["save"]

@@ -74,8 +74,8 @@ def _import_seconds() -> float:
 
 
 def _actions() -> Callable[[], None]:
-    from psyco._src.domain.actions import Continuous
-    from psyco._src.policy.network import Network
+    from psyco._src.envs.actions import Continuous
+    from psyco._src.policies.network import Network
 
     network = Network(8, 2)  # that of Particle Dance
     theta = np.random.default_rng(0).normal(0, 0.3, network.size).astype(np.float32)

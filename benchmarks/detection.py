@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csc_matrix, identity
 from scipy.sparse.linalg import spsolve
 
-from psyco._src.smc.detect import Detector
+from psyco._src.verification.change_detection import Detector
 
 STREAMS = 4000
 QUIET = 500  # episodes before the change; streams with an alarm in them are left out

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import psyco
-from psyco._src.certify.findings import ShareEstimate
+from psyco._src.verification.findings import ShareEstimate
 
 REQUIREMENT = psyco.make("particle-dance").requirement  # type: ignore[attr-defined]
 FURTHER = 1000  # episodes for shares and returns, after each verdict

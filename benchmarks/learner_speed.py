@@ -8,9 +8,9 @@ import jax
 
 import psyco
 from benchmarks.clock import one_core, side_by_side
-from psyco._src.learn.train import train
-from psyco._src.synthesis.problem import prepare
-from psyco._src.synthesis.settings import Settings
+from psyco._src.learners.loop import train
+from psyco._src.runs.problem import prepare
+from psyco._src.runs.settings import Settings
 
 LEARNERS = ("snes", "safe-es", "ppo")
 EPISODES = 10_000

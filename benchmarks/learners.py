@@ -21,16 +21,16 @@ import numpy as np
 from scipy import stats
 
 import psyco
-from psyco._src.certify.source import constraint_outcomes, sample
-from psyco._src.domain.base import Domain
-from psyco._src.domain.finite import FiniteDomain
-from psyco._src.exact.answers import evaluate
+from psyco._src.envs.base import Domain
+from psyco._src.envs.finite import FiniteDomain
+from psyco._src.exact.solver import evaluate
 from psyco._src.exact.unfold import actions_of, unfold
+from psyco._src.logic.ast import Requirement
+from psyco._src.logic.parser import parse
 from psyco._src.rollout.episodes import Stream, stream_key
 from psyco._src.rollout.sampler import make_sampler
-from psyco._src.spec.formula import Requirement
-from psyco._src.spec.parse import parse
-from psyco._src.synthesis.settings import Settings
+from psyco._src.runs.settings import Settings
+from psyco._src.verification.episode_stream import constraint_outcomes, sample
 
 FIRST_SEED = 1000
 FRESH = 4000  # episodes that estimate return and satisfaction of each returned policy
@@ -148,7 +148,7 @@ def _outcome(row: Row, cell: Any) -> Outcome:
     )
 
 
-def _tell(progress: psyco.Progress) -> None:
+def _tell(progress: psyco.StudyProgress) -> None:
     done, total = progress.count("finished"), len(progress.cells)
     if sys.stderr.isatty():
         left = progress.left

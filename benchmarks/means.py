@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.clock import one_core, side_by_side
-from psyco._src.smc.base import MeanTally, MeanTask, Verdict, run_tests
-from psyco._src.smc.methods import make_mean_test, make_test
-from psyco._src.smc.plan import operating_characteristics
-from psyco._src.spec.parse import parse
+from psyco._src.logic.parser import parse
+from psyco._src.verification.base import MeanTally, MeanTask, Verdict, run_tests
+from psyco._src.verification.methods import make_mean_test, make_test
+from psyco._src.verification.operating_characteristics import operating_characteristics
 
 STREAMS = 400
 LIMIT = 1.15  # of the episodes of the prototype

@@ -24,9 +24,9 @@ ROWS = [
 ONE_RUN = """
 import json, resource, sys, time
 import jax, psyco
-from psyco._src.learn.train import train
-from psyco._src.synthesis.problem import prepare
-from psyco._src.synthesis.settings import Settings
+from psyco._src.learners.loop import train
+from psyco._src.runs.problem import prepare
+from psyco._src.runs.settings import Settings
 row = json.loads(sys.argv[1])
 domain = psyco.make("particle-dance", horizon=row["horizon"])
 settings = Settings(learner="snes", options={"population": row["population"]})

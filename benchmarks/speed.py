@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import psyco
 from benchmarks import numpy_loop
 from benchmarks.clock import one_core, side_by_side
-from psyco._src.learn.train import train
+from psyco._src.learners.loop import train
 from psyco._src.rollout.episodes import episode_keys
-from psyco._src.synthesis.problem import prepare
-from psyco._src.synthesis.settings import Settings
+from psyco._src.runs.problem import prepare
+from psyco._src.runs.settings import Settings
 
 GENERATIONS, NUMPY_GENERATIONS, POPULATION, HORIZON = 500, 5, 20, 50
 

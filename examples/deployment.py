@@ -59,7 +59,7 @@ def main() -> None:
     # Run and watch, with NumPy alone.
     policy = runtime.load_policy(FOLDER / "run" / "policy.safetensors")
     monitor = runtime.Monitor(REQUIREMENT, horizon=STEPS)
-    watcher = psyco.Watcher(FOLDER / "run" / "certificate.json", false_alarm_every=10_000)
+    watcher = psyco.FieldTest(FOLDER / "run" / "certificate.json", false_alarm_every=10_000)
     poles, alarm = [Cart(), Cart(mass=20.0)], None
     with open(FOLDER / "field.csv", "w") as log:
         print("satisfied", file=log)

@@ -66,7 +66,7 @@ def room_for_programs() -> Iterator[None]:
     """A process of tests compiles thousands of programs."""
     yield
     if "jax" in sys.modules:
-        from psyco._src.study.workers import make_room
+        from psyco._src.studies.workers import make_room
 
         make_room()
 

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from gymnasium import spaces
 
-from psyco._src.domain.actions import Discrete
+from psyco._src.envs.actions import Discrete
 
 PROCESS = int.from_bytes(os.urandom(4), "big")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 SERVER = get_context("forkserver")
 SERVER.set_forkserver_preload(["tests.forked"])
-for needed in ("jax", "optax", "scipy.stats", "psyco._src.cli.app", "psyco._src.front.synthesize"):
+for needed in ("jax", "optax", "scipy.stats", "psyco._src.cli.app", "psyco._src.api.synthesize"):
     importlib.import_module(needed)  # starts no thread and no backend of JAX: forking is safe
 
 

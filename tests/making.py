@@ -3,12 +3,12 @@
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-from psyco._src.domain.base import Domain
-from psyco._src.learn.metrics import Metrics, concatenate
-from psyco._src.spec.parse import parse
-from psyco._src.synthesis.loop import Position, Sink, learn
-from psyco._src.synthesis.problem import Problem, prepare
-from psyco._src.synthesis.settings import Settings
+from psyco._src.envs.base import Domain
+from psyco._src.learners.metrics import Metrics, concatenate
+from psyco._src.logic.parser import parse
+from psyco._src.runs.problem import Problem, prepare
+from psyco._src.runs.settings import Settings
+from psyco._src.runs.train import Callback, TrainingState, learn
 
 
 def make_settings(**settings: Any) -> Settings:
@@ -23,13 +23,15 @@ def prepared(domain: Domain, requirement: str, **settings: Any) -> Problem:
 
 
 class Learned(NamedTuple):
-    at: Position  # the end
+    at: TrainingState  # the end
     metrics: Metrics
-    reached: list[Position]
+    reached: list[TrainingState]
 
 
-def learned(problem: Problem, start: Position | None = None) -> Learned:
+def learned(problem: Problem, start: TrainingState | None = None) -> Learned:
     parts: list[Metrics] = []
-    reached: list[Position] = []
-    sink = Sink(rows=lambda _, rows: parts.append(rows), reached=lambda _, position: reached.append(position))
+    reached: list[TrainingState] = []
+    sink = Callback(
+        rows=lambda _, rows: parts.append(rows), reached=lambda _, position: reached.append(position)
+    )
     return Learned(learn(problem, [sink], start), concatenate(parts), reached)

@@ -23,9 +23,9 @@ from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from psyco._src.certify.ledger import look_share
+from psyco._src.verification.ledger import look_share
 from tests.forked import Forked
-from tests.run.small import CONFIG, OUTCOME, environment, outcome
+from tests.runs.small import CONFIG, OUTCOME, environment, outcome
 
 VERDICTS = (0, 1, 3)  # exit statuses of a command that has come to its end
 KILLS_PER_RUN, KILLS_PER_CHECK = 4, 1

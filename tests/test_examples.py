@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.pages.test_page import HANGING_OVER, OVERLAPPING, browser, open_page
+from tests.reports.test_run_page import HANGING_OVER, OVERLAPPING, browser, open_page
 
 __all__ = ["browser"]  # a fixture
 

@@ -14,7 +14,7 @@ from benchmarks.peers.dance import Dance
 from benchmarks.peers.page import peers_page
 from benchmarks.peers.penalty import Penalty
 from benchmarks.peers.tasks import TASKS, Unavailable
-from psyco._src.domain.particle_dance import DanceState
+from psyco._src.envs.particle_dance import DanceState
 
 
 def test_the_environment_does_what_the_domain_does() -> None:

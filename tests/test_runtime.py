@@ -11,8 +11,8 @@ import pytest
 
 import psyco
 from psyco import Continuous, Discrete, MultiBinary, MultiDiscrete, runtime
-from psyco._src.policy.file import Policy
-from psyco._src.policy.network import Network
+from psyco._src.policies.network import Network
+from psyco._src.policies.serialization import Policy
 
 HEAVY = ("jax", "scipy", "gymnasium", "matplotlib", "lark", "safetensors")
 KINDS = [

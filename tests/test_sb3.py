@@ -9,11 +9,11 @@ import pytest
 from scipy import stats
 
 import psyco
-from psyco._src.errors import RequirementError, RunError
-from psyco._src.learn.steering import Steering
+from psyco._src.core.errors import RequirementError, RunError
+from psyco._src.learners.lagrangian import Lagrangian
+from psyco._src.logic.batch_monitor import BatchMonitor
 from psyco._src.rollout.episodes import Episodes
-from psyco._src.spec.monitor import Monitor
-from psyco.sb3 import PROGRESS, Bridge, Weighing
+from psyco.sb3 import PROGRESS, Bridge, SharedLambda
 from tests.environments import Walk
 
 pytestmark = pytest.mark.slow  # needs an extra
@@ -86,13 +86,13 @@ def test_a_step_is_judged_by_its_own_state_and_an_episode_once(cartpole, monkeyp
     seen = {"states": 0, "paths": 0}
 
     def count(name, key, size):
-        original = getattr(Monitor, name)
+        original = getattr(BatchMonitor, name)
 
         def counted(self, signals, end, *rest, **more):
             seen[key] += size(end)
             return original(self, signals, end, *rest, **more)
 
-        monkeypatch.setattr(Monitor, name, counted)
+        monkeypatch.setattr(BatchMonitor, name, counted)
 
     count("arising", "states", len)
     count("__call__", "paths", lambda end: 1)
@@ -153,8 +153,8 @@ def test_checks_are_rare_where_episodes_are_long(cartpole) -> None:
 
 def test_a_demand_that_all_checks_fail_alike_does_not_silence_the_return() -> None:
     """After 20 of them λ is held up at 0.5; an episode that costs less ends that."""
-    rule = Steering((0.9,), (0.9,), PROGRESS, 0.3, 0.0, 0.5, 10.0)
-    weighing = Weighing(rule)
+    rule = Lagrangian((0.9,), (0.9,), PROGRESS, 0.3, 0.0, 0.5, 10.0)
+    weighing = SharedLambda(rule)
 
     def checks(*costs: float) -> Episodes:
         paid = np.array(costs, np.float32)[:, None]
@@ -258,8 +258,8 @@ def shown(*satisfied: bool) -> Episodes:
 
 
 def test_lambda_and_belief_follow_the_checks() -> None:
-    rule = Steering((0.8,), (0.9,), PROGRESS, margin=0.5, gain=0.1, memory=4.0, curriculum=0.5)
-    steering = Weighing(rule)
+    rule = Lagrangian((0.8,), (0.9,), PROGRESS, margin=0.5, gain=0.1, memory=4.0, curriculum=0.5)
+    steering = SharedLambda(rule)
     steering.observe(shown(True, False), progress=0.0)
     assert steering.lam == 1.0  # nothing is demanded yet
     steering.observe(shown(False, False), progress=0.25)

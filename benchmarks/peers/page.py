@@ -8,10 +8,10 @@ from statistics import median
 from string import ascii_lowercase
 from typing import Any
 
-from psyco._src.pages.page import whole_page
-from psyco._src.study.charts import Mark, scatter
-from psyco._src.study.page import DATA, table
-from psyco._src.study.statistics import Estimate
+from psyco._src.reports.run_page import whole_page
+from psyco._src.studies.charts import ChartMark, scatter
+from psyco._src.studies.statistics import IntervalEstimate
+from psyco._src.studies.study_page import DATA, table
 
 Row = dict[str, Any]
 
@@ -41,7 +41,7 @@ def _task(name: str, requirement: str, rows: Sequence[Row]) -> str:
         scatter(
             f"{name}: {title}",
             [
-                Mark(_span(part, "seconds"), _span(part, column), word=ascii_lowercase[k], colour=k)
+                ChartMark(_span(part, "seconds"), _span(part, column), word=ascii_lowercase[k], colour=k)
                 for k, part in enumerate(own)
             ],
             x="seconds on the clock",
@@ -56,9 +56,9 @@ def _task(name: str, requirement: str, rows: Sequence[Row]) -> str:
     )
 
 
-def _span(rows: Sequence[Row], column: str) -> Estimate:
+def _span(rows: Sequence[Row], column: str) -> IntervalEstimate:
     values = [float(row[column]) for row in rows]
-    return Estimate(median(values), min(values), max(values))
+    return IntervalEstimate(median(values), min(values), max(values))
 
 
 def _all(rows: Sequence[Row]) -> str:

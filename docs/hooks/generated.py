@@ -139,7 +139,7 @@ def _default(option: Any) -> str:
 
 def settings() -> str:
     """The fields of `Settings`, with what its docstring says of them."""
-    from psyco._src.synthesis.settings import Settings
+    from psyco._src.runs.settings import Settings
 
     said = _arguments(str(Settings.__doc__))
     rows = (
@@ -152,7 +152,7 @@ def settings() -> str:
 
 def learners() -> str:
     """The options of every learner, with what its docstring says of them."""
-    from psyco._src.learn.learners import LEARNERS, learner_options
+    from psyco._src.learners.learner_registry import LEARNERS, learner_options
 
     parts = []
     for name in LEARNERS:

@@ -34,7 +34,7 @@ print(status)
 
 # --8<-- [start:watch]
 windy = psyco.make("particle-dance", max_speed=0.15)
-watcher = psyco.Watcher(run.certificate, false_alarm_every=10_000)
+watcher = psyco.FieldTest(run.certificate, false_alarm_every=10_000)
 seen, alarm = [], None
 for number in range(3_000):
     where = None if number < 300 else windy  # from then on the particle is faster than it was

@@ -11,14 +11,14 @@
 Importing it loads neither JAX nor SciPy, Gymnasium or matplotlib. The same names are in `psyco`.
 """
 
-from psyco._src.errors import PsycoError as PsycoError
-from psyco._src.errors import RequirementError as RequirementError
-from psyco._src.errors import RunError as RunError
-from psyco._src.policy.file import Policy as Policy
-from psyco._src.policy.file import load_policy as load_policy
-from psyco._src.policy.guard import Guard as Guard
-from psyco._src.policy.risk import Risk as Risk
-from psyco._src.spec.online import ConstraintStatus as ConstraintStatus
-from psyco._src.spec.online import Monitor as Monitor
-from psyco._src.spec.online import Outlook as Outlook
-from psyco._src.spec.online import Status as Status
+from psyco._src.core.errors import PsycoError as PsycoError
+from psyco._src.core.errors import RequirementError as RequirementError
+from psyco._src.core.errors import RunError as RunError
+from psyco._src.logic.runtime_monitor import ConstraintStatus as ConstraintStatus
+from psyco._src.logic.runtime_monitor import Monitor as Monitor
+from psyco._src.logic.runtime_monitor import Outlook as Outlook
+from psyco._src.logic.runtime_monitor import Status as Status
+from psyco._src.policies.guard import Guard as Guard
+from psyco._src.policies.risk import Risk as Risk
+from psyco._src.policies.serialization import Policy as Policy
+from psyco._src.policies.serialization import load_policy as load_policy

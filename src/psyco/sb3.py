@@ -31,36 +31,36 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from psyco._src.certify.certificate import Certificate
-from psyco._src.certify.keys import unknown_key
-from psyco._src.certify.verify import check_decidable
-from psyco._src.domain.base import Domain, signal_table
-from psyco._src.domain.checks import check_seed
-from psyco._src.domain.gym_env import INFO, GymDomain, Moment, moment_signals
-from psyco._src.errors import RunError
-from psyco._src.front.verify import verify
-from psyco._src.learn.belief import double_precision
-from psyco._src.learn.means import costs, means_of
-from psyco._src.learn.steering import FLOOR, MANY, Steering, shares, silent
-from psyco._src.policy.foreign import as_policy, open_policy
+from psyco._src.api.verify import verify
+from psyco._src.core.checks import check_seed
+from psyco._src.core.errors import RunError
+from psyco._src.envs.base import Domain, signal_table
+from psyco._src.envs.gym_env import INFO, GymDomain, Transition, moment_signals
+from psyco._src.learners.belief import double_precision
+from psyco._src.learners.expectation_constraints import costs, means_of
+from psyco._src.learners.lagrangian import FLOOR, MANY, Lagrangian, shares, silent
+from psyco._src.logic.array_eval import BEGINNING
+from psyco._src.logic.ast import Requirement
+from psyco._src.logic.batch_monitor import BatchMonitor, compile_monitor
+from psyco._src.logic.parser import parse
+from psyco._src.logic.validate import check_bounds, check_signals
+from psyco._src.policies.external import as_policy, open_policy
 from psyco._src.rollout.episodes import Episodes, Stream, episode_keys, episode_seeds, stream_key
 from psyco._src.rollout.trace import graded
-from psyco._src.smc.methods import DEFAULT_MAX_EPISODES, DEFAULT_METHOD
-from psyco._src.spec.atoms import BEGINNING
-from psyco._src.spec.check import check_bounds, check_signals
-from psyco._src.spec.formula import Requirement
-from psyco._src.spec.monitor import Monitor, compile_monitor
-from psyco._src.spec.parse import parse
-from psyco._src.synthesis.plan import CHANCE, SHARE, certificate_length
+from psyco._src.runs.budget import CHANCE, SHARE, certificate_length
+from psyco._src.verification.certificate import Certificate
+from psyco._src.verification.info_keys import unknown_key
+from psyco._src.verification.methods import DEFAULT_MAX_EPISODES, DEFAULT_METHOD
+from psyco._src.verification.verifier import check_decidable
 
 PROGRESS = 1_000_000  # the whole of learning, for the rule's schedule
 RARELY = 5  # training steps for each step of a check, at least
 
 
-class Weighing:
+class SharedLambda:
     """λ as all environments of a bridge see it: what the checks have made of it so far, by the learners' own rule."""
 
-    def __init__(self, rule: Steering) -> None:
+    def __init__(self, rule: Lagrangian) -> None:
         self.rule = rule
         self.belief, each = rule.init()
         self.c_sat = np.zeros(len(rule.c_req), np.float32)  # [K] that each demand is met
@@ -96,8 +96,8 @@ class ConstrainedEnv(gymnasium.Wrapper):  # type: ignore[type-arg]
         self,
         env: Any,
         domain: GymDomain,
-        monitor: Monitor,
-        weighing: Weighing,
+        monitor: BatchMonitor,
+        weighing: SharedLambda,
         cost_scale: float,
         sign: float = 1.0,  # -1 where the return is to be small
         ended: Callable[[], None] | None = None,  # called at the end of each episode
@@ -145,7 +145,7 @@ class ConstrainedEnv(gymnasium.Wrapper):  # type: ignore[type-arg]
     def _note(
         self, raw: Any, info: dict[str, Any], action: Any, reward: float, terminated: bool, truncated: bool
     ) -> None:
-        moment = Moment(raw, info, action, self._length, reward, self._return, terminated, truncated)
+        moment = Transition(raw, info, action, self._length, reward, self._return, terminated, truncated)
         every = moment_signals(self.domain, self.monitor.signals, moment)
         self.unseen -= {name for name, value in every.items() if value is not None}
         for name in self.monitor.signals:
@@ -233,12 +233,12 @@ class Bridge:
             [demand.formula for demand in demands],
             measured=[each.subject for each in self.requirement.measured],
         )
-        rule = Steering(
+        rule = Lagrangian(
             tuple(d.p_req for d in demands),
             (*(d.confidence for d in demands), *(mean.confidence for mean in means)), PROGRESS, self.margin,
             self.curriculum, self.gain, self.memory, means=means,
         )  # fmt: skip
-        self.state = Weighing(rule)
+        self.state = SharedLambda(rule)
         self._played = 0
         self._checked = 0  # steps of the last check
         self._learned = 0  # episodes of all environments but those of the checks

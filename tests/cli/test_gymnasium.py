@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 import psyco
-from psyco._src.policy.file import load_policy, policy_for
-from psyco._src.policy.network import network_for
+from psyco._src.policies.network import network_for
+from psyco._src.policies.serialization import load_policy, policy_for
 
 pytestmark = pytest.mark.slow  # whole commands
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from psyco._src.cli.common import visible
-from psyco._src.cli.progress import NARROW, summary
-from psyco._src.learn.metrics import Metrics
-from tests.run.small import begun
+from psyco._src.cli.display import NARROW, summary
+from psyco._src.learners.metrics import Metrics
+from tests.runs.small import begun
 
 NAMES = ["[/red]", "[bold]x", ":dog:", "[link=x]y", "\\[", "a[0]"]
 

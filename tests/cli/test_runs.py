@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import psyco
-from psyco._src.run.session import build, execute, start_run
-from tests.run.small import CONFIG, environment, outcome
-from tests.run.small import psyco as psyco_process
+from psyco._src.runs.session import build, execute, start_run
+from tests.runs.small import CONFIG, environment, outcome
+from tests.runs.small import psyco as psyco_process
 
 pytestmark = pytest.mark.slow  # whole commands, some as processes
 

@@ -6,8 +6,8 @@ import jax
 import pytest
 
 import psyco
-from psyco._src.policy.file import policy_for
-from psyco._src.policy.network import network_for
+from psyco._src.policies.network import network_for
+from psyco._src.policies.serialization import policy_for
 
 pytestmark = pytest.mark.slow  # whole commands
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import psyco as package
-from psyco._src.fleet.state import read_state
-from tests.run.small import environment, psyco
+from psyco._src.field.watch_state import read_state
+from tests.runs.small import environment, psyco
 
 PROMISE = ("--certificate", "P>=0.85 & C>=0.98", "--false-alarm-every", "1000")
 GOOD, BAD = "1\n" * 30, "0\n" * 20

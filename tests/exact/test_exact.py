@@ -6,15 +6,15 @@ import pytest
 from scipy import optimize, stats
 
 import psyco
-from psyco._src.certify.source import sample
-from psyco._src.errors import DomainError, RequirementError, RunError
-from psyco._src.exact.answers import constrained_optimum, evaluate
-from psyco._src.exact.files import write_graph
+from psyco._src.core.errors import DomainError, RequirementError, RunError
+from psyco._src.exact.model_export import write_graph
+from psyco._src.exact.solver import constrained_optimum, evaluate
 from psyco._src.exact.unfold import unfold
-from psyco._src.policy.file import policy_for
-from psyco._src.policy.network import network_for
+from psyco._src.policies.network import network_for
+from psyco._src.policies.serialization import policy_for
 from psyco._src.rollout.episodes import Stream, stream_key
 from psyco._src.rollout.sampler import make_sampler
+from psyco._src.verification.episode_stream import sample
 
 pytestmark = pytest.mark.slow  # enumerates, and asks Storm
 

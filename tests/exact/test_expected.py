@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 from scipy import optimize
 
 import psyco
-from psyco._src.domain.actions import Discrete
-from psyco._src.errors import RequirementError
+from psyco._src.core.errors import RequirementError
+from psyco._src.envs.actions import Discrete
 from psyco._src.exact import unfold as unfolding
-from psyco._src.exact.answers import _backwards, _columns, constrained_optimum
-from psyco._src.exact.files import drn, explicit
+from psyco._src.exact.model_export import drn, explicit
+from psyco._src.exact.solver import _backwards, _columns, constrained_optimum
 from psyco._src.exact.unfold import unfold
-from psyco._src.policy.file import policy_for
-from psyco._src.policy.network import network_for
-from psyco._src.spec.formula import LongRun, Quantity
-from tests.spec import by_definition
+from psyco._src.logic.ast import LongRun, Quantity
+from psyco._src.policies.network import network_for
+from psyco._src.policies.serialization import policy_for
+from tests.logic import by_definition
 
 pytestmark = pytest.mark.slow  # enumerates, and asks Storm
 

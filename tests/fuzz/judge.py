@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from psyco._src.errors import PsycoError
+from psyco._src.core.errors import PsycoError
 from tests.fuzz.kinds import KINDS, Place
 from tests.fuzz.watch import watched
 

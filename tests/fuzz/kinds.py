@@ -23,39 +23,39 @@ import numpy as np
 import typer.main
 
 import psyco
-import psyco._src.paper.reproduce  # commands import it late, which takes longer than any input may
-from psyco._src import durable
-from psyco._src.certify.certificate import Certificate, _checksum
-from psyco._src.certify.outcomes import verify_outcomes
-from psyco._src.certify.recordings import read_outcomes, read_traces
+import psyco._src.paper.reproduction  # commands import it late, which takes longer than any input may
 from psyco._src.cli import main
 from psyco._src.cli.compare import CURVES, _curve, sparkline
 from psyco._src.cli.runs import summarize
-from psyco._src.domain import gym_env
-from psyco._src.domain.actions import Discrete
-from psyco._src.domain.catalogue import Description, remake
-from psyco._src.errors import PsycoError
-from psyco._src.fleet.drift import Reference
-from psyco._src.fleet.session import open_session
-from psyco._src.fleet.state import _checksum as _watch_checksum
-from psyco._src.pages.page import compare_page, run_page
-from psyco._src.pages.serve import LiveRun, PageServer, _Handler
-from psyco._src.pages.watch import watch_page
-from psyco._src.policy.file import Policy, load_policy
-from psyco._src.policy.foreign import open_policy
-from psyco._src.policy.network import Network
-from psyco._src.reading import from_json
-from psyco._src.run.checkpoint import FORMAT, load_checkpoint, save_checkpoint
-from psyco._src.run.checkpoint import About as CheckpointAbout
-from psyco._src.run.config import read_config
-from psyco._src.run.folder import load_about, load_metrics, read_run
-from psyco._src.run.session import _network
-from psyco._src.spec.bare import outcome_requirement
-from psyco._src.spec.formula import Signal, walk
-from psyco._src.spec.monitor import compile_monitor
-from psyco._src.spec.parse import parse
+from psyco._src.core import atomic_io
+from psyco._src.core.errors import PsycoError
+from psyco._src.core.safe_io import from_json
+from psyco._src.envs import gym_env
+from psyco._src.envs.actions import Discrete
+from psyco._src.envs.registry import DomainDescription, remake
+from psyco._src.field.drift import Reference
+from psyco._src.field.service import open_session
+from psyco._src.field.watch_state import _checksum as _watch_checksum
+from psyco._src.logic.ast import Signal, walk
+from psyco._src.logic.bare import outcome_requirement
+from psyco._src.logic.batch_monitor import compile_monitor
+from psyco._src.logic.parser import parse
+from psyco._src.policies.external import open_policy
+from psyco._src.policies.network import Network
+from psyco._src.policies.serialization import Policy, load_policy
+from psyco._src.reports.field_page import watch_page
+from psyco._src.reports.live_server import LiveRun, PageServer, _Handler
+from psyco._src.reports.run_page import compare_page, run_page
+from psyco._src.runs.checkpoint import FORMAT, load_checkpoint, save_checkpoint
+from psyco._src.runs.checkpoint import CheckpointInfo as CheckpointAbout
+from psyco._src.runs.config import read_config
+from psyco._src.runs.session import _network
+from psyco._src.runs.store import load_about, load_metrics, read_run
+from psyco._src.verification.certificate import Certificate, _checksum
+from psyco._src.verification.outcomes import verify_outcomes
+from psyco._src.verification.recordings import read_outcomes, read_traces
 from tests.fuzz.mutate import WORDS, as_json, mutate_bytes, mutate_json, requirement
-from tests.run.small import CONFIG, begun
+from tests.runs.small import CONFIG, begun
 
 # A watch with everything that a state can hold: episodes with numbers, drift, an alarm, expected values and rates.
 WATCHED = '"a": P>=0.5 [ G x < 3 ]; "b": R{x}<=2 [ C ] within [0,10]; "c": R{x}<=0.5 [ S ] within [0,5]'
@@ -65,8 +65,8 @@ TRACES = b"episode,x,obs[0],obs[1],terminated\n" + b"".join(
 )
 
 
-def watcher(state: dict[str, Any] | None) -> psyco.Watcher:
-    return psyco.Watcher(WATCHED, None if state else 1000, horizon=5, state=state)
+def watcher(state: dict[str, Any] | None) -> psyco.FieldTest:
+    return psyco.FieldTest(WATCHED, None if state else 1000, horizon=5, state=state)
 
 
 class Place:
@@ -123,7 +123,7 @@ class Place:
 
     @cached_property
     def onnx(self) -> bytes:
-        from psyco._src.policy.onnx import to_onnx
+        from psyco._src.policies.onnx_export import to_onnx
 
         return to_onnx(self.policy)
 
@@ -192,7 +192,7 @@ def _make_again(data: bytes, place: Place) -> None:
     if isinstance(about, dict) and isinstance(parameters := about.get("parameters"), dict):
         with patch.object(gym_env, "_import") as imported:
             try:
-                remake(Description(str(about.get("name")), parameters))
+                remake(DomainDescription(str(about.get("name")), parameters))
             finally:
                 assert not imported.called, "it imports what nobody trusts"
 
@@ -222,7 +222,7 @@ def _make_description(rng: Random, place: Place) -> bytes:
     content = mutate_json(rng, place.description)
     if isinstance(content, dict) and rng.random() < 0.8:
         content.pop("sha256", None)
-        content = {**content, "sha256": durable.digest(json.dumps(content, sort_keys=True).encode())}
+        content = {**content, "sha256": atomic_io.digest(json.dumps(content, sort_keys=True).encode())}
     return as_json(content).encode(errors="replace")
 
 
@@ -277,7 +277,7 @@ def _make_checkpoint(rng: Random, place: Place) -> bytes:
     else:
         tensors = mutate_bytes(rng, tensors)
     body = head + b"\n" + tensors
-    return FORMAT + b" " + durable.digest(body).encode() + b"\n" + body
+    return FORMAT + b" " + atomic_io.digest(body).encode() + b"\n" + body
 
 
 def _read_checkpoint(data: bytes, place: Place) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from psyco._src.paper.reproduce import reproduce
+from psyco._src.paper.reproduction import reproduce
 
 TINY = {"episodes": 400, "repetitions": 2}
 

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from psyco._src.domain.catalogue import make
-from psyco._src.learn.metrics import Metrics
+from psyco._src.envs.registry import make
+from psyco._src.learners.metrics import Metrics
 from psyco._src.paper.curves import Results
 from psyco._src.paper.experiments import POPULATION
-from psyco._src.paper.runs import Repetition
-from psyco._src.policy.file import policy_for
-from psyco._src.policy.network import network_for
+from psyco._src.paper.repetitions import Repetition
+from psyco._src.policies.network import network_for
+from psyco._src.policies.serialization import policy_for
 
 
 def episodes_of(rng, generations, *, ret=-25.0, share=0.855, violating_gain=5.0, cost=3.0):

@@ -1,9 +1,9 @@
 import pytest
 
-from psyco._src.errors import RunError
+from psyco._src.core.errors import RunError
 from psyco._src.paper.experiments import EXPERIMENTS, NAMES, PARTICLE_DANCE, check_names
-from psyco._src.run.session import build
-from psyco._src.study.plan import make_plan
+from psyco._src.runs.session import build
+from psyco._src.studies.study_plan import make_plan
 
 
 def test_the_experiments_have_the_papers_size():

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import psyco
-from psyco._src.policy.file import policy_for
-from psyco._src.policy.network import network_for
+from psyco._src.policies.network import network_for
+from psyco._src.policies.serialization import policy_for
 from tests.making import learned, prepared
 
 # Each of these held in 54 of 54 episodes of a domain that went NaN in half of them.

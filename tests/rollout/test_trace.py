@@ -9,9 +9,9 @@ import pytest
 from scipy import stats
 
 import psyco
-from psyco._src.policy.network import network_for
+from psyco._src.policies.network import network_for
 from psyco._src.rollout.episodes import Episodes, episode_keys
-from psyco._src.rollout.host import HostSampler
+from psyco._src.rollout.gym_sampler import GymSampler
 from psyco._src.rollout.sampler import make_sampler
 from tests.environments import Walk
 
@@ -44,7 +44,7 @@ def played(sampler: Any, theta: np.ndarray, keys: Any, std: float | None) -> Epi
 
 
 def sampler_outputs(sampler: Any) -> int:
-    return (sampler.job if isinstance(sampler, HostSampler) else sampler).network.outputs
+    return (sampler.job if isinstance(sampler, GymSampler) else sampler).network.outputs
 
 
 def rows(episodes: Episodes, part: Any) -> Episodes:

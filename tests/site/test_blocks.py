@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import psyco
-from psyco._src.domain import catalogue
-from psyco._src.run.config import read_config
-from psyco._src.spec.parse import parse
-from psyco._src.study.plan import make_plan
+from psyco._src.envs import registry
+from psyco._src.logic.parser import parse
+from psyco._src.runs.config import read_config
+from psyco._src.studies.study_plan import make_plan
 from tests.site.reader import BLOCKS, PAGES, ROOT, Block, Reader, commands, examples, known_options
 
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.py"))
@@ -99,7 +99,7 @@ def test_the_blocks_of_a_page_run_one_after_the_other(
 
 
 def test_examples_in_docstrings_say_what_comes_out() -> None:
-    assert doctest.testmod(catalogue) == (0, 2)
+    assert doctest.testmod(registry) == (0, 2)
 
 
 @pytest.mark.parametrize("block", of("python"))

@@ -14,7 +14,7 @@ import pytest
 from scipy.stats import beta
 
 import psyco
-from tests.pages.test_page import browser, open_page
+from tests.reports.test_run_page import browser, open_page
 
 __all__ = ["browser"]  # a fixture
 

@@ -42,15 +42,15 @@ def tune(folder: Path) -> str:
 
 
 def watch(certificate: psyco.Certificate) -> bool:
-    watcher = psyco.Watcher(certificate, false_alarm_every=10_000)
+    watcher = psyco.FieldTest(certificate, false_alarm_every=10_000)
     alarm = watcher.update(True)
     assert_type(alarm, psyco.Alarm | None)
     assert_type(watcher.interval, psyco.Interval)
     return alarm is not None and bool(alarm.lost)
 
 
-def follow() -> psyco.Sink:
+def follow() -> psyco.Callback:
     def show(problem: psyco.Problem, metrics: psyco.Metrics) -> None:
         print(problem.generations, metrics["return"][-1])
 
-    return psyco.Sink(rows=show)
+    return psyco.Callback(rows=show)

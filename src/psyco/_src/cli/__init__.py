@@ -20,7 +20,7 @@ def main() -> None:
         _keep_results_apart()
         from psyco._src.cli.app import app
         from psyco._src.cli.common import visible
-        from psyco._src.errors import PsycoError
+        from psyco._src.core.errors import PsycoError
 
         try:
             app()

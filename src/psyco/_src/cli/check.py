@@ -24,7 +24,7 @@ from psyco._src.cli.common import (
     read_domain_parameters,
     say,
 )
-from psyco._src.learn.learners import AUTO_LEARNER
+from psyco._src.learners.learner_registry import AUTO_LEARNER
 
 MARKS = {True: Text("ok  ", "green"), False: Text("FAIL", "red"), None: Text("note", "yellow")}
 
@@ -68,7 +68,7 @@ def check(
             console.print(MARKS[each.passed], f"{each.name:13}", end="")
             say(each.message)
     if as_json:
-        from psyco._src.domain.base import signal_table
+        from psyco._src.envs.base import signal_table
 
         signals = {name: dataclasses.asdict(info) for name, info in signal_table(domain).items()}
         print(json.dumps({"checks": [each._asdict() for each in found], "signals": signals}, indent=2))

@@ -15,15 +15,15 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from psyco._src.domain.catalogue import domain_names
-from psyco._src.errors import RunError
-from psyco._src.learn.learners import AUTO_LEARNER, LEARNERS
-from psyco._src.run.tracking import TRACKERS
-from psyco._src.smc.methods import METHODS
+from psyco._src.core.errors import RunError
+from psyco._src.envs.registry import domain_names
+from psyco._src.learners.learner_registry import AUTO_LEARNER, LEARNERS
+from psyco._src.runs.tracking import TRACKERS
+from psyco._src.verification.methods import METHODS
 
 if TYPE_CHECKING:
-    from psyco._src.certify.certificate import Certificate
-    from psyco._src.pages.serve import PageServer, Shown
+    from psyco._src.reports.live_server import LivePage, PageServer
+    from psyco._src.verification.certificate import Certificate
 
 
 def make_console(**options: Any) -> Console:
@@ -43,7 +43,7 @@ def complete_domain(incomplete: str) -> list[str]:
     """Our own names; those of Gymnasium once one of them has been begun."""
     found = [name for name in domain_names() if name.startswith(incomplete)]
     if incomplete and not found:
-        from psyco._src.domain.gym_env import gym_names
+        from psyco._src.envs.gym_env import gym_names
 
         found = [name for name in gym_names() if name.startswith(incomplete)]
     return found
@@ -60,7 +60,7 @@ def complete_from(names: Iterable[str]) -> Callable[[str], list[str]]:
 
 def read_steps(text: str | int) -> int:
     """A number of steps: 3000000, 3_000_000 or 3e6."""
-    from psyco._src.synthesis.settings import check_steps
+    from psyco._src.runs.settings import check_steps
 
     try:
         return check_steps(float(text))
@@ -219,9 +219,9 @@ def remark(text: str, style: str = "") -> None:
     status.print(visible(text), soft_wrap=True, style=style)
 
 
-def open_server(shown: Shown, host: str, port: int) -> PageServer:
+def open_server(shown: LivePage, host: str, port: int) -> PageServer:
     """A live page, ready to be served; who can reach it is said."""
-    from psyco._src.pages.serve import PageServer
+    from psyco._src.reports.live_server import PageServer
 
     server = PageServer(shown, host, port)
     if not server.loopback:

@@ -11,13 +11,13 @@ import typer
 from numpy.typing import NDArray
 from rich.table import Table
 
-from psyco._src.certify.colours import terminal_colour
 from psyco._src.cli.common import Json, console, plain, say
 from psyco._src.cli.runs import print_table, summarize
-from psyco._src.errors import RunError
+from psyco._src.core.errors import RunError
+from psyco._src.verification.theme import terminal_colour
 
 if TYPE_CHECKING:
-    from psyco._src.run.folder import Run
+    from psyco._src.runs.store import Run
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDTH = 40  # characters of a curve
@@ -35,18 +35,18 @@ def compare(
 
     Example: `psyco compare runs/dance runs/dance-naive --out compare.html`
     """
-    from psyco._src import durable
-    from psyco._src.run.compare import config_differences
-    from psyco._src.run.folder import read_run
+    from psyco._src.core import atomic_io
+    from psyco._src.runs.config_diff import config_differences
+    from psyco._src.runs.store import read_run
 
     if len(folders) < 2:
         raise RunError("compare takes two or more run folders")
     records = [read_run(folder) for folder in folders]
     different = config_differences(records)
     if out is not None:
-        from psyco._src.pages.page import compare_page
+        from psyco._src.reports.run_page import compare_page
 
-        durable.write(out, compare_page(records).encode())
+        atomic_io.write(out, compare_page(records).encode())
     if as_json:
         content = {"runs": [summarize(record) for record in records], "differences": different}
         print(json.dumps(content, indent=2, allow_nan=False, default=str))

@@ -14,8 +14,8 @@ def domains(as_json: Json = False) -> None:
 
     Example: `psyco domains`
     """
-    from psyco._src.domain.base import parameters, signal_table
-    from psyco._src.domain.catalogue import catalogue
+    from psyco._src.envs.base import parameters, signal_table
+    from psyco._src.envs.registry import catalogue
 
     made = {name: factory() for name, factory in sorted(catalogue().items())}
     if as_json:

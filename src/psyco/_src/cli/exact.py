@@ -22,8 +22,8 @@ from psyco._src.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from psyco._src.exact.answers import ExactAnswer, Value
-    from psyco._src.spec.formula import Requirement
+    from psyco._src.exact.solver import ExactAnswer, Value
+    from psyco._src.logic.ast import Requirement
 
 
 def exact(
@@ -55,10 +55,10 @@ def exact(
 
     Example: `psyco exact runs/obstacles --storm`
     """
-    from psyco._src.exact.answers import exact as answer_exactly
-    from psyco._src.exact.files import write_model
+    from psyco._src.api.coerce import as_subject
+    from psyco._src.exact.model_export import write_model
+    from psyco._src.exact.solver import exact as answer_exactly
     from psyco._src.exact.storm import storm_value
-    from psyco._src.front.inputs import as_subject
 
     values = read_domain_parameters(parameters)
     code_of(policy)

@@ -9,7 +9,7 @@ import typer
 
 import psyco
 from psyco._src.cli.common import say
-from psyco._src.errors import RunError
+from psyco._src.core.errors import RunError
 
 
 def export(

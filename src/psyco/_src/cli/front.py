@@ -28,8 +28,8 @@ from psyco._src.cli.common import (
     trusted,
 )
 from psyco._src.cli.runs import print_table
-from psyco._src.cli.study import EXIT_FAILED, Display
-from psyco._src.synthesis.settings import Settings
+from psyco._src.cli.study import EXIT_FAILED, StudyDisplay
+from psyco._src.runs.settings import Settings
 
 
 def front(
@@ -100,8 +100,8 @@ def front(
 
     Example: `psyco front particle-dance --formula 'G (distance >= 0.1 | collisions <= 1)' --p 0.5:0.99 --points 8`
     """
-    from psyco._src.study.front import default_front_folder
-    from psyco._src.study.price import ask
+    from psyco._src.studies.pareto import default_front_folder
+    from psyco._src.studies.pareto_spec import ask
 
     made_of = read_domain_parameters(parameters, horizon)
     budget = {
@@ -123,7 +123,7 @@ def front(
     folder = out or default_front_folder(asked)
     remark(f"{len(asked.plan.cells)} runs in {folder}; checking them")
     try:
-        with Display() as display:
+        with StudyDisplay() as display:
             done = psyco.front(
                 domain,
                 formula,
@@ -141,7 +141,7 @@ def front(
     raise typer.Exit(0 if done.study.complete else EXIT_FAILED)
 
 
-def _print(front: psyco.Front, *, as_json: bool) -> None:
+def _print(front: psyco.ParetoFront, *, as_json: bool) -> None:
     for name, error in front.study.failed.items():
         remark(f"failed: {name}: {error}", style="red")
     for note in front.notes:

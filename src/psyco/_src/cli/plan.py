@@ -13,12 +13,12 @@ from rich.table import Table
 
 import psyco
 from psyco._src.cli.common import Json, complete_from, console, plain, read_parameters, say, status
-from psyco._src.smc.methods import DEFAULT_MAX_EPISODES, LARGEST_CAP, METHODS
+from psyco._src.verification.methods import DEFAULT_MAX_EPISODES, LARGEST_CAP, METHODS
 
 if TYPE_CHECKING:
-    from psyco._src.smc.plan import Characteristics
-    from psyco._src.smc.simulate import Simulated
-    from psyco._src.spec.formula import Constraint, Expectation
+    from psyco._src.logic.ast import Constraint, Expectation
+    from psyco._src.verification.operating_characteristics import Characteristics
+    from psyco._src.verification.simulation import SimulationResult
 
 WIDE = 76  # columns of a terminal that the whole table takes
 
@@ -91,7 +91,7 @@ def plan(
             on_progress=lambda name: spinner.update(plain(f"computing {name} ...")),
         )
         if out is not None:
-            from psyco._src.pages.characteristics import draw_characteristics
+            from psyco._src.reports.oc_chart import draw_characteristics
 
             spinner.update("drawing ...")
             draw_characteristics(found.requirement, found.tests, max_episodes, out)
@@ -116,7 +116,7 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _print_simulated(constraint: Constraint | Expectation, found: dict[str, list[Simulated]]) -> None:
+def _print_simulated(constraint: Constraint | Expectation, found: dict[str, list[SimulationResult]]) -> None:
     table = _table("true mean", "method", "satisfied", "violated", "undecided", "episodes")
     first = next(iter(found.values()))
     for i, each in enumerate(first):
@@ -135,7 +135,7 @@ def _print_simulated(constraint: Constraint | Expectation, found: dict[str, list
 
 
 def _print(constraint: Constraint | Expectation, found: dict[str, Characteristics]) -> None:
-    from psyco._src.smc.plan import CHANCES
+    from psyco._src.verification.operating_characteristics import CHANCES
 
     chances = CHANCES if not console.is_terminal or console.width >= WIDE else ()
     columns = ("true p", "method", "satisfied", "violated", "undecided", "episodes")

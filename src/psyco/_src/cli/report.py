@@ -36,7 +36,7 @@ def report(
 
 
 def _serve(run: Path, host: str, port: int) -> None:
-    from psyco._src.pages.serve import LiveRun
+    from psyco._src.reports.live_server import LiveRun
 
     server = open_server(LiveRun(run), host, port)
     # Flushed at once, so that a program that started this one can read the address.

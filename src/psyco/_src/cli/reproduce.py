@@ -14,8 +14,8 @@ from rich.text import Text
 from psyco._src.cli.common import complete_from, console, remark, say, status
 
 if TYPE_CHECKING:
-    from psyco._src.paper import runs
-    from psyco._src.paper.claims import Claim
+    from psyco._src.paper import repetitions as runs
+    from psyco._src.paper.claim_outcome import Claim
 
 COLOUR = {"HOLDS": "green", "FAILS": "red", "OPEN": "yellow"}
 NAMES = ("belief", "particle-dance", "calibration", "obstacle-run")
@@ -64,14 +64,14 @@ def reproduce(
 
     Example: `psyco reproduce --quick`
     """
-    from psyco._src.paper.claims import summary
-    from psyco._src.paper.reproduce import reproduce as run_reproduction  # imports matplotlib
+    from psyco._src.paper.claim_outcome import summary
+    from psyco._src.paper.reproduction import reproduce as run_reproduction  # imports matplotlib
 
     folder = out or Path("reproduction-quick" if quick else "reproduction")
     size: dict[str, Any] = {"episodes": episodes, "repetitions": repetitions, "quick": quick}
     size |= {"until_decided": until_decided, "workers": workers, "ray": ray}
     try:
-        with _Display() as display:
+        with _ReproduceDisplay() as display:
             done = run_reproduction(names or [], folder, **size, on_progress=display.show)
     except KeyboardInterrupt:
         remark(f"finished runs are kept in {folder}; the same command continues from there")
@@ -87,7 +87,7 @@ def reproduce(
         remark("a quick look: at full size, claims may come out differently")
 
 
-class _Display:
+class _ReproduceDisplay:
     """Progress over all runs: a bar on a terminal, elsewhere a line for every tenth."""
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class _Display:
         self.first = 0  # episodes that were there already
         self.tenth = 0
 
-    def __enter__(self) -> _Display:
+    def __enter__(self) -> _ReproduceDisplay:
         self.bar.start()
         return self
 

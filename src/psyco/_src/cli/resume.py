@@ -51,7 +51,7 @@ def resume(
 
     Example: `psyco resume runs/dance --episodes +40000`
     """
-    from psyco._src.run.folder import resume_hint
+    from psyco._src.runs.store import resume_hint
 
     before, began = psyco.open_run(run), time.perf_counter()
     options = execution_options(devices, workers, ray, step_timeout)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from psyco._src.certify.colours import terminal_colour
 from psyco._src.cli.common import Json, console, make_console, plain, say
+from psyco._src.verification.theme import terminal_colour
 
 if TYPE_CHECKING:
-    from psyco._src.run.folder import Run
+    from psyco._src.runs.store import Run
 
 WIDE = 110  # columns of a terminal from which a requirement has a column of its own
 
@@ -28,7 +28,7 @@ def runs(
 
     Example: `psyco runs`
     """
-    from psyco._src.run.folder import find_runs, read_run
+    from psyco._src.runs.store import find_runs, read_run
 
     rows = [summarize(read_run(path)) for path in find_runs(folder)]
     if as_json:
@@ -103,8 +103,8 @@ def summarize(record: Run) -> dict[str, Any]:
 
 def _constraints(record: Run) -> str:
     """The requirement in short: its constraints without comments and names."""
-    from psyco._src.errors import PsycoError
-    from psyco._src.spec.parse import parse
+    from psyco._src.core.errors import PsycoError
+    from psyco._src.logic.parser import parse
 
     if record.config is None:
         return "?"

@@ -17,10 +17,10 @@ import psyco
 from psyco._src.cli import status_of
 from psyco._src.cli.common import Json, Trust, command, plain, remark, say, status, trusted
 from psyco._src.cli.runs import print_table
-from psyco._src.errors import RunError
+from psyco._src.core.errors import RunError
 
 if TYPE_CHECKING:
-    from psyco._src.study.progress import Progress, Standing
+    from psyco._src.studies.study_progress import CellProgress, StudyProgress
 
 QUIET = 2.0  # seconds after which a line says that all is well, where there is no terminal
 STATUS = "status"
@@ -66,15 +66,15 @@ def study(
         return
     if len(what) > 1:
         raise RunError(f"one study at a time: {what[1]!r} is left over")
-    from psyco._src.front.study import as_plan
-    from psyco._src.study.study import default_folder
+    from psyco._src.api.study import as_plan
+    from psyco._src.studies.study_folder import default_folder
 
     source = Path(what[0])
     folder = out or default_folder(source)
     count = len(as_plan(source, seeds=seeds).cells)
     remark(f"{count} runs in {folder}; checking them")
     try:
-        with Display() as display:
+        with StudyDisplay() as display:
             done = psyco.study(
                 source,
                 folder,
@@ -93,9 +93,9 @@ def study(
 
 def _status(names: list[str], out: Path | None, seeds: str | None, *, as_json: bool) -> None:
     """How far one study is, or all below `studies/`."""
-    from psyco._src.front.study import as_plan
-    from psyco._src.study.plan import STUDY
-    from psyco._src.study.study import PARENT, default_folder, read_study
+    from psyco._src.api.study import as_plan
+    from psyco._src.studies.study_folder import PARENT, default_folder, read_study
+    from psyco._src.studies.study_plan import STUDY
 
     if len(names) > 1:
         raise RunError(f"one study at a time: {names[1]!r} is left over")
@@ -190,7 +190,7 @@ def _percent(row: dict[str, Any], name: str) -> str:
 # ---- progress ----------------------------------------------------------------------------------------------------
 
 
-class Display:
+class StudyDisplay:
     """A table of the running cells on a terminal; elsewhere a line for every cell, and one when there was none."""
 
     def __init__(self) -> None:
@@ -198,7 +198,7 @@ class Display:
         self.known: dict[str, str] = {}
         self.said = time.monotonic()
 
-    def __enter__(self) -> Display:
+    def __enter__(self) -> StudyDisplay:
         if self.live:
             self.live.start()
             self.live.update(Text("checking all cells"))
@@ -208,7 +208,7 @@ class Display:
         if self.live:
             self.live.stop()
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: StudyProgress) -> None:
         """Called whenever something has happened, and about twice a second."""
         for standing in progress.cells.values():
             before = self.known.get(standing.cell.name)
@@ -230,22 +230,22 @@ class Display:
         self.said = time.monotonic()
         remark(text)
 
-    def _rest(self, progress: Progress) -> str:
+    def _rest(self, progress: StudyProgress) -> str:
         return f" [{progress.count('finished')} of {len(progress.cells)}{_left(progress)}]"
 
 
-def _where(standing: Standing) -> str:
+def _where(standing: CellProgress) -> str:
     return f"{standing.share:.0%}" if standing.doing == "learning" else standing.doing
 
 
-def _left(progress: Progress) -> str:
+def _left(progress: StudyProgress) -> str:
     left = progress.left
     if not left:
         return ""
     return f", about {left:.0f} s left" if left < 120 else f", about {left / 60:.0f} min left"
 
 
-def _table(progress: Progress) -> Group:
+def _table(progress: StudyProgress) -> Group:
     grid = Table.grid(padding=(0, 2))
     for standing in progress.running[: max(3, status.height - 4)]:
         bar = ProgressBar(total=1.0, completed=standing.share, width=24)

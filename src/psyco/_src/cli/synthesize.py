@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import psyco
-from psyco._src.certify.colours import terminal_colour
 from psyco._src.cli import status_of
 from psyco._src.cli.common import (
     Devices,
@@ -41,15 +40,16 @@ from psyco._src.cli.common import (
     say,
     trusted,
 )
-from psyco._src.cli.progress import show_progress, summary
-from psyco._src.errors import EpisodeError, RunError
-from psyco._src.learn.learners import LEARNERS, learner_options
-from psyco._src.run.tracking import permitted
-from psyco._src.synthesis.settings import AUTO, PLANNED, SCALINGS, Settings, check_one_budget
+from psyco._src.cli.display import show_progress, summary
+from psyco._src.core.errors import EpisodeError, RunError
+from psyco._src.learners.learner_registry import LEARNERS, learner_options
+from psyco._src.runs.settings import AUTO, PLANNED, SCALINGS, Settings, check_one_budget
+from psyco._src.runs.tracking import permitted
+from psyco._src.verification.theme import terminal_colour
 
 if TYPE_CHECKING:
-    from psyco._src.domain.catalogue import Description
-    from psyco._src.run.config import Config
+    from psyco._src.envs.registry import DomainDescription
+    from psyco._src.runs.config import Config
 
 DEFAULT = Settings()
 SETTINGS = {field.name for field in dataclasses.fields(Settings)} - {"options", "start_from"}
@@ -187,9 +187,9 @@ def synthesize(
         psyco synthesize particle-dance --out runs/dance \\
             --require 'P>=0.85 [ G (distance >= 0.1 | collisions <= 1) ] & C>=0.98'
     """
-    from psyco._src.domain.catalogue import remake
-    from psyco._src.run.config import load_config
-    from psyco._src.run.session import default_folder, start_policy
+    from psyco._src.envs.registry import remake
+    from psyco._src.runs.config import load_config
+    from psyco._src.runs.session import default_folder, start_policy
 
     began = time.perf_counter()
     what = _configure(load_config(config) if config else None, given(context))
@@ -226,9 +226,11 @@ def synthesize(
 
 
 @contextmanager
-def following(folder: Path, description: Description | None, options: list[str]) -> Iterator[psyco.Sink]:
+def following(
+    folder: Path, description: DomainDescription | None, options: list[str]
+) -> Iterator[psyco.Callback]:
     """Show how a run goes; if it does not come to its end, say how to go on."""
-    from psyco._src.domain.catalogue import needed_code
+    from psyco._src.envs.registry import needed_code
 
     named = needed_code(description) if description else []
     trust = [word for name in named for word in ("--trust", name)]
@@ -302,8 +304,8 @@ def _configure(base: Config | None, given: dict[str, Any]) -> Config:
 
     An option goes where its name is known: among the settings, or the learner's hyperparameters.
     """
-    from psyco._src.run.config import Config
-    from psyco._src.spec.requirement import as_requirement
+    from psyco._src.logic.requirement import as_requirement
+    from psyco._src.runs.config import Config
 
     if base is None:
         for name, hint in {"domain": "the domain (see `psyco domains`)", "require": "--require"}.items():

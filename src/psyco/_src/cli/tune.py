@@ -28,8 +28,8 @@ from psyco._src.cli.common import (
     trusted,
 )
 from psyco._src.cli.runs import print_table
-from psyco._src.cli.study import EXIT_FAILED, Display
-from psyco._src.learn.learners import TUNED_BY_DEFAULT
+from psyco._src.cli.study import EXIT_FAILED, StudyDisplay
+from psyco._src.learners.learner_registry import TUNED_BY_DEFAULT
 
 
 def tune(
@@ -94,8 +94,8 @@ def tune(
 
     Example: `psyco tune Pendulum-v1 --require 'P>=0.9 [ G (abs(action[0]) <= 1.2) ] & C>=0.98' --episodes 1000`
     """
-    from psyco._src.front.tune import as_search
-    from psyco._src.study.tune import default_tune_folder
+    from psyco._src.api.tune import as_search
+    from psyco._src.studies.tuning import default_tune_folder
 
     made_of = read_domain_parameters(parameters, horizon)
     budget = {
@@ -117,7 +117,7 @@ def tune(
     folder = out or default_tune_folder(search)
     remark(f"{trials} trials of {', '.join(search.ranges)} in {folder}; checking them")
     try:
-        with Display() as display:
+        with StudyDisplay() as display:
             done = psyco.tune(
                 domain,
                 require,

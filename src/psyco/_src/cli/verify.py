@@ -31,9 +31,9 @@ from psyco._src.cli.common import (
     say,
     trusted,
 )
-from psyco._src.errors import RunError
-from psyco._src.reading import read_text
-from psyco._src.smc.methods import DEFAULT_MAX_EPISODES, DEFAULT_METHOD
+from psyco._src.core.errors import RunError
+from psyco._src.core.safe_io import read_text
+from psyco._src.verification.methods import DEFAULT_MAX_EPISODES, DEFAULT_METHOD
 
 
 def verify(
@@ -200,9 +200,9 @@ def verify(
     else:
         say(str(certificate))
     if out is not None:
-        from psyco._src import durable
+        from psyco._src.core import atomic_io
 
-        durable.write(out, certificate.to_json().encode())
+        atomic_io.write(out, certificate.to_json().encode())
     leave(certificate)
 
 

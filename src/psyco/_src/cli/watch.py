@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 import typer
 
 import psyco
-from psyco._src import durable
 from psyco._src.cli.common import Host, Port, open_server, remark, say
-from psyco._src.errors import RunError
+from psyco._src.core import atomic_io
+from psyco._src.core.errors import RunError
 
 if TYPE_CHECKING:
-    from psyco._src.fleet.session import Event, Session
+    from psyco._src.field.service import FieldEvent, WatchSession
 
 LINE_EVERY = 5.0  # seconds between two words on how it goes
 T = TypeVar("T")
@@ -108,7 +108,7 @@ def watch(
 
         psyco watch --certificate runs/dance/certificate.json --traces field.csv --on-alarm './stop-the-fleet'
     """
-    from psyco._src.fleet.session import held, open_session
+    from psyco._src.field.service import held, open_session
 
     if (outcomes is None) == (traces is None):
         raise RunError("give the episodes with one of --outcomes and --traces")
@@ -116,18 +116,18 @@ def watch(
     if source == "-" and (follow or new_file):
         raise RunError("the standard input is read to its end anyway: leave out --follow and --new-file")
 
-    def make(before: dict[str, Any] | None) -> psyco.Watcher:
+    def make(before: dict[str, Any] | None) -> psyco.FieldTest:
         every = (
             int(false_alarm_every) if false_alarm_every and false_alarm_every % 1 == 0 else false_alarm_every
         )
-        return psyco.Watcher(certificate, every, ranges=_ranges(span), horizon=horizon, state=before)
+        return psyco.FieldTest(certificate, every, ranges=_ranges(span), horizon=horizon, state=before)
 
     with held(state):
         session = open_session(make, traces=traces is not None, state=state, new_file=new_file)
         if session.traces:
             session.refer_to(_reference(certificate, session))
         _check_promise(session.watcher.certificate)
-        teller = Teller(session, on_alarm, as_json)
+        teller = AlarmReporter(session, on_alarm, as_json)
         with stopping() as stop, _served(session, source, serve, host, port):
             if source == "-":
                 events = session.listen(stop.pieces(), stop=stop)
@@ -140,20 +140,20 @@ def watch(
                 stop(1.0)
         teller.end()
         if page is not None:
-            from psyco._src.pages.watch import watch_page
+            from psyco._src.reports.field_page import watch_page
 
-            durable.write(page, watch_page(session, _title(source)).encode())
+            atomic_io.write(page, watch_page(session, _title(source)).encode())
     raise typer.Exit(1 if session.watcher.in_alarm else 0)
 
 
-class Teller:
+class AlarmReporter:
     """Says what happens: to people, to programs, and to whoever is to be called."""
 
-    def __init__(self, session: Session, on_alarm: str | None, as_json: bool) -> None:
+    def __init__(self, session: WatchSession, on_alarm: str | None, as_json: bool) -> None:
         self.session, self.on_alarm, self.as_json = session, on_alarm, as_json
         self.next_line = time.monotonic() + LINE_EVERY
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: FieldEvent) -> None:
         """One event; that things go on is worth a word now and then."""
         if event.kind == "progress":
             if time.monotonic() < self.next_line:
@@ -212,7 +212,7 @@ class Teller:
             remark(f"warning: the command for alarms ended with status {done.returncode}: {command}")
 
 
-class Stop:
+class StopSignal:
     """Ctrl-C and SIGTERM end a watch between two episodes, or while it waits for one."""
 
     def __init__(self) -> None:
@@ -248,9 +248,9 @@ class Stop:
 
 
 @contextmanager
-def stopping() -> Iterator[Stop]:
+def stopping() -> Iterator[StopSignal]:
     """A `Stop` that listens to signals."""
-    stop = Stop()
+    stop = StopSignal()
     before = {number: signal.signal(number, stop.ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
@@ -260,11 +260,11 @@ def stopping() -> Iterator[Stop]:
 
 
 @contextmanager
-def _served(session: Session, source: str, serve: bool, host: str, port: int) -> Iterator[None]:
+def _served(session: WatchSession, source: str, serve: bool, host: str, port: int) -> Iterator[None]:
     if not serve:
         yield
         return
-    from psyco._src.pages.watch import LiveWatch
+    from psyco._src.reports.field_page import LiveWatch
 
     server = open_server(LiveWatch(session, _title(source)), host, port)
     threading.Thread(target=server.serve_forever, args=(0.2,), daemon=True).start()
@@ -280,9 +280,9 @@ def _title(source: str) -> str:
     return "the input" if source == "-" else Path(source).name
 
 
-def _reference(certificate: str, session: Session) -> Any:
+def _reference(certificate: str, session: WatchSession) -> Any:
     """What the policy saw when it was certified, where the certificate lies in its run."""
-    from psyco._src.fleet.drift import find_reference
+    from psyco._src.field.drift import find_reference
 
     promised = session.watcher.certificate
     if promised is None or promised.policy is None:

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from psyco._src.domain.base import Domain
-from psyco._src.errors import RequirementError, RunError
-from psyco._src.exact.answers import Value
-from psyco._src.exact.files import Explicit, drn, explicit
+from psyco._src.core.errors import RequirementError, RunError
+from psyco._src.envs.base import Domain
+from psyco._src.exact.model_export import ExplicitModel, drn, explicit
+from psyco._src.exact.solver import Value
 from psyco._src.exact.unfold import Unfolding, actions_of, unfold
-from psyco._src.policy.foreign import PolicyLike
-from psyco._src.spec.formula import (
+from psyco._src.logic.ast import (
     And,
     Bound,
     Expectation,
@@ -35,8 +34,9 @@ from psyco._src.spec.formula import (
     WeakUntil,
     is_state_formula,
 )
-from psyco._src.spec.parse import parse
-from psyco._src.spec.progression import connectives
+from psyco._src.logic.parser import parse
+from psyco._src.logic.progression import connectives
+from psyco._src.policies.external import PolicyLike
 
 LONGEST = 100_000  # characters of a property that Storm is asked about
 
@@ -87,7 +87,7 @@ def _expected(graph: Unfolding, quantity: int, over: Over) -> float:
     return float(found + graph.initial[quantity])
 
 
-def load(model: Explicit) -> Any:
+def load(model: ExplicitModel) -> Any:
     """The model in Storm, by way of a `.drn` file."""
     stormpy = _stormpy()
     with tempfile.TemporaryDirectory() as folder:

@@ -19,18 +19,13 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from psyco._src.domain.actions import Discrete
-from psyco._src.domain.base import Domain, signal_table
-from psyco._src.domain.finite import FiniteDomain, finite
-from psyco._src.errors import DomainError, PsycoError, RequirementError, RunError, told
-from psyco._src.exact.law import check_law
-from psyco._src.policy.doubt import Doubting
-from psyco._src.policy.file import Policy
-from psyco._src.policy.foreign import ForeignPolicy, PolicyLike, as_policy
-from psyco._src.policy.guard import Guard
-from psyco._src.spec.atoms import Past, States
-from psyco._src.spec.check import check_bounds, check_signals
-from psyco._src.spec.formula import (
+from psyco._src.core.errors import DomainError, PsycoError, RequirementError, RunError, told
+from psyco._src.envs.actions import Discrete
+from psyco._src.envs.base import Domain, signal_table
+from psyco._src.envs.finite import FiniteDomain, finite
+from psyco._src.exact.model_consistency import check_law
+from psyco._src.logic.array_eval import PathPrefix, SignalArrays
+from psyco._src.logic.ast import (
     Aggregate,
     Compare,
     Finally,
@@ -46,7 +41,12 @@ from psyco._src.spec.formula import (
     parts,
     walk,
 )
-from psyco._src.spec.progression import Automaton
+from psyco._src.logic.progression import Automaton
+from psyco._src.logic.validate import check_bounds, check_signals
+from psyco._src.policies.determinism_check import DeterminismProbe
+from psyco._src.policies.external import ExternalPolicy, PolicyLike, as_policy
+from psyco._src.policies.guard import Guard
+from psyco._src.policies.serialization import Policy
 
 Act = Callable[[NDArray[np.float32]], NDArray[Any]]  # observations [S, size] -> actions [S]
 LARGEST = 2_000_000  # states of a domain
@@ -154,7 +154,7 @@ def actions_of(policy: PolicyLike, domain: Domain) -> Act:
     return lambda observations: np.asarray(act(jnp.asarray(observations)))
 
 
-def _asked(policy: ForeignPolicy | Guard, domain: Domain) -> Act:
+def _asked(policy: ExternalPolicy | Guard, domain: Domain) -> Act:
     if policy.remembers:
         raise RunError(
             f"the policy {policy.source} has a memory; exact answers are about policies that act on what they see now. "
@@ -163,7 +163,7 @@ def _asked(policy: ForeignPolicy | Guard, domain: Domain) -> Act:
 
     def actions(observations: NDArray[np.float32]) -> NDArray[Any]:
         count = len(observations)
-        crew = Doubting(policy).crew(domain, np.zeros((count, 0), np.float32), [0] * count)
+        crew = DeterminismProbe(policy).crew(domain, np.zeros((count, 0), np.float32), [0] * count)
         try:
             return np.asarray(crew(observations, list(observations)))
         except PsycoError:
@@ -177,7 +177,7 @@ def _asked(policy: ForeignPolicy | Guard, domain: Domain) -> Act:
 # ---- the states of the domain ------------------------------------------------------------------------------------
 
 
-class _Table(NamedTuple):
+class _TransitionTable(NamedTuple):
     """All states within reach, with every step from them."""
 
     start: NDArray[np.float64]  # [S0] probabilities
@@ -191,7 +191,7 @@ class _Table(NamedTuple):
     signals: dict[str, NDArray[Any]]  # each [S] or [S, size]
 
 
-def _explore(domain: FiniteDomain, spoken_of: Sequence[Node], act: Act | None) -> _Table:
+def _explore(domain: FiniteDomain, spoken_of: Sequence[Node], act: Act | None) -> _TransitionTable:
     start, initial = domain.starts()
     chances = domain.chances()
     leaves, structure = jax.tree.flatten(jax.device_get(initial))
@@ -273,7 +273,7 @@ def _explore(domain: FiniteDomain, spoken_of: Sequence[Node], act: Act | None) -
     states = states_of(np.stack(table))
     signals = {name: np.asarray(value) for name, value in _signals(domain, states).items()}
     signals["obs"] = np.asarray(_observe(domain, states))
-    return _Table(start, start_state, chances, successor, reward, over, actions, forgotten, signals)
+    return _TransitionTable(start, start_state, chances, successor, reward, over, actions, forgotten, signals)
 
 
 @jax.jit(static_argnums=0)
@@ -342,7 +342,7 @@ class _Nodes(NamedTuple):
 class _Layers:
     domain: FiniteDomain
     automaton: Automaton
-    table: _Table
+    table: _TransitionTable
     carried: tuple[str, ...]
     running: tuple[Aggregate, ...]
     quantities: tuple[Quantity, ...]
@@ -373,7 +373,7 @@ class _Layers:
         before = dict(zip(self.running, found.totals.T, strict=True)) if step else {}
         # Each state as a path of its own with a past, `[M, 1]`.
         alone = {name: values[:, None] for name, values in signals.items()}
-        path = States(np, alone, final[:, None], (len(final), 1), Past(step, before))
+        path = SignalArrays(np, alone, final[:, None], (len(final), 1), PathPrefix(step, before))
         letters = self.automaton.letters(path)[:, 0]
         gains = self._gains(path, found.progress, final, step)
         progress, satisfied = self._read(found.progress, letters, final)
@@ -409,7 +409,7 @@ class _Layers:
         return nodes, inverse.ravel(), gains
 
     def _gains(
-        self, path: States, before: NDArray[np.int64], final: NDArray[np.bool_], step: int
+        self, path: SignalArrays, before: NDArray[np.int64], final: NDArray[np.bool_], step: int
     ) -> NDArray[np.float64]:
         """What coming into these states adds to the quantities, `[M, Q]`."""
         gains = np.zeros((len(final), len(self.quantities)))
@@ -432,7 +432,7 @@ class _Layers:
                 raise RequirementError(f"{quantity.x} is no finite number in every state that it is taken in")
         return gains
 
-    def _totals(self, path: States) -> NDArray[np.float64]:
+    def _totals(self, path: SignalArrays) -> NDArray[np.float64]:
         """What the aggregates come to in these states `[M, R]`, counts cut off where nobody can tell."""
         totals = np.zeros((len(path.end), len(self.running)))
         for i, (each, total) in enumerate(path.passed(self.running).totals.items()):

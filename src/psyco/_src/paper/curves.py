@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from psyco._src.learn.metrics import Metrics
+from psyco._src.learners.metrics import Metrics
 from psyco._src.paper.experiments import POPULATION, Experiment
-from psyco._src.paper.runs import Repetition
+from psyco._src.paper.repetitions import Repetition
 
 Floats = NDArray[np.float64]
 KINDS = ("satisfying", "violating")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from psyco._src.errors import check_has
+from psyco._src.core.errors import check_has
 
 POPULATION = 20  # N of both experiments; α = .01 and σ = .1 are stated with it below
 

@@ -17,7 +17,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from psyco._src.domain.particle_dance import ParticleDance
+from psyco._src.envs.particle_dance import ParticleDance
 from psyco._src.paper import bandit
 from psyco._src.paper.curves import KINDS, Curve, Results
 from psyco._src.paper.experiments import (

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from psyco._src.rollout.seen import Seen
+from psyco._src.rollout.obs_stats import ObsStats
 
 # For programs that contain a simulator: they compile a third sooner than by default, and run as fast.
 COMPILER = {"xla_backend_optimization_level": 1}
@@ -59,9 +59,9 @@ class Episodes(NamedTuple):
     # [B, M] int32: the first step that was worth something outside of the range of x, which is the value then; or 0
     stray: Array | None = None
     # [B] what the policy was shown before its steps, where a learner asks for it; who explores has a trace instead
-    seen: Seen | None = None
-    # [B, K] float32: how far an episode is from satisfying each demand, for learning (`spec/grade.py`); the cost where
-    # there is no grade, None if no formula has one
+    seen: ObsStats | None = None
+    # [B, K] float32: distance from satisfying each constraint, for learning (`logic/shaping.py`). The cost where a
+    # formula has no such measure; None if no formula has one.
     grade: Array | None = None
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from psyco._src.domain.checks import check_positive, check_whole
+from psyco._src.core.checks import check_positive, check_whole
 from psyco._src.rollout.episodes import Episodes
 
 
-class Memory(Protocol):
+class EpisodeCache(Protocol):
     """Where episodes of a Gymnasium environment are kept that need not be played again after an interruption."""
 
     seconds: float  # that one worker took of late for an episode; infinite before the first
@@ -41,7 +41,7 @@ class Execution:
     workers: int = 1
     ray: str | None = None
     step_timeout: float | None = None
-    memory: Memory | None = field(default=None, repr=False)
+    memory: EpisodeCache | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         check_whole("execution", devices=self.devices, workers=self.workers)

@@ -8,17 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from psyco._src.domain.base import CompiledDomain, Domain
-from psyco._src.domain.checks import check_count, check_seed
-from psyco._src.domain.gym_env import GymDomain
-from psyco._src.policy.foreign import AnyPolicy
-from psyco._src.policy.network import Network
-from psyco._src.rollout import device, stepped
+from psyco._src.core.checks import check_count, check_seed
+from psyco._src.envs.base import CompiledDomain, Domain
+from psyco._src.envs.gym_env import GymDomain
+from psyco._src.logic.batch_monitor import compile_monitor
+from psyco._src.policies.external import AnyPolicy
+from psyco._src.policies.network import Network
+from psyco._src.rollout import external_sampler, jax_sampler
 from psyco._src.rollout.episodes import Stream, episode_keys, episode_seeds, stream_key
 from psyco._src.rollout.execution import HERE, Execution
-from psyco._src.rollout.host import Chunk, HostSampler, Job, Runner
+from psyco._src.rollout.gym_sampler import Chunk, EpisodeRunner, GymSampler, Job
 from psyco._src.rollout.sampler import host_backend
-from psyco._src.spec.monitor import compile_monitor
 
 Signals = dict[str, NDArray[Any]]  # [n+1] or [n+1, size] each, where n is the episode's own length
 
@@ -48,9 +48,9 @@ def record_many(
     keys = episode_keys(stream_key(seed, stream), first, count)
     theta = np.broadcast_to(policy.theta, (count, policy.theta.size))
     if isinstance(domain, GymDomain):
-        runner, job = Runner(), Job(domain, policy.network, compile_monitor([]))
+        runner, job = EpisodeRunner(), Job(domain, policy.network, compile_monitor([]))
         if execution.elsewhere:  # what hangs or crashes does so there first, and is named
-            HostSampler(job, *host_backend(execution)).run(theta, episode_seeds(keys))
+            GymSampler(job, *host_backend(execution)).run(theta, episode_seeds(keys))
         try:
             played = runner.play(job, Chunk(theta, episode_seeds(keys)), None)
         finally:
@@ -59,7 +59,7 @@ def record_many(
     else:
         assert isinstance(domain, CompiledDomain)
         if isinstance(policy.network, Network):
-            signals, length = device.record_batch(domain, policy.network, None, jnp.asarray(theta), keys)
+            signals, length = jax_sampler.record_batch(domain, policy.network, None, jnp.asarray(theta), keys)
         else:
-            signals, length, *_ = stepped.play(domain, policy.network, None, theta, keys)
+            signals, length, *_ = external_sampler.play(domain, policy.network, None, theta, keys)
     return [{name: values[i, : int(n) + 1] for name, values in signals.items()} for i, n in enumerate(length)]

@@ -6,20 +6,20 @@ import warnings
 
 import jax
 
-from psyco._src.domain.base import CompiledDomain, Domain, signal_table
-from psyco._src.domain.gym_env import INFO, GymDomain
-from psyco._src.domain.ranges import known_range
-from psyco._src.errors import DomainError, RunError
-from psyco._src.policy.actor import Actor
-from psyco._src.policy.network import Network
-from psyco._src.rollout.device import DeviceSampler
+from psyco._src.core.errors import DomainError, RunError
+from psyco._src.envs.base import CompiledDomain, Domain, signal_table
+from psyco._src.envs.gym_env import INFO, GymDomain
+from psyco._src.envs.value_bounds import known_range
+from psyco._src.logic.ast import Requirement
+from psyco._src.logic.batch_monitor import BatchMonitor, compile_monitor
+from psyco._src.logic.validate import check_bounds, check_signals
+from psyco._src.policies.base import Actor
+from psyco._src.policies.network import Network
 from psyco._src.rollout.episodes import Sampler
 from psyco._src.rollout.execution import HERE, Execution
-from psyco._src.rollout.host import Backend, HostSampler, Job, in_process
-from psyco._src.rollout.stepped import SteppedSampler
-from psyco._src.spec.check import check_bounds, check_signals
-from psyco._src.spec.formula import Requirement
-from psyco._src.spec.monitor import Monitor, compile_monitor
+from psyco._src.rollout.external_sampler import ExternalSampler
+from psyco._src.rollout.gym_sampler import Backend, GymSampler, Job, in_process
+from psyco._src.rollout.jax_sampler import JaxSampler
 
 
 def make_sampler(
@@ -52,7 +52,7 @@ def make_sampler(
     if isinstance(domain, GymDomain):
         _warn_of_unseen(domain, monitor)
         backend, workers = host_backend(execution)
-        return HostSampler(Job(domain, network, monitor), backend, workers, observed, execution.memory)
+        return GymSampler(Job(domain, network, monitor), backend, workers, observed, execution.memory)
     if not isinstance(domain, CompiledDomain):
         raise DomainError(f"{domain!r} is no domain; psyco.make makes one of a name, a class or a function")
     if execution.elsewhere:
@@ -64,24 +64,24 @@ def make_sampler(
     if len(devices) < execution.devices > 1:
         raise RunError(f"asked for {execution.devices} devices, JAX has {len(devices)} here")
     if isinstance(network, Network):
-        return DeviceSampler(domain, network, monitor, tuple(devices[: execution.devices]), observed)
-    return SteppedSampler(domain, network, monitor)
+        return JaxSampler(domain, network, monitor, tuple(devices[: execution.devices]), observed)
+    return ExternalSampler(domain, network, monitor)
 
 
 def host_backend(execution: Execution) -> tuple[Backend, int]:
     """What makes the episodes of a Gymnasium environment, and how many of it work at a time."""
     if execution.ray is not None:
-        from psyco._src.rollout.cluster import on_ray
+        from psyco._src.rollout.ray_backend import on_ray
 
         return on_ray(execution.ray, execution.step_timeout)
     if execution.elsewhere:
-        from psyco._src.rollout.pool import in_processes
+        from psyco._src.rollout.process_pool import in_processes
 
         return in_processes(execution.workers, execution.step_timeout), execution.workers
     return in_process(), 1
 
 
-def _warn_of_unseen(domain: GymDomain, monitor: Monitor) -> None:
+def _warn_of_unseen(domain: GymDomain, monitor: BatchMonitor) -> None:
     """Environments may report a key now and then, so an unknown one is no error; but it may well be misspelt."""
     for name in sorted(monitor.signals):
         if name.startswith(INFO) and name not in domain.table:

@@ -8,21 +8,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from psyco._src.logic.batch_monitor import BatchMonitor
 from psyco._src.rollout.episodes import Trace
-from psyco._src.spec.monitor import Monitor
 
 OBS = frozenset({"obs"})
 NEEDED = OBS | {"reward"}  # the signals that a trace needs besides those of its monitor
 
 
-def graded(monitor: Monitor, signals: dict[str, Any], end: Any) -> Any:
+def graded(monitor: BatchMonitor, signals: dict[str, Any], end: Any) -> Any:
     """The grades of paths, float32 `[..., K]`; None if no formula has one."""
     spread = monitor.grade(signals, end)
     return None if spread is None else spread.sum(axis=-2).astype(np.float32)
 
 
 def trace(
-    monitor: Monitor, signals: dict[str, Any], length: Any, disturbance: Any, end: Any, terminated: Any
+    monitor: BatchMonitor, signals: dict[str, Any], length: Any, disturbance: Any, end: Any, terminated: Any
 ) -> Trace:
     """The trace of paths with signals `[..., n+1]` (or vectors), lengths `[...]` and noise `[..., n, outputs]`.
 

@@ -1,1 +1,0 @@
-"""From a policy or recorded outcomes to a certificate."""

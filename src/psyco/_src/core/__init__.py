@@ -1,0 +1,1 @@
+"""Errors, files and registries: what every other package uses."""

@@ -1,0 +1,141 @@
+"""One declaration per setting: type, default, range and one line of help, in the metadata of a dataclass field.
+
+    @dataclass(frozen=True, kw_only=True)
+    class PPO:
+        clip: float = option(0.2, "clipping range of the probability ratio", above=0.0)
+
+`declared(PPO)` lists these declarations. The command line, the configuration file, the reference pages and the search
+space of `psyco tune` are generated from that list or checked against it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
+
+from psyco._src.core.errors import PsycoError, RunError, check_known
+
+KEY = "psyco"  # of a declaration in the metadata of a dataclass field
+# The type of a setting -> the abstract type of accepted values, and its name in messages.
+KINDS: dict[type, tuple[Any, str]] = {
+    bool: (bool, "true or false"),
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    str: (str, "text"),
+}
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What is known of one setting before it has a value."""
+
+    name: str
+    default: Any  # None: chosen automatically
+    help: str  # one line
+    kind: type | None  # bool, int, float or str; None: checked by the class itself
+    minimum: float | None  # values may be equal to it
+    above: float | None  # values must be larger
+    maximum: float | None
+    below: float | None
+    choices: tuple[str, ...]
+    search: Any  # the range that `psyco tune` searches; None: not searched by default
+    group: str  # heading on the command line
+
+    def check(self, value: Any, *, error: type[PsycoError] = RunError) -> Any:
+        """Return the value as a plain Python object; raise `error` with the allowed values otherwise."""
+        if value is None and self.default is None:
+            return None
+        if self.kind is None:
+            return value
+        accepted, called = KINDS[self.kind]
+        if not isinstance(value, accepted) or isinstance(value, bool) != (self.kind is bool):
+            raise error(f"{self.name} must be {called}{self._limits}, got {value!r}")
+        if self.choices:
+            if value not in self.choices:
+                check_known(self.name, value, self.choices)
+            return value
+        if self.kind in (int, float) and not self._within(value):
+            raise error(f"{self.name} must be {called}{self._limits}, got {value!r}")
+        return self.kind(value)
+
+    def _within(self, value: float) -> bool:
+        return (
+            math.isfinite(value)
+            and (self.minimum is None or value >= self.minimum)
+            and (self.above is None or value > self.above)
+            and (self.maximum is None or value <= self.maximum)
+            and (self.below is None or value < self.below)
+        )
+
+    @property
+    def _limits(self) -> str:
+        words = {
+            "of at least": self.minimum,
+            "above": self.above,
+            "of at most": self.maximum,
+            "below": self.below,
+        }
+        said = [f"{word} {limit:g}" for word, limit in words.items() if limit is not None]
+        return f" {' and '.join(said)}" if said else ""
+
+
+def option(
+    default: Any,
+    help: str,
+    *,
+    kind: type | None = None,
+    minimum: float | None = None,
+    above: float | None = None,
+    maximum: float | None = None,
+    below: float | None = None,
+    choices: Sequence[str] = (),
+    search: Any = None,
+    group: str = "",
+) -> Any:
+    """Declare a dataclass field.
+
+    Args:
+        default: the value where none is given; None means that it is chosen automatically.
+        help: one line for help texts and reference pages.
+        kind: bool, int, float or str; by default the type of `default`.
+        minimum: the smallest value.
+        above: a limit that values must exceed.
+        maximum: the largest value.
+        below: a limit that values must stay below.
+        choices: the accepted words.
+        search: the range that `psyco tune` searches.
+        group: heading on the command line.
+    """
+    found = kind or (type(default) if type(default) in KINDS else None)
+    declaration = Declaration(
+        "", default, help, found, minimum, above, maximum, below, tuple(choices), search, group
+    )
+    return dataclasses.field(default=default, metadata={KEY: declaration})
+
+
+def declared(cls: Any) -> Mapping[str, Declaration]:
+    """Return the declarations of a dataclass, by field name."""
+    return {
+        field.name: dataclasses.replace(field.metadata[KEY], name=field.name)
+        for field in dataclasses.fields(cls)
+        if KEY in field.metadata
+    }
+
+
+def check_declared(instance: Any, *, error: type[PsycoError] = RunError) -> None:
+    """Check every declared field of a frozen dataclass; call it from `__post_init__`."""
+    for name, declaration in declared(instance).items():
+        object.__setattr__(instance, name, declaration.check(getattr(instance, name), error=error))
+
+
+def changed(instance: Any) -> dict[str, Any]:
+    """Return the declared fields whose value differs from the default."""
+    return {
+        name: getattr(instance, name)
+        for name, declaration in declared(instance).items()
+        if getattr(instance, name) != declaration.default
+    }

@@ -1,0 +1,239 @@
+"""A policy, and the monitor of its requirement, as C99 without dependencies: for where there is no Python."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psyco._src.envs.actions import Actions, Continuous, Discrete, MultiBinary, MultiDiscrete
+from psyco._src.logic.ast import Requirement
+from psyco._src.logic.c_monitor import MonitorSource, c_array, c_comment, c_literal, c_monitor
+from psyco._src.policies.serialization import Policy
+from psyco.version import __version__
+
+HEADER, SOURCE, TEST = "psyco_policy.h", "psyco_policy.c", "psyco_test.c"
+
+
+def c_files(
+    policy: Policy,
+    requirement: Requirement | None = None,
+    *,
+    horizon: int | None = None,
+    counters: Collection[str] = (),
+) -> dict[str, str]:
+    """The header, the source and a small test program, by their names.
+
+    Args:
+        policy: a policy of ours.
+        requirement: what its episodes are watched against; without one there is no monitor.
+        horizon: the longest episode, in steps.
+        counters: signals that never fall.
+    """
+    monitor = None
+    if requirement is not None and requirement.probabilities:
+        monitor = c_monitor(requirement, horizon=horizon, counters=counters)
+    about = (
+        f"A policy for {c_comment(policy.domain)}, sha256:{policy.digest}. Written by PSyCo {__version__}."
+    )
+    return {
+        HEADER: _header(policy, about, monitor),
+        SOURCE: _source(policy, about, monitor),
+        TEST: _test(policy, monitor),
+    }
+
+
+def _header(policy: Policy, about: str, monitor: MonitorSource | None) -> str:
+    kind = _kind(policy.actions)
+    return f"""\
+/* {about}
+
+   C99; no allocation, no global state, and of the mathematical library tanhf and fabsf alone. */
+
+#ifndef PSYCO_POLICY_H
+#define PSYCO_POLICY_H
+
+#include <stdint.h>
+
+/* ---- the policy ---- */
+
+#define PSYCO_INPUTS {policy.network.inputs} /* numbers of an observation */
+#define PSYCO_ACTIONS {policy.actions.size or 1} /* numbers of an action */
+
+/* The action for an observation: {_described(policy.actions)}. */
+void psyco_act(const float observation[PSYCO_INPUTS], {kind} action[PSYCO_ACTIONS]);
+{monitor.header if monitor else ""}
+#endif
+"""
+
+
+def _source(policy: Policy, about: str, monitor: MonitorSource | None) -> str:
+    network = policy.network
+    arrays: dict[str, NDArray[Any]] = {}
+    for k, (weight, bias) in enumerate(network.products(policy.theta), 1):
+        arrays |= {f"w{k}": weight, f"b{k}": bias}
+    x = "observation[i]"
+    if network.scale:
+        arrays |= {"shift": np.array(network.shift), "scale": np.array(network.scale)}
+        x = "((observation[i] - shift[i]) / scale[i])"
+    if isinstance(policy.actions, Continuous):
+        low, high = np.array(policy.actions.low, np.float32), np.array(policy.actions.high, np.float32)
+        arrays |= {"low": low, "width": high - low}
+    numbers = "\n".join(_numbers(name, values) for name, values in arrays.items())
+    widths = [*network.layers, network.outputs]
+    names = [*(f"hidden{k}" for k in range(1, len(widths))), "y"]
+    sources = [(x, network.inputs), *((f"{name}[i]", n) for name, n in zip(names, widths, strict=False))]
+    declared = ", ".join(f"{name}[{n}]" for name, n in zip(names, widths, strict=True))
+    layers = "\n".join(
+        _layer(k, *source, name, n)
+        for k, (source, name, n) in enumerate(zip(sources, names, widths, strict=False), 1)
+    )
+    return f"""\
+/* {about} */
+
+#include "{HEADER}"
+
+#include <math.h>
+
+/* ---- the policy ---- */
+
+#define OUTPUTS {network.outputs}
+
+{numbers}
+void psyco_act(const float observation[PSYCO_INPUTS], {_kind(policy.actions)} action[PSYCO_ACTIONS])
+{{
+    float {declared};
+    int i, j;
+
+{layers}
+{_decoded(policy.actions)}
+}}
+
+{monitor.source if monitor else ""}"""
+
+
+def _layer(k: int, x: str, inputs: int, to: str, width: int) -> str:
+    """The k-th layer: weighted sums of x, with a bias, and relu where more layers follow."""
+    relu = "" if to == "y" else f"\n        if ({to}[j] < 0.0f)\n            {to}[j] = 0.0f;"
+    return f"""\
+    for (j = 0; j < {width}; j++)
+        {to}[j] = 0.0f;
+    for (i = 0; i < {inputs}; i++) {{
+        const float x = {x};
+        for (j = 0; j < {width}; j++)
+            {to}[j] += x * w{k}[i * {width} + j];
+    }}
+    for (j = 0; j < {width}; j++) {{
+        {to}[j] += b{k}[j];{relu}
+    }}"""
+
+
+def _numbers(name: str, values: NDArray[Any]) -> str:
+    texts = [c_literal(float(each), "float").strip("()") for each in np.asarray(values, np.float32).ravel()]
+    return c_array("float", f"{name}[{len(texts)}]", texts)
+
+
+def _kind(actions: Actions) -> str:
+    return "float" if isinstance(actions, Continuous) else "int32_t"
+
+
+def _described(actions: Actions) -> str:
+    match actions:
+        case Continuous():
+            return "numbers within their range"
+        case Discrete(n):
+            return f"0 to {n - 1}"
+        case MultiDiscrete(n):
+            return f"the i-th below {', '.join(map(str, n))}"
+        case MultiBinary():
+            return "0 or 1 each"
+
+
+def _decoded(actions: Actions) -> str:
+    """As `decode` of the action spaces."""
+    match actions:
+        case Continuous():
+            return """\
+    for (i = 0; i < OUTPUTS; i++)
+        action[i] = low[i] + (tanhf(y[i]) + 1.0f) * 0.5f * width[i];"""
+        case MultiBinary():
+            return """\
+    for (i = 0; i < OUTPUTS; i++)
+        action[i] = y[i] > 0.0f;"""
+        case Discrete(n):
+            sizes: tuple[int, ...] = (n,)
+        case MultiDiscrete(n):
+            sizes = n
+    choices = [
+        _largest(k, end - size, end)
+        for k, (size, end) in enumerate(zip(sizes, accumulate(sizes), strict=True))
+    ]
+    return "\n".join(choices)
+
+
+def _largest(k: int, first: int, end: int) -> str:
+    """The position of the first of the largest scores."""
+    return f"""\
+    for (i = j = {first}; i < {end}; i++)
+        if (y[i] > y[j])
+            j = i;
+    action[{k}] = j - {first};"""
+
+
+def _test(policy: Policy, monitor: MonitorSource | None) -> str:
+    """Reads states, prints actions and outlooks: to try it out, and to compare it with Python."""
+    number, cast = ("%.9g", "double") if isinstance(policy.actions, Continuous) else ("%ld", "long")
+    columns, told = ["1 for the last state of an episode or else 0", "the observation"], "the action"
+    begin, watch = "", "        (void)end;"
+    if monitor is not None:
+        columns += [name for name, _ in monitor.signals]
+        told += "; then of every constraint the outlook, and the step at which it was decided"
+        begin = "    psyco_monitor monitor;\n    psyco_signals signals;\n\n    psyco_start(&monitor);"
+        watch = "\n".join([*(_read(f"signals.{name}") for _, name in monitor.signals), WATCH])
+    return f"""\
+/* Reads states, one per line: {c_comment(", ".join(columns))}.
+   Prints for each {told}.
+
+   cc -std=c99 {SOURCE} {TEST} -lm -o psyco_test */
+
+#include "{HEADER}"
+
+#include <stdio.h>
+
+int main(void)
+{{
+    float observation[PSYCO_INPUTS];
+    {_kind(policy.actions)} action[PSYCO_ACTIONS];
+    int end, i;
+{begin}
+    while (scanf("%d", &end) == 1) {{
+        for (i = 0; i < PSYCO_INPUTS; i++)
+            if (scanf("%f", &observation[i]) != 1)
+                return 1;
+        psyco_act(observation, action);
+        for (i = 0; i < PSYCO_ACTIONS; i++)
+            printf("{number} ", ({cast})action[i]);
+{watch}
+        printf("\\n");
+    }}
+    return 0;
+}}
+"""
+
+
+def _read(place: str) -> str:
+    return f"""\
+        if (scanf("%f", &{place}) != 1)
+            return 1;"""
+
+
+WATCH = """\
+        if (psyco_update(&monitor, &signals, end) != 0)
+            return 1;
+        for (i = 0; i < PSYCO_CONSTRAINTS; i++)
+            printf("%d %ld ", (int)monitor.outlook[i], (long)monitor.decided[i]);
+        if (monitor.over)
+            psyco_start(&monitor);"""

@@ -1,0 +1,115 @@
+"""An anytime-valid test: an e-process, the likelihood averaged over the alternative against the boundary.
+
+For "p >= a" the evidence that p > a after s satisfied and v violated episodes is
+
+    E(a) = 1/(1-a) ∫_a^1 (q/a)^s ((1-q)/(1-a))^v dq
+
+Under any p <= a this is a nonnegative supermartingale that starts at 1, so the chance that it *ever* reaches 1/δ is at
+most δ (Ville's inequality), however one chooses to stop. With q = a + u(1-a) it is ∫_0^1 (1 + u(1/a - 1))^s (1-u)^v du:
+falling in a, so the a with E(a) = 1/δ is a lower confidence bound that holds at all times at once, and the test accepts
+exactly when that bound has reached the requirement. Evidence that p < a is the same with the outcomes exchanged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from psyco._src.verification.base import Counts, Guarantee, Task, decisions, percent
+
+
+def log_evidence(counts: Counts, a: float) -> Any:
+    """log E(a): evidence that p > a, by a mixture uniform over the alternative."""
+    with np.errstate(divide="ignore"):  # the tail vanishes only where p < a is obvious: log 0 = -inf is right
+        return _log_evidence_at_most(counts, a) + np.log(special.betainc(*_shape(counts)[::-1], 1.0 - a))
+
+
+def _log_evidence_at_most(counts: Counts, a: float) -> Any:
+    """log E(a) but for the share of the posterior above a, a number from 0 to 1 that is slow to compute."""
+    s, v = np.asarray(counts.satisfied, np.float64), np.asarray(counts.violated, np.float64)
+    return special.betaln(*_shape(counts)) - s * np.log(a) - (v + 1.0) * np.log1p(-a)
+
+
+def _shape(counts: Counts) -> tuple[Any, Any]:
+    return np.asarray(counts.satisfied, np.float64) + 1.0, np.asarray(counts.violated, np.float64) + 1.0
+
+
+def swapped(counts: Counts) -> Counts:
+    """The outcomes of the negated formula."""
+    return Counts(counts.violated, counts.satisfied)
+
+
+def lower_bound(counts: Counts, delta: float) -> float:
+    """The a with E(a) = 1/δ: the chance that the true probability ever lies below it is at most δ."""
+    from scipy.optimize import brentq  # takes long to import
+
+    if counts.satisfied == 0 or delta >= 1.0:
+        return 0.0
+
+    def excess(log_a: float) -> float:
+        return float(log_evidence(counts, np.exp(log_a))) + np.log(delta)
+
+    share = counts.satisfied / (counts.satisfied + counts.violated)
+    low, high = np.log(1e-300), np.log(min(share, np.nextafter(1.0, 0.0)))
+    # At the share itself the evidence is at most 1, at 0 it is infinite.
+    return float(np.exp(brentq(excess, low, high, xtol=1e-15)))
+
+
+def confidence_sequence(counts: Counts, delta: float) -> tuple[float, float]:
+    """Lower and upper bound; the chance that the one ever lies too high is at most δ, and so for the other."""
+    return lower_bound(counts, delta), 1.0 - lower_bound(swapped(counts), delta)
+
+
+@dataclass(frozen=True)
+class Anytime:
+    """Accept or reject when the evidence for it reaches 1/δ.
+
+    An interval is accepted when there is evidence enough against both of its outsides, each at the full δ: only
+    one of them can be true. It is rejected by the mean of the two evidences, which is evidence itself.
+    """
+
+    task: Task
+    error_rate: ClassVar[bool] = True
+    sequential: ClassVar[bool] = True
+    open_ended: ClassVar[bool] = True
+
+    def decide(self, counts: Counts) -> NDArray[np.int8]:
+        """Compare both evidences with 1/δ; the slow part is computed only where it could matter."""
+        accept, reject = self._enough(_log_evidence_at_most, counts)
+        possible = accept | reject
+        if possible.any():
+            s, v = (np.broadcast_to(x, possible.shape)[possible] for x in counts)
+            accept[possible], reject[possible] = self._enough(log_evidence, Counts(s, v))
+        return decisions(accept, reject)
+
+    def _enough(self, evidence: Any, counts: Counts) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Is there evidence enough to accept, to reject?"""
+        shape = np.broadcast_shapes(np.shape(counts.satisfied), np.shape(counts.violated))
+        accept, total = np.ones(shape, bool), np.full(shape, -np.inf)
+        sides = self.task.sides
+        for side in sides:
+            own = side.counts(counts)
+            accept &= evidence(own, side.p_req) >= -np.log(self.task.false_accept)
+            total = np.logaddexp(total, evidence(swapped(own), 1.0 - side.p_req))
+        return accept, np.asarray(total - np.log(max(len(sides), 1)) >= -np.log(self.task.false_reject))
+
+    def bounds(self, counts: Counts, delta: float) -> tuple[float, float]:
+        """The confidence sequence now: it holds at all times."""
+        return confidence_sequence(counts, delta)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """An error rate that survives optional stopping."""
+        accept, reject = self.task.false_accept, self.task.false_reject
+        return Guarantee(
+            "anytime",
+            f"If the constraint does not hold, the chance that this test ever calls it satisfied is at most "
+            f"{percent(accept)}; if it holds, the chance that it ever calls it violated is at most {percent(reject)}. "
+            "That is true however many episodes are looked at and whenever one stops.",
+            accept,
+            reject,
+        )

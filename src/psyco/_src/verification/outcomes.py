@@ -1,0 +1,106 @@
+"""The same tests for outcomes that were recorded elsewhere."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from psyco._src.core.errors import RunError
+from psyco._src.logic.ast import Requirement
+from psyco._src.verification.base import run_tests
+from psyco._src.verification.certificate import Certificate, EpisodeOrigin, certify
+from psyco._src.verification.estimation import answers, check_width
+from psyco._src.verification.methods import DEFAULT_METHOD, make_tests
+from psyco._src.verification.recordings import RecordedEpisodes, Stated, is_value, outcome_spans, properties
+from psyco._src.verification.verifier import NO_OPTIONS, check_decidable
+
+
+def verify_outcomes(
+    outcomes: RecordedEpisodes | ArrayLike,
+    requirement: Requirement,
+    *,
+    method: str = DEFAULT_METHOD,
+    options: Mapping[str, Any] = NO_OPTIONS,
+    max_episodes: int | None = None,
+    issued: str | None = None,
+    width: float | None = None,
+) -> Certificate:
+    """Test recorded outcomes and values, in their order and only as far as needed; then answer the questions.
+
+    Args:
+        outcomes: what was read; or did the formula hold, `[B]`, or `[B, N]` for N constraints and questions: Booleans
+            or 0 and 1, of an expected value numbers.
+        requirement: what must hold; see `spec.bare` for one without a formula.
+        method: how the constraints are tested, a name in `METHODS`.
+        options: parameters of the method.
+        max_episodes: look at no more than so many, a number chosen without looking; default: all there are.
+        issued: the time that the certificate shows; now, if it is not given.
+        width: questions are answered until their intervals are as narrow as that; None: with all outcomes.
+    """
+    check_decidable(requirement)
+    check_width(width)
+    seen = outcomes if isinstance(outcomes, RecordedEpisodes) else _as_recorded(outcomes, requirement)
+    check_decidable(requirement, seen.spans)
+    count = len(seen.columns[0])
+    if max_episodes is not None and max_episodes < 1:
+        raise RunError(f"the maximum number of episodes must be at least 1, got {max_episodes}")
+    cap = count if max_episodes is None else max_episodes
+    if cap > count:
+        raise RunError(f"there are {count:,} outcomes; a maximum of {cap:,} episodes needs as many")
+    columns = [column[:cap] for column in seen.columns]
+    tests = make_tests(method, requirement, spans=seen.spans, max_episodes=cap, **options)
+    progress = run_tests(tests, _growing_batches(columns[: len(tests)]), max_episodes=cap)
+    answered = answers(
+        requirement, seen.spans, [columns], lambda: seen.reached, width=width, max_episodes=cap, horizon=seen.horizon
+    )  # fmt: skip
+    return certify(
+        requirement, EpisodeOrigin(outcomes=_digest(columns), horizon=seen.horizon), tests, progress,
+        reached=seen.reached, method=method, options=options, max_episodes=cap, issued=issued, answers=answered,
+    )  # fmt: skip
+
+
+def _as_recorded(outcomes: ArrayLike, requirement: Requirement) -> RecordedEpisodes:
+    stated = properties(requirement)
+    array = np.asarray(outcomes)
+    if array.ndim == 1:
+        array = array[:, None]
+    if array.size == 0:
+        raise RunError("there are no outcomes")
+    if array.ndim != 2 or array.shape[1] != len(stated):
+        raise RunError(
+            f"outcomes of shape {np.shape(outcomes)} do not fit {len(stated)} constraints; give [B, {len(stated)}]"
+        )
+    return RecordedEpisodes(list(map(_as_column, stated, array.T)), outcome_spans(requirement))
+
+
+def _as_column(stated: Stated, values: NDArray[Any]) -> NDArray[Any]:
+    """Outcomes are 0 or 1, values are numbers; those outside of their range end the test where it meets them."""
+    if is_value(stated):
+        if values.dtype.kind not in "biuf":
+            raise RunError(f"a value of {stated} is a number; the one at index 0 is {values[0]!r}")
+        return values.astype(np.float64)
+    if values.dtype != bool:
+        wrong = ~np.isin(values, (0, 1))
+        if values.dtype.kind not in "iuf" or wrong.any():
+            at = int(np.argmax(wrong)) if wrong.any() else 0
+            raise RunError(f"an outcome is 0 or 1; the one at index {at} is {values[at].tolist()!r}")
+    return values.astype(bool, copy=False)
+
+
+def _digest(columns: Sequence[NDArray[Any]]) -> str:
+    """SHA-256 of one byte per outcome, or of eight per number where there are values."""
+    kind = np.uint8 if all(column.dtype == bool for column in columns) else np.float64
+    whole = np.column_stack([column.astype(kind) for column in columns])
+    return hashlib.sha256(np.ascontiguousarray(whole).tobytes()).hexdigest()
+
+
+def _growing_batches(columns: Sequence[NDArray[Any]]) -> Iterator[list[NDArray[Any]]]:
+    """Batches that double: an early decision is found early, a late one with few calls."""
+    start, size = 0, 1024
+    while columns and start < len(columns[0]):
+        yield [column[start : start + size] for column in columns]
+        start, size = start + size, 2 * size

@@ -1,0 +1,521 @@
+"""Files of outcomes, values and signals that were recorded elsewhere.
+
+A row that is misread may be a violation that is lost. So nothing is skipped, repaired or guessed: what could be read in
+two ways is an error that names the line and what to do.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psyco._src.core.errors import RequirementError, RunError
+from psyco._src.envs.value_bounds import RecordedSystem, ValueRange, spans
+from psyco._src.logic.ast import Constraint, Expectation, Quantity, Question, Requirement, SignalInfo
+from psyco._src.logic.batch_monitor import compile_monitor
+from psyco._src.logic.validate import check_signals
+from psyco._src.verification.episode_stream import is_rate, make_columns
+from psyco._src.verification.methods import mean_task
+
+TRUE, FALSE = ("1", "true", "1.0"), ("0", "false", "0.0")
+EPISODE = "episode"  # the column that tells episodes apart
+ENDS = {"terminated", "truncated"}  # columns that say where an episode ended
+OUTCOME = (
+    "satisfied",
+    "outcome",
+    "success",
+)  # what the column of a single constraint may be called, beside its name
+
+
+VALUE = ("value", "total")  # the same for an expected value
+
+Stated: TypeAlias = Constraint | Expectation | Question
+
+
+class RecordedEpisodes(NamedTuple):
+    """Recorded episodes as tests see them."""
+
+    columns: list[NDArray[Any]]  # for constraints, then questions: outcomes or values [B], of a rate [B, 2]
+    spans: tuple[ValueRange, ...]  # where the values of what is measured lie
+    reached: NDArray[np.bool_] | None = None  # as in Episodes; None if nobody knows
+    horizon: int | None = None  # no episode can have more steps; None if nobody knows
+
+
+class RecordedRow(NamedTuple):
+    """One row of a file."""
+
+    line: int  # from 1
+    cells: list[Any]  # one per column: text in CSV, anything in JSON
+
+
+# ---- outcomes ---------------------------------------------------------------------------------------------------
+
+
+def read_outcomes(data: bytes, requirement: Requirement, *, origin: str) -> RecordedEpisodes:
+    """Outcomes and values from one per line, or from CSV with one column per constraint and question.
+
+    An outcome of a probability is 0 or 1, the value of an expected value a number. Without a header the columns stand
+    in the order of the constraints, and then of the questions. A header has all their names; for a single one,
+    `satisfied`, `outcome` or `success` will do, of values `value` or `total`. Further columns are ignored, but an
+    `episode` has one row.
+    """
+    stated, known = properties(requirement), outcome_spans(requirement)
+    if not data.strip():
+        raise RunError(
+            f"{origin} is empty; it should hold one {_named(stated, 'outcome, 0 or 1,', 'value')} per line"
+        )
+    if len(stated) == 1 and not is_value(stated[0]) and (quick := _digits(data)) is not None:
+        return RecordedEpisodes([quick], known)
+    rows = _csv_rows(_text(data, origin), origin)
+    first = rows[0]
+    columns = list(range(len(stated)))
+    numbers = any(map(is_value, stated))
+    if not all(_outcome(cell) is not None or (numbers and _number(cell) is not None) for cell in first.cells):
+        columns, rows = _outcome_columns(first, stated, origin), rows[1:]
+        _check_header(first, rows, origin)
+        if EPISODE in first.cells:
+            _check_single(_episodes(first.cells, rows, origin), rows, origin)
+    elif len(first.cells) != len(stated):
+        raise RunError(
+            f"{origin} has {len(first.cells)} columns, the requirement {len(stated)} constraints; give one column for "
+            "each, or a header with the constraints' names"
+        )
+    found = [_judged(each, rows, column, origin) for each, column in zip(stated, columns, strict=True)]
+    for each, span, values in measured_columns(requirement, known, found):
+        _check_inside(each, span, values, [row.line for row in rows], origin)
+    return RecordedEpisodes(found, known)
+
+
+def outcome_spans(requirement: Requirement) -> tuple[ValueRange, ...]:
+    """Where values lie of which nothing is known but what the requirement says."""
+    for each in requirement.measured:
+        if is_rate(each):
+            raise RequirementError(
+                f"a rate needs the steps of every episode, which outcomes do not have: {each}",
+                advice="give the signals of the episodes instead, traces=True (--traces)",
+            )
+    return spans(requirement, RecordedSystem())
+
+
+def measured_columns(
+    requirement: Requirement, known: Sequence[ValueRange], columns: Sequence[NDArray[Any]]
+) -> Iterator[tuple[Expectation | Question, ValueRange, NDArray[Any]]]:
+    """All that is measured, where its values lie, and its column."""
+    left = iter(known)
+    for stated, column in zip(properties(requirement), columns, strict=True):
+        if not isinstance(stated, Constraint):
+            yield stated, next(left), column
+
+
+def properties(requirement: Requirement) -> tuple[Stated, ...]:
+    """What a file has a column of."""
+    found = (*requirement.constraints, *requirement.questions)
+    if not found:
+        raise RunError(
+            "there is nothing to say of recorded episodes: the requirement has no constraint and no question"
+        )
+    return found
+
+
+def is_value(stated: Stated) -> bool:
+    """Has every episode a number of it, rather than an outcome?"""
+    return not isinstance(stated, Constraint) and isinstance(stated.subject, Quantity)
+
+
+def _named(stated: Sequence[Stated], outcome: str, value: str) -> str:
+    """What a file should hold, in words for either kind."""
+    kinds = {is_value(each) for each in stated}
+    return " and ".join([outcome] * (False in kinds) + [value] * (True in kinds))
+
+
+def _judged(stated: Stated, rows: Sequence[RecordedRow], column: int, origin: str) -> NDArray[Any]:
+    """The column of one constraint or question."""
+    read, what = (
+        (_number, "a value is a number")
+        if is_value(stated)
+        else (_outcome, "an outcome is 0 or 1, true or false")
+    )
+    values = [read(cells[column]) for _, cells in rows]
+    for row, found in zip(rows, values, strict=True):
+        if found is None:
+            raise RunError(f"line {row.line} of {origin}: {what}; got {row.cells[column]!r}")
+    return np.array(values)
+
+
+def _check_inside(
+    stated: Expectation | Question, span: ValueRange, values: NDArray[Any], lines: Sequence[int], origin: str
+) -> None:
+    """Refuse a value outside of its range: `[B]`, or pairs `[B, 2]`, that begin on these lines."""
+    task = mean_task(stated, span, false_accept=1.0, false_reject=1.0)
+    for at in np.flatnonzero(~task.inside(values))[:1]:
+        total, steps = (float(each[at]) for each in task.weighed(values))
+        if not steps:
+            raise RunError(
+                f"line {lines[at]} of {origin}: the episode has no step; a rate needs one, so leave it out"
+            )
+        what = "is" if span.steps is None else "has on average"
+        raise RunError(
+            f"line {lines[at]} of {origin}: {stated} {what} {total / steps:.9g}, outside of its range "
+            f"{task.range_text}; correct the range"
+        )
+
+
+def _digits(data: bytes) -> NDArray[np.bool_] | None:
+    """The common case, nothing but 0 and 1 on lines of their own, without a loop; None for anything else."""
+    flat = np.frombuffer(data.replace(b"\r\n", b"\n").rstrip(b"\n") + b"\n", np.uint8)
+    if len(flat) % 2 or (flat[1::2] != ord("\n")).any():
+        return None
+    values = flat[::2] - ord("0")
+    return None if (values > 1).any() else values.astype(bool)
+
+
+def _outcome(cell: str) -> bool | None:
+    word = cell.lower()
+    return True if word in TRUE else False if word in FALSE else None
+
+
+def _number(cell: str) -> float | None:
+    found = _cell(cell)
+    return found if isinstance(found, float) else None
+
+
+def _outcome_columns(header: RecordedRow, stated: Sequence[Stated], origin: str) -> list[int]:
+    """Which column has the outcomes, or values, of each constraint and question."""
+    names, wanted = header.cells, [each.name for each in stated]
+    if all(name in names for name in wanted):
+        return [names.index(name) for name in wanted]
+    known = VALUE if is_value(stated[0]) else OUTCOME
+    generic = [name for name in known if name in names]
+    if len(wanted) == len(generic) == 1:
+        return [names.index(generic[0])]
+    if len(wanted) == 1:
+        remedy = f"call one column {', '.join(known[:-1])} or {known[-1]}, or as the constraint is called"
+    else:
+        remedy = "name every constraint and its column alike, or leave the header out if they stand in the same order"
+    called = ", ".join(name or "(no name)" for name in wanted)
+    kinds = _named(stated, "outcomes (0 or 1, true or false)", "values (numbers)")
+    raise RunError(
+        f"line {header.line} of {origin} is neither {kinds} nor a header that tells which "
+        f"columns are the outcomes: {', '.join(names)}; {remedy}. Constraints: {called}"
+    )
+
+
+def _check_single(episodes: list[list[int]], rows: Sequence[RecordedRow], origin: str) -> None:
+    for first, *more in episodes:
+        if more:
+            raise RunError(
+                f"line {rows[more[0]].line} of {origin}: the episode of line {rows[first].line} has a second outcome; "
+                "give each episode one row and a name of its own"
+            )
+
+
+# ---- traces -----------------------------------------------------------------------------------------------------
+
+
+def read_traces(
+    data: bytes, requirement: Requirement, *, origin: str, horizon: int | None = None
+) -> RecordedEpisodes:
+    """Outcomes and values of recorded signals: CSV or JSON lines, one row per state, with an `episode` column.
+
+    The rows of an episode stand together, in the order of its states. `obs[0]`, `obs[1]`, ... are the entries of a
+    vector. A `step` column counts 0, 1, 2, ... in every episode; `step` is counted and `return` summed up from `reward`
+    where they are missing. No episode can have more steps than `horizon`, if it is given.
+    """
+    judged = _judge(data, requirement, origin)
+    for at in np.flatnonzero(judged.steps > (horizon or np.inf))[:1]:
+        raise RunError(
+            f"line {judged.lines[at]} of {origin}: the episode has {judged.steps[at]:,} steps, and yet none should "
+            f"have more than {horizon:,}; correct the horizon"
+        )
+    known = spans(requirement, RecordedSystem(judged.table, horizon or np.inf))
+    columns = make_columns(requirement, judged.held, judged.value, judged.steps)
+    for each, span, values in measured_columns(requirement, known, columns):
+        _check_inside(each, span, values, judged.lines, origin)
+    return RecordedEpisodes(columns, known, judged.reached, horizon)
+
+
+class _JudgedRecordings(NamedTuple):
+    """What recorded episodes came to."""
+
+    held: NDArray[np.bool_]  # [B, demands of probabilities]
+    value: NDArray[np.float64] | None  # [B, M], as in Episodes
+    reached: NDArray[np.bool_] | None  # [B, M], as in Episodes
+    steps: NDArray[np.intp]  # [B]
+    lines: list[int]  # on which the episodes begin
+    table: dict[str, SignalInfo]  # all signals
+
+
+def _judge(data: bytes, requirement: Requirement, origin: str) -> _JudgedRecordings:
+    if not data.strip():
+        raise RunError(f"{origin} is empty; it should hold one row per state, with an {EPISODE!r} column")
+    text = _text(data, origin)
+    names, rows = (_json_rows if text.lstrip().startswith("{") else _csv_table)(text, origin)
+    if EPISODE not in names:
+        raise RunError(f"{origin} has no {EPISODE!r} column; it has: {', '.join(names)}")
+    episodes = _episodes(names, rows, origin)
+    monitor = compile_monitor(
+        [constraint.formula for constraint in requirement.probabilities],
+        measured=[each.subject for each in requirement.measured],
+    )
+    columns = _columns(names, origin)
+    summed = "return" in monitor.signals and "return" not in columns
+    needed = monitor.signals | {"step", *ENDS} & set(names) | ({"reward"} if summed else set())
+    signals = {name: _values(name, rows, columns[name], origin) for name in needed & columns.keys()}
+    derived = {"step": SignalInfo()} | ({"return": SignalInfo()} if "reward" in columns else {})
+    offered = derived | dict.fromkeys(columns, SignalInfo())
+    table = offered | {name: _info(array) for name, array in signals.items()}
+    check_signals(requirement, table, origin)
+    first, lengths = np.array([(states[0], len(states)) for states in episodes]).T
+    step = np.concatenate([np.arange(length) for length in lengths])
+    last = step == np.repeat(lengths - 1, lengths)
+    _check_states(signals, step, last, rows, origin)
+    signals["step"] = step
+    held = np.empty((len(episodes), len(monitor.formulas)), bool)
+    value, reached = (np.empty((len(episodes), len(monitor.measured)), kind) for kind in (float, bool))
+    for which in _alike(lengths):
+        # The last state repeats, so that these paths have one length: [B, T].
+        time, own = np.arange(lengths[which].max()), lengths[which, None]
+        index = first[which, None] + np.minimum(time, own - 1)
+        paths = {name: array[index] for name, array in signals.items()}
+        if summed:
+            paths["return"] = np.cumsum(np.where(time < own, paths["reward"], 0.0), axis=1)
+        used = {name: paths[name] for name in monitor.signals}
+        held[which], _ = monitor(used, end=last[index])
+        if monitor.measured:
+            value[which], reached[which], _ = monitor.measure(used, end=last[index])
+    lines = [rows[at].line for at in first]
+    if not monitor.measured:
+        return _JudgedRecordings(held, None, None, lengths - 1, lines, table)
+    return _JudgedRecordings(held, value, reached, lengths - 1, lines, table)
+
+
+def _check_states(
+    signals: Mapping[str, NDArray[Any]],
+    step: NDArray[np.intp],
+    last: NDArray[np.bool_],
+    rows: Sequence[RecordedRow],
+    origin: str,
+) -> None:
+    """What rows say of their place in an episode must be where they stand: state `step`, the `last` one or not."""
+    said = signals.get("step", step)
+    if (wrong := np.flatnonzero((said != step) | (said.dtype == bool))).size:
+        at = wrong[0]
+        raise RunError(
+            f"line {rows[at].line} of {origin}: step is {said[at]:g} where {step[at]} should stand; it counts 0, 1, 2, "
+            "... in every episode: complete and sort the rows, or rename the column if it counts otherwise"
+        )
+    for name in sorted(ENDS & signals.keys()):
+        if (early := np.flatnonzero((signals[name] != 0) & ~last)).size:
+            raise RunError(
+                f"line {rows[early[0]].line} of {origin}: the episode is {name}, and yet it has further rows; "
+                "if they are of another episode, give that another name"
+            )
+
+
+def _alike(lengths: NDArray[np.intp]) -> Iterator[NDArray[np.intp]]:
+    """Which episodes go side by side: no more than twice as long as each other, else one long one fills all memory."""
+    _, magnitude = np.frexp(lengths)
+    for each in np.unique(magnitude):
+        yield np.flatnonzero(magnitude == each)
+
+
+def _episodes(names: Sequence[str], rows: Sequence[RecordedRow], origin: str) -> list[list[int]]:
+    """The rows of each episode. A name that comes back may well be another episode, of another recording."""
+    column = names.index(EPISODE)
+    episodes: list[list[int]] = []
+    begun: dict[Any, int] = {}  # name -> line; 1, 01 and 1.0 may be meant as the same one, so they are
+    before = None
+    for i, (line, cells) in enumerate(rows):
+        name, first = cells[column], rows[0].cells[column]
+        named = name != "" if isinstance(name, str) else _kind(name) == NUMBER
+        if not named or type(name) is not type(first):
+            raise RunError(
+                f"line {line} of {origin}: {name!r} is no name of an episode; give each a text, or each a number"
+            )
+        key = _cell(name) if isinstance(name, str) else name
+        if name == before:
+            episodes[-1].append(i)
+        elif key in begun:
+            raise RunError(
+                f"line {line} of {origin}: episode {name!r}, begun on line {begun[key]}, comes back after another one "
+                "or in another spelling; keep the rows of an episode together, and where several recordings were "
+                "joined, tell their episodes apart, for example by a prefix"
+            )
+        else:
+            begun[key] = line
+            episodes.append([i])
+        before = name
+    return episodes
+
+
+def _columns(names: Sequence[str], origin: str) -> dict[str, int | list[int]]:
+    """Where each signal stands: its column, or the columns of its entries."""
+    single: dict[str, int | list[int]] = {}
+    vectors: dict[str, list[tuple[int, int]]] = {}
+    for column, name in enumerate(names):
+        if entry := re.fullmatch(r"(.+)\[(\d{1,9})\]", name):
+            vectors.setdefault(entry[1], []).append((int(entry[2]), column))
+        elif name != EPISODE:
+            single[name] = column
+    for name, entries in vectors.items():
+        if name in single or sorted(index for index, _ in entries) != list(range(len(entries))):
+            raise RunError(
+                f"{origin}: the entries of {name!r} should be {name}[0] to {name}[{len(entries) - 1}], each once"
+            )
+    return single | {name: [column for _, column in sorted(entries)] for name, entries in vectors.items()}
+
+
+NUMBER, BOOLEAN = "a number", "true or false"
+
+
+def _values(name: str, rows: Sequence[RecordedRow], column: int | list[int], origin: str) -> NDArray[Any]:
+    """A signal in all rows, `[rows]` or `[rows, size]`."""
+    values = [
+        [cells[at] for at in column] if isinstance(column, list) else cells[column] for _, cells in rows
+    ]
+    first = _kind(values[0])
+    for row, value in zip(rows, values, strict=True):
+        if first is None or _kind(value) != first:
+            expected = (
+                f"{first}, as on line {rows[0].line}" if first else f"{NUMBER}, {BOOLEAN}, or a list of these"
+            )
+            raise RunError(f"line {row.line} of {origin}: {name} is {value!r}; it should be {expected}")
+    return np.array(values, bool if first and BOOLEAN in first else np.float64)
+
+
+def _kind(value: Any) -> str | None:
+    """What a signal is in words, the same for all that may stand in one column; None for what no signal can be."""
+    match value:
+        case bool():
+            return BOOLEAN
+        case int() | float():
+            return NUMBER if abs(value) <= sys.float_info.max else None  # neither NaN nor infinite
+        case list():
+            kinds = {_kind(each) for each in value}
+            kind = kinds.pop() if len(kinds) == 1 else None
+            return f"a list of {len(value)}, each {kind}" if kind in (NUMBER, BOOLEAN) else None
+    return None
+
+
+def _info(array: NDArray[Any]) -> SignalInfo:
+    # Recorded Booleans are often numbers, so 0 and 1 may be read as either.
+    zero_one = array.dtype.kind in "iuf" and bool(np.isin(array, (0, 1)).all())
+    return SignalInfo(array.shape[1] if array.ndim > 1 else None, None if zero_one else array.dtype == bool)
+
+
+# ---- rows -------------------------------------------------------------------------------------------------------
+
+
+def _text(data: bytes, origin: str) -> str:
+    """The file without blank lines at its end, which say nothing."""
+    try:
+        text = data.decode("utf-8-sig").rstrip()
+    except UnicodeDecodeError:
+        raise RunError(f"{origin} is not a text file in UTF-8") from None
+    if not text:  # nothing but spaces of other alphabets, or the mark that says which alphabet it is
+        raise RunError(f"{origin} is empty")
+    return text
+
+
+def _csv_rows(text: str, origin: str) -> list[RecordedRow]:
+    """All rows, each with as many cells as the first."""
+    reader = csv.reader(io.StringIO(text), strict=True)
+    try:
+        rows = [RecordedRow(reader.line_num, [cell.strip() for cell in cells]) for cells in reader]
+    except csv.Error as error:
+        raise RunError(f"line {reader.line_num} of {origin} is not CSV: {error}") from None
+    for line, cells in rows:
+        if not any(cells):
+            raise _blank(line, origin)
+        if len(cells) != len(rows[0].cells):
+            raise RunError(
+                f"line {line} of {origin} has {len(cells)} cells, the first has {len(rows[0].cells)}"
+            )
+    return rows
+
+
+def _csv_table(text: str, origin: str) -> tuple[list[str], list[RecordedRow]]:
+    header, *rows = _csv_rows(text, origin)
+    _check_header(header, rows, origin)
+    names: list[str] = header.cells
+
+    def read(cells: list[str]) -> list[Any]:
+        return [cell if name == EPISODE else _cell(cell) for name, cell in zip(names, cells, strict=True)]
+
+    return names, [RecordedRow(line, read(cells)) for line, cells in rows]
+
+
+def _check_header(header: RecordedRow, rows: Sequence[RecordedRow], origin: str) -> None:
+    names = header.cells
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise RunError(
+            f"line {header.line} of {origin}: two columns are called {twice[0]!r}; rename one of them"
+        )
+    if not rows:
+        raise RunError(f"{origin} has a header and no rows below it")
+    for line, cells in rows:
+        # Another recording may have had its columns in another order.
+        if cells == names or EPISODE in cells:
+            raise RunError(
+                f"line {line} of {origin} is a header again; verify recordings one by one, or join their rows alone "
+                "with a different name for every episode"
+            )
+
+
+def _json_rows(text: str, origin: str) -> tuple[list[str], list[RecordedRow]]:
+    names: list[str] = []
+    rows: list[RecordedRow] = []
+    for line, each in enumerate(text.split("\n"), 1):
+        if not each.strip():
+            raise _blank(line, origin)
+        try:
+            found = json.loads(each, object_pairs_hook=_once, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:
+            raise RunError(f"line {line} of {origin} is not JSON: {error}") from None
+        names = names or (list(found) if isinstance(found, dict) else [])
+        if not isinstance(found, dict) or found.keys() != set(names):
+            raise RunError(
+                f"line {line} of {origin} should be an object with the same keys as the first line"
+            )
+        rows.append(RecordedRow(line, [found[name] for name in names]))
+    return names, rows
+
+
+def _once(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key stands twice in the same object")
+    return found
+
+
+def _refuse_constant(word: str) -> None:
+    raise ValueError(f"{word} is no number")
+
+
+def _blank(line: int, origin: str) -> RunError:
+    return RunError(
+        f"line {line} of {origin} is blank; if something was not recorded there, nothing can be said about it, "
+        "else delete the line"
+    )
+
+
+def _cell(text: str) -> bool | float | str:
+    """What a cell of CSV holds: true or false, a number, or text."""
+    word = text.lower()
+    if word in ("true", "false"):
+        return word == "true"
+    try:
+        number = float(word)
+    except ValueError:
+        return text
+    # Python also reads 1_000, and nan and inf are numbers to nobody who wants a formula judged.
+    return number if _kind(number) and "_" not in word else text

@@ -1,0 +1,210 @@
+"""psyco.FieldTest: outcomes in, alarms out; what is no outcome or no state of its own is refused."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import psyco
+from psyco import RunError
+from psyco._src.verification import betting
+from psyco._src.verification.anytime import confidence_sequence
+from psyco._src.verification.base import Counts, MeanTask
+
+ONE = "P>=0.85 & C>=0.98"
+TWO = '"safe": P>=0.85 [ G a ] & C>=0.98; "quick": P<=0.2 [ F b ] & C>=0.9'
+COST = '"cost": R{x}<=25 [ C ] within [0,1000] & C>=0.95'
+
+
+def stream(p, n, seed=0):
+    return (np.random.default_rng(seed).random(n) < p).tolist()
+
+
+def fed(watcher, outcomes):
+    return [alarm for outcome in outcomes if (alarm := watcher.update(outcome)) is not None]
+
+
+def test_a_drop_raises_an_alarm_and_its_end_is_noticed():
+    watcher = psyco.FieldTest(ONE, false_alarm_every=10_000)
+    assert fed(watcher, stream(0.92, 1000)) == []
+    assert watcher.in_alarm == ()
+    (alarm,) = fed(watcher, stream(0.6, 300))
+    assert alarm.lost == watcher.in_alarm == ('P>=0.85 [ "satisfied" ] & C>=0.98',)
+    assert 1000 < alarm.episode <= 1200
+    assert "holds no longer: P>=0.85" in str(alarm)
+    (again,) = fed(watcher, stream(0.97, 600))
+    assert (again.lost, watcher.in_alarm) == ((), ())
+    assert "holds again: P>=0.85" in str(again)
+    assert watcher.episodes == 1900
+
+
+def test_the_interval_is_the_confidence_sequence_since_the_last_alarm():
+    watcher = psyco.FieldTest(ONE, 10_000)
+    outcomes = stream(0.92, 500)
+    assert fed(watcher, outcomes) == []
+    expected = confidence_sequence(Counts(sum(outcomes), 500 - sum(outcomes)), 0.01)
+    assert watcher.interval == pytest.approx(expected)
+    bad = [False] * 30
+    (alarm,) = fed(watcher, bad)
+    after = 530 - alarm.episode
+    assert watcher.interval == pytest.approx(confidence_sequence(Counts(0, after), 0.01))
+
+
+def test_expected_values_and_rates_are_watched_too():
+    rng = np.random.default_rng(0)
+    cost = psyco.FieldTest(COST)
+    assert fed(cost, rng.poisson(10, 1000).astype(float)) == []
+    assert cost.interval.lower <= 10.0 <= cost.interval.upper <= 25.0
+    (alarm,) = fed(cost, rng.poisson(40, 300).astype(float))
+    assert alarm.lost == ("cost",)
+    rate = psyco.FieldTest('"busy": R{x}<=0.5 [ S ] within [0,1]', 1000, horizon=20)
+    steps = rng.integers(1, 21, 400)
+
+    def pairs(p):
+        return [(float(rng.binomial(n, p)), int(n)) for n in steps]
+
+    assert fed(rate, pairs(0.4)) == []
+    assert rate.interval.lower <= 0.4 <= rate.interval.upper
+    assert fed(rate, pairs(0.8))[0].lost == ("busy",)
+
+
+def test_the_interval_of_a_rate_holds_that_of_all_pairs_and_is_hardly_wider():
+    rng, horizon = np.random.default_rng(0), 40
+    steps = rng.integers(1, horizon + 1, 800)
+    pairs = np.stack([steps * rng.uniform(2.0, 3.5, 800), steps], 1)
+    watcher = psyco.FieldTest("R{x}<=5 [ S ] within [1,5] & C>=0.98", horizon=horizon)
+    assert fed(watcher, [(float(total), int(n)) for total, n in pairs]) == []
+    task = MeanTask(1.0, 5.0, steps=horizon, false_accept=0.01, false_reject=0.01)
+    lower, upper = betting.confidence_sequence(
+        task, betting.remember(task, betting.ValueStats(), pairs), 0.01
+    )
+    ours = watcher.interval
+    assert ours.lower <= lower < upper <= ours.upper
+    assert ours.upper - ours.lower < 1.01 * (upper - lower)
+
+
+def test_the_ranges_of_a_certificate_are_known():
+    certificate = psyco.verify_outcomes([20.0] * 500, COST)
+    bare = dataclasses.replace(
+        certificate, requirement=certificate.requirement.replace(" within [0,1000]", "")
+    )
+    assert [each.span for each in psyco.FieldTest(bare).watched] == [(0.0, 1000.0)]
+
+
+def test_several_constraints_share_the_false_alarms_and_alarm_by_name():
+    watcher = psyco.FieldTest(TWO, 5000)
+    assert [side.every for each in watcher.watched for side in each.sides] == [10_000, 10_000]
+    assert [side.every for side in psyco.FieldTest("P in [0.2,0.4]", 5000).watched[0].sides] == [
+        10_000,
+        10_000,
+    ]
+    good, bad = {"safe": True, "quick": False}, {"quick": True, "safe": True}
+    assert fed(watcher, [good] * 100) == []
+    assert [alarm.lost for alarm in fed(watcher, [bad] * 20)] == [("quick",)]
+    assert [alarm.lost for alarm in fed(watcher, [[False, True]] * 20)] == [("safe",)]
+    assert watcher.in_alarm == ("safe", "quick")
+    with pytest.raises(RunError, match="use intervals"):
+        _ = watcher.interval
+    assert len(watcher.intervals) == 2
+
+
+def test_a_watcher_goes_on_from_its_state_as_if_nothing_had_happened():
+    rng = np.random.default_rng(1)
+    outcomes = [
+        [bool(a), float(x)] for a, x in zip(rng.random(600) < 0.75, rng.uniform(0, 60, 600), strict=True)
+    ]
+    requirement = f"P>=0.85 [ G a ]; {COST}"
+    whole = psyco.FieldTest(requirement, 1000)
+    alarms = fed(whole, outcomes)
+    assert alarms
+    piecewise, found = psyco.FieldTest(requirement, 1000), []
+    for i in range(0, 600, 7):
+        state = json.loads(json.dumps(piecewise.state))
+        piecewise = psyco.FieldTest(requirement, state=state)
+        found += fed(piecewise, outcomes[i : i + 7])
+    assert found == alarms
+    assert piecewise.state == whole.state
+
+
+def test_it_takes_certificates_and_requirements_as_objects_texts_and_files(tmp_path):
+    certificate = psyco.verify_outcomes([True] * 300, ONE)
+    file = tmp_path / "certificate.json"
+    file.write_text(certificate.to_json())
+    props = tmp_path / "a.props"
+    props.write_text(ONE)
+    requirement = psyco.parse(certificate.requirement)
+    for promise in (certificate, certificate.to_json(), file, str(file), props, str(props), requirement, ONE):
+        assert str(psyco.FieldTest(promise).requirement) == str(requirement)
+
+
+@pytest.mark.parametrize(
+    ("requirement", "outcome", "words"),
+    [
+        (ONE, 2, "0 or 1"),
+        (ONE, None, "0 or 1"),
+        (ONE, "1", "0 or 1"),
+        (ONE, float("nan"), "0 or 1"),
+        (ONE, [True, True], "1 constraints"),
+        (TWO, True, "2 constraints"),
+        (TWO, {"safe": True}, "an entry for each constraint, safe, quick; got safe"),
+        (COST, True, "is a number"),
+        (COST, 1001.0, "outside of its range"),
+        (COST, float("nan"), "outside of its range"),
+    ],
+)
+def test_what_is_no_outcome_is_refused_and_changes_nothing(requirement, outcome, words):
+    watcher = psyco.FieldTest(requirement)
+    before = watcher.state
+    with pytest.raises(RunError, match=words):
+        watcher.update(outcome)
+    assert watcher.state == before
+
+
+def test_a_state_of_something_else_is_refused():
+    state = psyco.FieldTest(ONE, 1000).state
+    (kept,) = state["constraints"]
+    for promise, every, given, words in [
+        ("P>=0.9 & C>=0.98", None, state, "another requirement"),
+        (ONE, 2000, state, "every 1,000 episodes"),
+        (ONE, None, state | {"format": "x"}, "format 'x'"),
+        (ONE, None, state | {"episodes": "many"}, "damaged"),
+        (ONE, None, state | {"constraints": []}, "damaged"),
+        (ONE, None, {}, "damaged"),
+        (ONE, None, state | {"constraints": [kept | {"seen": [3, -1]}]}, "less than nothing"),
+        (
+            ONE,
+            None,
+            state | {"constraints": [kept | {"sides": [{"lost": True, "sums": [1]}]}]},
+            "another detector",
+        ),
+    ]:
+        with pytest.raises(RunError, match=words):
+            psyco.FieldTest(promise, every, state=given)
+
+
+@pytest.mark.parametrize(
+    ("promise", "options", "words"),
+    [
+        (ONE, {"false_alarm_every": 0}, "1 to 1e"),
+        (ONE, {"false_alarm_every": float("inf")}, "1 to 1e"),
+        ("Rmax=? [ C ]", {}, "nothing to watch"),
+        ("R{x}<=25 [ C ]", {}, "ranges="),
+        ("R{x}<=25 [ C ]", {"ranges": [(0, 1), (0, 1)]}, "a range .* for each"),
+        ("R{x}<=0.5 [ S ] within [0,1]", {}, "give horizon"),
+        (3, {}, "neither a certificate nor a requirement"),
+        ("missing.json", {}, "there is no file"),
+    ],
+)
+def test_what_cannot_be_watched_is_said_so(promise, options, words):
+    with pytest.raises(psyco.PsycoError, match=words):
+        psyco.FieldTest(promise, **options)
+
+
+@pytest.mark.slow
+def test_watching_outcomes_needs_no_jax():
+    program = "import sys, psyco; psyco.FieldTest('P>=0.5').update(True); print('jax' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

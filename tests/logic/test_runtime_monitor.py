@@ -1,0 +1,380 @@
+"""The monitor of a running episode: right, as early as can be, and it says what is left."""
+
+import copy
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import psyco
+from psyco import Outlook
+from psyco._src.logic import anticipation
+from psyco._src.logic.ast import (
+    And,
+    Compare,
+    Constraint,
+    Expectation,
+    Finally,
+    Globally,
+    Iff,
+    Label,
+    LongRun,
+    Next,
+    Not,
+    Number,
+    Or,
+    Release,
+    Requirement,
+    Signal,
+    Until,
+    WeakUntil,
+)
+from psyco._src.logic.batch_monitor import compile_monitor
+from psyco._src.logic.runtime_monitor import decision, decisions
+from psyco._src.logic.trace_check import check_path
+from tests.logic import by_definition
+from tests.logic.strategies import bounds, formulas, paths, quantities
+
+DANCE = "P>=0.85 [ G (distance >= 0.1 | collisions <= 1) ] & C>=0.98"
+
+
+def requiring(formula) -> Requirement:
+    return Requirement(constraints=(Constraint(formula, ">=", 0.5, 1.0),))
+
+
+def state(path, i):
+    return {name: values[i] for name, values in path.items()}
+
+
+def outlooks(formula, path, **arguments):
+    """After each state, the last of which ends the path."""
+    monitor, last = psyco.Monitor(requiring(formula), **arguments), len(path["x"]) - 1
+    return [monitor.update(state(path, i), end=i == last).constraints[0].outlook for i in range(last + 1)]
+
+
+def of(satisfied: bool) -> Outlook:
+    return Outlook.SATISFIED if satisfied else Outlook.VIOLATED
+
+
+@settings(max_examples=200)
+@given(formulas(), paths())
+def test_it_agrees_with_the_offline_monitor_on_every_prefix(formula, path):
+    whole = of(check_path(formula, path).satisfied)
+    for n in range(1, len(path["x"]) + 1):
+        prefix = {name: values[:n] for name, values in path.items()}
+        *before, last = outlooks(formula, prefix)
+        offline = check_path(formula, prefix)
+        assert last is of(offline.satisfied)
+        assert set(before) <= {Outlook.OPEN, whole}  # what was decided stays true, however it goes on
+        (found,) = decisions(psyco.Monitor(requiring(formula)), prefix)
+        assert found.cost in (None, offline.cost)
+
+
+# ---- as early as can be: against all ways in which an episode can go on ---------------------------------------------
+
+
+class World(NamedTuple):
+    """One state of a world of eight: two switches and a counter that is at 1 or 2."""
+
+    a: bool
+    b: bool
+    n: int
+
+
+WORLDS = [World(*each) for each in itertools.product((True, False), (True, False), (1, 2))]
+ATOMS = [Signal("a"), Signal("b"), Label("end"), Compare("<=", Signal("n"), Number(1.0))]
+
+
+def small_formulas():
+    def grow(inner):
+        two = st.tuples(inner, inner)
+        return st.one_of(
+            two.map(And),
+            two.map(Or),
+            st.builds(Iff, inner, inner),
+            st.builds(Not, inner),
+            st.builds(Next, inner),
+            *(st.builds(op, inner, bounds(3)) for op in (Finally, Globally)),
+            *(st.builds(op, inner, inner, bounds(3)) for op in (Until, WeakUntil, Release)),
+        )
+
+    return st.recursive(st.sampled_from(ATOMS), grow, max_leaves=5)
+
+
+def arrays(rows):
+    """Paths `[B]` of the same length as signals `[B, T]`."""
+    return {name: np.array([[getattr(w, name) for w in row] for row in rows]) for name in World._fields}
+
+
+def possible(formula, prefix, horizon):
+    """The verdicts of all episodes that begin so and go on."""
+    monitor, found, futures = compile_monitor([formula]), set(), [prefix]
+    for _ in range(horizon + 1 - len(prefix)):
+        futures = [[*f, w] for f in futures for w in WORLDS if not f or w.n >= f[-1].n]
+        signals = arrays(futures)
+        found |= set(monitor(signals | {"step": np.zeros_like(signals["n"])})[0][:, 0].tolist())
+    return found
+
+
+@settings(max_examples=60)
+@given(small_formulas(), st.lists(st.sampled_from(WORLDS), max_size=2), st.integers(2, 3))
+def test_a_verdict_comes_as_soon_as_nothing_else_is_possible(formula, prefix, horizon):
+    prefix = sorted(prefix, key=lambda world: world.n)  # counters never fall
+    monitor = psyco.Monitor(requiring(formula), horizon=horizon, counters=["n"])
+    status = monitor.start()
+    for world in prefix:
+        status = monitor.update(world._asdict())
+    ahead = possible(formula, prefix, horizon)
+    assert status.outlook is (Outlook.OPEN if len(ahead) == 2 else of(ahead.pop()))
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "decided"),
+    [
+        ("F<=5 a", {"a": [False] * 7}, 5),
+        ("F (\"end\" & count(a) <= 1)", {"a": [True, True, True, False]}, 1),
+        ("F count(a) >= 2", {"a": [True, False, True, False]}, 2),
+        ("G[3,4] most(x) < 2", {"x": [0, 5, 0, 0, 0, 0]}, 1),
+        ("F[3,4] least(x) > 2", {"x": [5, 1, 5, 5, 5, 5]}, 1),
+        ("F (step < 1 & a)", {"a": [False, False, True]}, 1),
+        ("F (a & !a)", {"a": [True] * 3}, -1),
+        ("G (a => F<=2 b)", {"a": [True] * 4, "b": [False] * 4}, 2),
+    ],
+)  # fmt: skip
+def test_a_decision_is_made_at_the_earliest_step(text, path, decided):
+    (found,) = decisions(psyco.Monitor(f"P>=0.5 [ {text} ]"), path)
+    assert found.decided == decided
+
+
+def test_an_episode_is_violated_with_its_first_constraint_and_satisfied_with_its_last():
+    path = {"a": [False, True, False, False], "b": [True, True, False, True]}
+    for text, found in (
+        ("P>=0.5 [ F a ]; P>=0.5 [ F !b ]; R{b}<=1 [ C ]", (Outlook.SATISFIED, 2)),
+        ("P>=0.5 [ F a ]; P>=0.5 [ G b ]; P<=0.5 [ F a ]", (Outlook.VIOLATED, 1)),
+        ("P>=0.5 [ true ]", (Outlook.SATISFIED, 0)),
+        ("R{b}<=1 [ C ]", None),
+    ):
+        assert decision(psyco.Monitor(text), path) == found
+
+
+def test_the_horizon_is_known():
+    for horizon, last in ((3, Outlook.VIOLATED), (4, Outlook.OPEN)):
+        monitor = psyco.Monitor("P>=0.5 [ F (a & X (!a & X a)) ]", horizon=horizon)
+        statuses = [monitor.update({"a": False}) for _ in range(2)]
+        assert [each.outlook for each in statuses] == [Outlook.OPEN, last]
+
+
+def test_what_is_searched_too_long_is_open_and_decided_later(monkeypatch):
+    text, path = "P>=0.5 [ F (a & !a) ]", {"a": [True] * 3}
+    monkeypatch.setattr(anticipation, "SEARCHED", 0)
+    assert decisions(psyco.Monitor(text), path)[0].decided == 2
+    monkeypatch.setattr(anticipation, "PROPOSITIONS", 0)
+    assert decisions(psyco.Monitor(text), path)[0].decided == 2
+
+
+# ---- what is left, values, memory ------------------------------------------------------------------------------------
+
+
+def test_what_is_left_is_said_in_words():
+    monitor = psyco.Monitor(DANCE, counters=["collisions"])
+    left = [monitor.start().constraints[0].left]
+    for distance, collisions in ((0.5, 0), (0.05, 1), (0.2, 2), (0.05, 3)):
+        left.append(monitor.update({"distance": distance, "collisions": collisions}).constraints[0].left)
+    assert left == [
+        "distance >= 0.1 or at most 1 more collisions, in every state from now on",
+        "distance >= 0.1 or at most 1 more collisions, in every state from now on",
+        "distance >= 0.1 or at most 0 more collisions, in every state from now on",
+        "distance >= 0.1, in every state from now on",
+        "nothing",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("F<=3 a", "a, in some of the next 3 states"),
+        ("F<=1 a", "a, in the next state"),
+        ("b U a", "a, in some state from now on, and b until then"),
+        ("G count(a) < 2", "fewer than 2 more states with a, in every state from now on"),
+        ("G (b => F<=2 a)", "((not b or (a, in some state within 2 steps)), in every state from now on) and "
+                            "(a, in some of the next 2 states)"),
+        ("(F[2,3] a) | (G b)", "(a, in some state 2 to 3 steps from now) or (b, in every state from now on)"),
+        ("b W (a & X a)", "b, in every state from now on before one with (a and (a, a step later))"),
+    ],
+)  # fmt: skip
+def test_every_operator_has_words(text, left):
+    status = psyco.Monitor(f"P>=0.5 [ {text} ]").update({"a": False, "b": True})
+    assert status.constraints[0].left == left
+    assert left in str(status)
+
+
+@settings(max_examples=100)
+@given(quantities(), paths())
+def test_expected_values_show_what_the_episode_has_come_to(quantity, path):
+    monitor = psyco.Monitor(Requirement(constraints=(Expectation(quantity, "<=", upper=1.0),)))
+    for n in range(1, len(path["x"]) + 1):
+        found = monitor.update(state(path, n - 1)).constraints[0]
+        value, _ = by_definition.measured(quantity, {k: v[:n] for k, v in path.items()})
+        steps = max(n - 1, 1) if isinstance(quantity.over, LongRun) else 1
+        assert found.outlook is Outlook.OPEN and found.decided is None
+        if "end" not in str(quantity):  # what is not the last state yet is not the end
+            assert found.value == pytest.approx(value / steps, nan_ok=True)
+
+
+def test_running_aggregates_are_shown():
+    monitor = psyco.Monitor("P>=0.5 [ G (count(x > 1) <= 3 & mean(x) < 9 & least(x) >= 0) ]")
+    for x in (1.0, 2.0, 6.0):
+        status = monitor.update({"x": x})
+    assert status.aggregates == {"count(x > 1)": 2, "mean(x)": 3.0, "least(x)": 1.0}
+
+
+def test_what_is_bounded_from_above_should_not_happen():
+    monitor = psyco.Monitor("P<=0.1 [ F a ]; P>=0.5 [ F a ]; R{x}<=3 [ C ]")
+    status = monitor.update({"a": True, "x": 2.0})
+    assert [each.outlook for each in status.constraints] == [
+        Outlook.VIOLATED,
+        Outlook.SATISFIED,
+        Outlook.OPEN,
+    ]
+    assert status.outlook is Outlook.VIOLATED
+
+
+def test_memory_is_bounded(monkeypatch):
+    monkeypatch.setattr(anticipation, "KEPT", 50)
+    monitor = psyco.Monitor("P>=0.5 [ G (a => F[6,9] b) ]")
+    rng = np.random.default_rng(0)
+    for _ in range(400):
+        monitor.update({"a": rng.random() < 0.5, "b": True})
+    (track,) = monitor._tracks
+    assert len(track.future._situations) < 200
+
+
+def test_a_deadline_is_one_of_its_window_however_often_it_is_set():
+    monitor = psyco.Monitor("P>=0.5 [ G (a => F<=200 b) ]")
+    for i in range(600):
+        monitor.update({"a": i % 3 == 0, "b": i % 97 == 0})
+    (track,) = monitor._tracks
+    assert len(track.future._situations) <= 2 * 202
+
+
+# ---- bad input -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("signals", "words"),
+    [
+        ({"collisions": 0}, "no value for the signal 'distance' in state 0"),
+        ({"distance": float("nan"), "collisions": 0}, "the signal distance is nan in state 0"),
+        ({"distance": 1.0, "collisions": float("inf")}, "the signal collisions is inf"),
+        ({"distance": "far", "collisions": 0}, "the signal distance is 'far'"),
+        ({"distance": None, "collisions": 0}, "the signal distance is None"),
+        ({"distance": np.ones(2), "collisions": 0}, "the signal distance is array"),
+        ({"distance": np.ones(1), "collisions": 0}, "the signal distance is array"),
+    ],
+)
+def test_what_is_no_number_is_never_safe(signals, words):
+    monitor = psyco.Monitor(DANCE)
+    with pytest.raises(psyco.RequirementError, match=words.replace("(", r"\(")):
+        monitor.update(signals)
+    assert monitor.update({"distance": 1.0, "collisions": 0}).step == 0  # it has not counted
+
+
+def test_a_state_that_was_refused_is_in_no_aggregate():
+    monitor = psyco.Monitor("P>=0.5 [ G (hits <= 9 & count(near) <= 1) ]", counters=["hits"])
+    monitor.update({"near": True, "hits": 2})
+    for wrong in ({"near": True, "hits": 1}, {"near": np.ones(1), "hits": 2}):
+        with pytest.raises(psyco.RequirementError, match=r"fell from 2|near is array"):
+            monitor.update(wrong)
+    status = monitor.update({"near": False, "hits": 2})
+    assert status.aggregates == {"count(near)": 1} and status.step == 1
+
+
+def test_a_vector_is_read_by_its_entries():
+    monitor = psyco.Monitor("P>=0.5 [ G (abs(obs[1]) < 1 & up) ]")
+    assert monitor.update({"obs": [9.0, 0.5], "up": True}).outlook is Outlook.OPEN
+    with pytest.raises(psyco.RequirementError, match=r"the signal obs\[1\] is \[9.0\]"):
+        monitor.update({"obs": [9.0], "up": True})
+    with pytest.raises(psyco.RequirementError, match="the signal up is 'yes'"):
+        monitor.update({"obs": [9.0, 0.5], "up": "yes"})
+
+
+def test_an_episode_that_is_over_takes_no_more_states():
+    monitor = psyco.Monitor(DANCE, horizon=1)
+    fine = {"distance": 1.0, "collisions": 0}
+    assert [monitor.update(fine).over for _ in range(2)] == [False, True]
+    with pytest.raises(psyco.RequirementError, match=r"over\ncall start"):
+        monitor.update(fine)
+    assert monitor.start().outlook is Outlook.OPEN and monitor.update(fine).step == 0
+
+
+def test_a_counter_that_falls_is_refused():
+    monitor = psyco.Monitor(DANCE, counters=["collisions"])
+    monitor.update({"distance": 1.0, "collisions": 2})
+    with pytest.raises(psyco.RequirementError, match="'collisions' fell from 2 to 1 at step 1"):
+        monitor.update({"distance": 1.0, "collisions": 1})
+
+
+def test_counters_are_names_of_numbers():
+    with pytest.raises(
+        psyco.RequirementError, match=r"counters must be a list of names, such as \['collisions'\]"
+    ):
+        psyco.Monitor("P>=0.9 [ G c <= 1 ]", counters="collisions")
+    with pytest.raises(psyco.RequirementError, match="counters must be a list of names"):
+        psyco.Monitor("P>=0.9 [ G c <= 1 ]", counters=None)
+    with pytest.raises(psyco.RequirementError, match="the signals in state 0 must go by name; got None"):
+        psyco.Monitor("P>=0.9 [ G c <= 1 ]").update(None)
+    monitor = psyco.Monitor("P>=0.9 [ G obs[0] <= 1 ]", counters=["obs"])
+    for state in ([1.0, 0.0], [0.0, 0.0]):
+        assert monitor.update({"obs": np.array(state)}).outlook is Outlook.OPEN
+
+
+@pytest.mark.parametrize("horizon", [0, -1, 2.5, True])
+def test_a_horizon_is_a_number_of_steps(horizon):
+    with pytest.raises(psyco.RequirementError, match="horizon must be a whole number"):
+        psyco.Monitor(DANCE, horizon=horizon)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "G (low | hits <= 1)",
+        "G (count(low) <= 2)",
+        "G (hits <= 1 & count(low) <= 2)",
+        "(G hits <= 1) | (G count(low) <= 1)",
+        "G<=3 (hits <= 0 | low)",
+        "F (hits >= 2)",
+    ],
+)
+def test_slack_is_used_up_where_a_next_state_violates(text):
+    """By trying all next states: `low` either way, `hits` one more or not."""
+    rng, requirement = np.random.default_rng(0), psyco.parse(f"P>=0.5 [ {text} ]")
+    known = {True: 0, False: 0}
+    for _ in range(40):
+        monitor, hits = psyco.Monitor(requirement, horizon=5, counters=["hits"]), 0
+        for step in range(5):
+            hits += int(rng.random() < 0.3)
+            path = [{"low": bool(rng.random() < 0.5), "hits": hits}]
+            monitor.update(path[0])
+            ahead = []
+            for low, more in itertools.product((False, True), (0, 1)):
+                twin = copy.deepcopy(monitor)
+                ahead.append(twin.update({"low": low, "hits": hits + more}).outlook is Outlook.VIOLATED)
+            expected = any(ahead)
+            assert monitor.critical == expected, (text, step)
+            known[expected] += 1
+    assert all(known.values())
+
+
+def test_another_monitor_watches_an_episode_of_its_own():
+    monitor = psyco.Monitor(f'{DANCE}; P>=0.5 [ F ("end" & count(distance < 0.1) <= 1) ]', horizon=9)
+    near, far = {"distance": 0.0, "collisions": 5}, {"distance": 1.0, "collisions": 0}
+    monitor.update(near)
+    other = monitor.another()
+    assert other.update(far).outlook is Outlook.OPEN
+    status = monitor.update(far)
+    assert [status.step, *status.aggregates.values()] == [1, 1] and status.outlook is Outlook.VIOLATED
+    status = other.update(far)
+    assert [status.step, *status.aggregates.values()] == [1, 0] and status.outlook is Outlook.OPEN

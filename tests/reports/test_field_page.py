@@ -1,0 +1,82 @@
+"""The page of a watch: what it shows, live, on a desk and on a phone."""
+
+import threading
+from typing import Any
+
+import pytest
+
+import psyco
+from psyco._src.field.service import WatchSession
+from psyco._src.reports.field_page import LiveWatch, _range
+from psyco._src.reports.live_server import PageServer
+from tests.reports.test_run_page import EVIL, HANGING_OVER, OVERLAPPING, browser, open_page
+
+__all__ = ["browser"]  # a fixture
+
+REQUIREMENT = '"safe": P>=0.85 [ F a ] & C>=0.98; "cost": R{x}<=25 [ C ] within [0,1000] & C>=0.95'
+
+
+def fed(session: WatchSession, data: bytes) -> None:
+    """As by a stream without numbers that begins again: everything in `data` is new."""
+    list(session.listen([data], stop=lambda _: False))
+
+
+def watched(requirement: str = REQUIREMENT) -> WatchSession:
+    session = WatchSession(psyco.FieldTest(requirement, 1000))
+    fed(session, b"1,10\n" * 300 + b"0,12\n" * 10)
+    return session
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1200, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_page_shows_intervals_and_alarms_and_follows(browser: Any, width: int, scheme: str) -> None:
+    session = watched()
+    server = PageServer(LiveWatch(session, "field.csv"))
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    try:
+        size = {"width": width, "height": 800}
+        with open_page(browser, server.url, viewport=size, color_scheme=scheme) as page:
+            assert page.locator(".verdict .badge").inner_text() == "ALARM"
+            assert "safe" in page.locator(".verdict").inner_text()
+            assert page.locator(".chart svg .area").count() == 2
+            assert page.locator(".chart .happened.lost").count() == 1
+            assert page.locator(".chart .limit").count() == 2
+            for figure in page.locator(".chart").all():
+                assert not figure.evaluate(OVERLAPPING)
+                assert not figure.evaluate(HANGING_OVER)
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+            assert not page.locator("#learning").is_visible()
+            session.watcher.update([False, 1.0])
+            page.locator(".facts dd", has_text="311").wait_for(timeout=20_000)
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_right_after_an_alarm_the_picture_is_still_about_what_was_before() -> None:
+    session = WatchSession(psyco.FieldTest("P>=0.85", 1000))
+    fed(session, b"1\n" * 300)
+    before = _range(session.watcher.watched[0], 0, session.progress.history)
+    while not session.watcher.in_alarm:
+        fed(session, b"1\n" * session.watcher.episodes + b"0\n")
+    history = [*session.progress.history, session.point()]
+    assert history[-1].intervals[0] == (0.0, 1.0)
+    assert _range(session.watcher.watched[0], 0, history) == pytest.approx(before, abs=0.05)
+
+
+def test_text_from_outside_is_escaped() -> None:
+    session = WatchSession(psyco.FieldTest(f'"{EVIL.replace(chr(34), chr(39))}": P>=0.85 [ F a ]', 1000))
+    fed(session, b"0\n" * 30)
+    for text in (LiveWatch(session, EVIL).page(), *LiveWatch(session, EVIL).news()["sections"].values()):
+        assert "<img" not in text
+        assert "owned'</script" not in text.replace("&lt;/script", "")
+
+
+def test_the_version_changes_with_every_episode() -> None:
+    session = watched()
+    shown = LiveWatch(session, "x")
+    before = shown.version()
+    session.watcher.update([True, 1.0])
+    assert shown.version() != before == "310 ()"
+    assert shown.news()["data"]["runs"] == []

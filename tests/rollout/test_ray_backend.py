@@ -1,0 +1,107 @@
+"""A Ray cluster: the same bytes as in one process, also when a node is lost."""
+
+import socket
+import threading
+from typing import Any
+
+import pytest
+
+import psyco
+from psyco._src.rollout import ray_backend
+
+pytestmark = pytest.mark.slow  # needs an extra and other processes
+
+pytest.importorskip("ray")
+
+REQUIREMENT = "P>=0.5 [ G (abs(obs[0]) <= 1) ] & C>=0.9"
+SETTINGS: dict[str, Any] = {
+    "learner": "safe-es",
+    "episodes": 800,
+    "verify_every": 200,
+    "verify_episodes": 60,
+    "max_episodes": 60,
+}
+
+
+@pytest.mark.full
+def test_losing_a_node_in_the_middle_of_a_run_changes_no_byte() -> None:
+    import ray
+    from ray.cluster_utils import Cluster
+
+    domain = psyco.make("CartPole-v1", horizon=100)
+    alone = psyco.synthesize(domain, REQUIREMENT, **SETTINGS)
+    memory = 100 * 2**20
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": memory})
+    try:
+        node = nodes.add_node(num_cpus=1, object_store_memory=memory)
+        undisturbed = psyco.synthesize(domain, REQUIREMENT, ray=nodes.address, **SETTINGS)
+        assert undisturbed.policy.to_bytes() == alone.policy.to_bytes()
+
+        removed_after = []
+        started = threading.Event()
+
+        def remove() -> None:
+            started.wait()
+            removed_after.append(len(segments))
+            nodes.remove_node(node, allow_graceful=False)
+
+        segments: list[int] = []
+
+        def reached(problem: psyco.Problem, position: psyco.TrainingState) -> None:
+            segments.append(position.generation)
+            started.set()
+
+        remover = threading.Thread(target=remove)
+        remover.start()
+        disturbed = psyco.synthesize(
+            domain, REQUIREMENT, ray=nodes.address, sinks=[psyco.Callback(reached=reached)], **SETTINGS
+        )
+        remover.join()
+        assert removed_after[0] < len(segments)  # there was work left to do
+        assert disturbed.policy.to_bytes() == alone.policy.to_bytes()
+    finally:
+        ray.shutdown()
+        nodes.shutdown()
+
+
+def test_a_cluster_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    def refuse(**options: object) -> None:
+        raise ConnectionError(f"nobody answers at {options['address']}")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", refuse)
+    with pytest.raises(psyco.RunError, match="no Ray cluster at 'auto'"):
+        psyco.verify(lambda obs: 0, psyco.make("CartPole-v1"), REQUIREMENT, ray="auto")
+
+
+@pytest.mark.parametrize("prefix", ["", "ray://"])
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (None, "nobody answers at the Ray address"),
+        (b"", "nobody answers at the Ray address"),
+        (b"HTTP/1.0 400 Bad Request\r\n\r\n", "is no Ray cluster"),
+    ],
+    ids=["nobody", "silence", "another server"],
+)
+def test_an_address_of_nobody_or_of_somebody_else_is_refused_at_once(
+    monkeypatch: pytest.MonkeyPatch, prefix: str, answer: bytes | None, words: str
+) -> None:
+    """Ray itself tries for two minutes, and then ends the process."""
+    monkeypatch.setattr(ray_backend, "ANSWER_WITHIN", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"{prefix}127.0.0.1:{server.getsockname()[1]}"
+        if answer is None:
+            server.close()
+        elif answer:
+            threading.Thread(target=lambda: server.accept()[0].sendall(answer)).start()
+        with pytest.raises(psyco.RunError, match=words):
+            ray_backend._check_answers(address)
+
+
+@pytest.mark.parametrize("address", ["nowhere.invalid:6379", "x" * 300 + ":1", "127.0.0.1:99999", ":1"])
+def test_an_address_that_cannot_be_is_refused(address: str) -> None:
+    with pytest.raises(psyco.RunError, match="nobody answers at the Ray address"):
+        ray_backend._check_answers(address)

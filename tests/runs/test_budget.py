@@ -1,0 +1,304 @@
+"""What a run will spend is decided and said before it starts; what the learner plays anyway is not played twice."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import psyco
+from psyco._src.core.errors import RunError
+from psyco._src.policies.serialization import policy_for
+from psyco._src.policies.network import network_for
+from psyco._src.rollout.throughput import Throughput
+from psyco._src.verification.base import Counts
+from psyco._src.verification.methods import make_test
+from psyco._src.logic.parser import parse
+from psyco._src.runs import time_budget
+from psyco._src.runs import train
+from psyco._src.runs.budget import PLENTY, decided, make_run_plan
+from psyco._src.runs.problem import prepare
+from psyco._src.runs.settings import PLANNED, Settings, duration, read_time
+
+POLE = "P>=0.9 [ G (abs(obs[0]) <= 1) ] & C>=0.95"
+DANCE = "P>=0.8 [ G (distance >= 0.1 | collisions <= 1) ] & C>=0.9"
+
+
+class Still:
+    """A clock that stands still."""
+
+    @staticmethod
+    def perf_counter() -> float:
+        return 0.0
+
+
+@pytest.fixture(scope="module")
+def pole() -> psyco.GymDomain:
+    return psyco.make("CartPole-v1", horizon=20)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("episodes", [10, 100, 1000, 3000, 60_000])
+@pytest.mark.parametrize("learner", ["safe-es", "snes"])
+def test_all_but_learning_takes_a_third_of_its_episodes_or_what_a_certificate_needs(
+    pole: psyco.GymDomain, episodes: int, learner: str
+) -> None:
+    requirement = parse(POLE)
+    settings = decided(Settings(episodes=episodes, learner=learner), pole, requirement)
+    plan = make_run_plan(settings, pole, requirement, scaling=32)
+    rest = sum(phase.episodes for phase in plan.phases if phase.name != "learning")
+    least = 32 + 2  # scaling; one episode of a test
+    assert rest <= max(episodes, least)
+    if episodes >= 3000:
+        assert rest <= episodes / 3 + least
+        # By psyco plan a verdict takes 255 episodes in the mean, and with a chance of 0.9 no more than 485.
+        assert settings.max_episodes >= 255 and settings.attempts * settings.max_episodes >= 485
+    assert [p.name for p in plan.phases] == ["scaling", "learning", "checks", "selection", "certificate"]
+
+
+def test_who_has_to_reach_a_return_looks_as_far_as_an_episode_goes() -> None:
+    pole = psyco.make("CartPole-v1", horizon=400)
+    demand = parse('P>=0.9 [ F ("end" & return >= 200) ] & C>=0.95')
+
+    def options(learner: str, requirement: Any, **given: Any) -> Any:
+        settings = Settings(learner=learner, steps=400_000, options=given)
+        return decided(settings, pole, requirement).options
+
+    assert options("ppo", demand)["discount"] == 1 - 1 / 400
+    assert options("ppo", demand, discount=0.9)["discount"] == 0.9
+    assert "discount" not in options("ppo", parse(POLE)) and "discount" not in options("sac", demand)
+    assert options("ppo", parse(POLE)).items() >= {"press": 0.5, "least": 0.1}.items()
+
+
+@pytest.mark.parametrize(("name", "quiet"), [("CartPole-v1", False), ("Pendulum-v1", True)])
+def test_noise_becomes_small_where_actions_are_numbers_and_not_where_they_are_choices(
+    name: str, quiet: bool
+) -> None:
+    settings = Settings(learner="ppo", steps=400_000)
+    found = decided(settings, psyco.make(name, horizon=100), parse("P>=0.9 [ G obs[0] <= 1 ]")).options
+    assert (found.get("std_end") == 0.1) == quiet
+
+
+@pytest.mark.parametrize(("episodes", "most"), [(52, 52), (50, 51), (41, 51), (40, 40)])
+def test_a_certificate_is_not_a_few_episodes_short(pole: psyco.GymDomain, episodes: int, most: int) -> None:
+    """51 that all satisfy it are the least that shows it; where learning has nearly as many, that is allowed."""
+    found = decided(Settings(episodes=episodes, learner="sac"), pole, parse(POLE))
+    assert (found.max_episodes, found.candidates) == (most, 1)
+    test = make_test("anytime", parse(POLE).constraints[0], false_accept=0.025, false_reject=0.025)  # type: ignore[arg-type]
+    assert [test.decide(Counts(n, 0)) for n in (50, 51)] == [0, 1]
+    rare = parse("P<=0.1 [ F (abs(obs[0]) > 1) ] & C>=0.95")
+    assert decided(Settings(episodes=50, learner="sac"), pole, rare).max_episodes == 51
+
+
+def test_what_is_given_stays_and_compiled_domains_keep_their_numbers(pole: psyco.GymDomain) -> None:
+    given = Settings(
+        learner="safe-es",
+        episodes=1000,
+        candidates=4,
+        selection_episodes=7,
+        max_episodes=10_000,
+        verify_every=0,
+    )
+    found = decided(given, pole, parse(POLE))
+    assert (found.candidates, found.selection_episodes, found.max_episodes, found.verify_every) == (
+        4,
+        7,
+        10_000,
+        0,
+    )
+    assert found.attempts >= 1
+    compiled = decided(Settings(learner="safe-es"), psyco.make("particle-dance"), parse(DANCE))
+    assert {name: getattr(compiled, name) for name in PLENTY} == PLENTY
+    assert (compiled.candidates, compiled.max_episodes, compiled.verify_every) == (5, 10_000, 1000)
+
+
+def test_a_plan_is_a_table_and_plain_data(pole: psyco.GymDomain) -> None:
+    requirement = parse(POLE)
+    settings = decided(Settings(learner="safe-es", steps=400_000), pole, requirement)
+    plan = make_run_plan(settings, pole, requirement, pace=Throughput(1000.0, 10.0, 3), scaling=32)
+    learning = plan.phases[1]
+    # How many episodes so many steps are is a guess: between those of a random policy, of 10, and of the horizon, 20.
+    assert (learning.episodes, learning.expected) == (None, round(400_000 / 200**0.5))
+    assert (learning.steps, learning.seconds) == (400_000, 400.0)
+    assert plan.seconds == pytest.approx(sum(phase.seconds for phase in plan.phases))
+    assert "at 1,000 steps per second" in str(plan) and "probability 0.95 takes about 255 episodes" in str(
+        plan
+    )
+    assert json.loads(json.dumps(plan.to_json()))["phases"][1]["steps"] == 400_000
+    assert repr(plan).startswith("<RunPlan: at most ")
+
+
+def test_times_are_read_and_said() -> None:
+    assert [read_time(t) for t in ("90s", "10min", " 1.5 h ", 30, 2.5)] == [90.0, 600.0, 5400.0, 30.0, 2.5]
+    for bad in ("", "10", "min", "1e9h", "-3s", "3 days", 0, -1, float("nan"), True, None):
+        with pytest.raises(RunError, match=r"90s, 10min or 1\.5h"):
+            read_time(bad)  # type: ignore[arg-type]
+    assert [duration(t) for t in (0.25, 42, 600, 9000)] == ["0.2 s", "42 s", "10 min", "2.5 h"]
+
+
+def test_a_time_becomes_steps_once_and_the_run_repeats(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    small: dict[str, Any] = {
+        "parameters": {"horizon": 5}, "hidden": 4, "learner_options": {"population": 6, "checks": 2},
+        "max_episodes": 20, "candidates": 1, "attempts": 1,
+    }  # fmt: skip
+    monkeypatch.setattr(time_budget, "learning_pace", lambda *_: Throughput(100.0, 5.0, 0))
+    monkeypatch.setattr(time_budget, "time", Still)  # a test does not know how long measuring takes
+    said: list[psyco.RunPlan] = []
+    run = psyco.start(
+        "particle-dance",
+        DANCE,
+        tmp_path / "timed",
+        time="4s",
+        sinks=[psyco.Callback(planned=said.append)],
+        **small,
+    )
+    assert run.config is not None and run.config.settings.budget == "300 steps"
+    assert "4 s are 300 steps of learning at 100 steps per second" in str(said[0])
+    assert min(getattr(run.config.settings, name) for name in PLANNED) > 0  # every number is written down
+    again = psyco.start("particle-dance", DANCE, tmp_path / "again", steps=300, **small)
+    assert (again.folder / "metrics.csv").read_bytes() == (run.folder / "metrics.csv").read_bytes()
+    with pytest.raises(RunError, match=r"either steps \(300\) or time \(4s\)"):
+        psyco.synthesize("particle-dance", DANCE, steps=300, time="4s")
+
+
+@pytest.mark.parametrize(("rate", "steps", "left"), [(20.0, 6000, "50%"), (2000.0, 900_000, "25%")])
+def test_a_slow_simulator_leaves_time_for_the_certificate(
+    monkeypatch: pytest.MonkeyPatch, rate: float, steps: int, left: str
+) -> None:
+    """At 20 steps per second a certificate takes more than the quarter of ten minutes that is left for it else."""
+    monkeypatch.setattr(time_budget, "first_pace", lambda *_: Throughput(rate, 20.0, 4))
+    monkeypatch.setattr(time_budget, "learning_pace", lambda *_: Throughput(rate, 20.0, 4))
+    monkeypatch.setattr(time_budget, "time", Still)
+    settings = Settings(learner="sac", hidden=4, scaling="none")
+    timed = time_budget.in_time(psyco.make("CartPole-v1", horizon=100), parse(POLE), settings, 600.0)
+    assert timed.problem.settings.steps == steps
+    assert (
+        f"{steps:,} steps of learning" in timed.plan.time
+        and f"{left} of the time are left" in timed.plan.time
+    )
+    assert timed.plan.seconds is not None and timed.plan.seconds <= 1.1 * 600.0
+
+
+@pytest.mark.parametrize("seconds", [20.0, 1000.0])
+def test_the_run_that_is_made_is_the_one_whose_speed_was_measured(
+    monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """Which learner it is depends on the number of steps, and sac makes the more of each the fewer there are."""
+
+    def pace(problem: Any, *_: Any) -> Throughput:
+        return Throughput(1.0 / (1 / 20_000 + 1e-3 * problem.learner.updates), 200.0, 4)
+
+    monkeypatch.setattr(time_budget, "first_pace", lambda *_: Throughput(20_000.0, 200.0, 4))
+    monkeypatch.setattr(time_budget, "learning_pace", pace)
+    monkeypatch.setattr(time_budget, "time", Still)
+    domain = psyco.make("Pendulum-v1")
+    problem, plan = time_budget.in_time(
+        domain, parse("P>=0.9 [ G (abs(action[0]) <= 1.2) ] & C>=0.98"), Settings(), seconds
+    )
+    assert problem.settings.learner == ("sac" if seconds == 20.0 else "ppo")
+    takes = pace(problem).seconds(problem.settings.steps)
+    assert 0.4 * seconds <= takes <= 0.9 * seconds
+    assert takes == pytest.approx({phase.name: phase.seconds for phase in plan.phases}["learning"])
+
+
+@pytest.mark.slow
+def test_the_pace_of_learning_is_measured_on_both_kinds_of_domain(pole: psyco.GymDomain) -> None:
+    options = {"population": 6, "checks": 2}
+    settings = Settings(steps=time_budget.TRIED, learner="safe-es", hidden=4, options=options, scaling="none")
+    for domain, text in ((pole, POLE), (psyco.make("particle-dance", horizon=5), DANCE)):
+        problem = prepare(domain, parse(text), settings)
+        compiled = problem.sampler.compiled
+        pace = time_budget.learning_pace(problem, None if compiled else time_budget.simulator_pace(problem))
+        assert pace.rate > 10 and 1 <= pace.length <= domain.horizon and pace.episodes > 0
+
+
+def run_pole(pole: psyco.GymDomain, folder: Path, **options: Any) -> psyco.Run:
+    return psyco.start(
+        pole, POLE, folder, episodes=96, learner="safe-es", hidden=4, learner_options={"population": 6, "checks": 2},
+        verify_every=32, max_episodes=10, candidates=1, scaling="none", **options,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_checks_while_learning_are_those_that_the_learner_plays_and_survive_an_interruption(
+    pole: psyco.GymDomain, tmp_path: Path
+) -> None:
+    class Stop(Exception):
+        pass
+
+    def interrupt(problem: Any, at: Any) -> None:
+        if at.generation == 6:  # in the middle of the second segment of four generations
+            raise Stop
+
+    whole = run_pole(pole, tmp_path / "whole")
+    checked = whole.metrics["verified_episodes"]
+    assert checked[[3, 7, 11]].tolist() == [8, 8, 8] and np.isnan(np.delete(checked, [3, 7, 11])).all()
+    with pytest.raises(Stop):
+        run_pole(pole, tmp_path / "cut", checkpoint_every=0, sinks=[psyco.Callback(reached=interrupt)])
+    assert psyco.open_run(tmp_path / "cut").metrics.rows == 6
+    again = psyco.resume(tmp_path / "cut")
+    assert (again.folder / "metrics.csv").read_bytes() == (whole.folder / "metrics.csv").read_bytes()
+    explicit = run_pole(pole, tmp_path / "explicit", verify_episodes=9)
+    assert explicit.metrics["verified_episodes"][3] == 9  # more than it plays, so they are played
+
+
+@pytest.mark.slow
+def test_a_run_until_satisfied_that_goes_on_within_a_segment_takes_no_further_look(
+    pole: psyco.GymDomain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look uses a share of the permitted error, and the one at the end of the segment uses that one."""
+    looks: list[int] = []
+    real = train._check
+
+    def look(problem: Any, at: Any, *more: Any) -> Any:
+        looks.append(at.generation)
+        return real(problem, at, *more)
+
+    class Stop(Exception):
+        pass
+
+    def interrupt(problem: Any, at: Any) -> None:
+        if at.generation == 2:
+            raise Stop
+
+    monkeypatch.setattr(train, "_check", look)
+    with pytest.raises(Stop):
+        run_pole(pole, tmp_path / "cut", until_satisfied=True, checkpoint_every=0,
+                 sinks=[psyco.Callback(reached=interrupt)])  # fmt: skip
+    psyco.resume(tmp_path / "cut")
+    assert looks and all(generation % 4 == 0 for generation in looks)
+
+
+@pytest.mark.slow
+def test_who_learns_nothing_but_nan_is_told_and_gets_no_certificate(
+    pole: psyco.GymDomain, tmp_path: Path
+) -> None:
+    with pytest.raises(psyco.RunError, match="learning has diverged"):
+        psyco.start(
+            pole, POLE, tmp_path / "run", episodes=96, hidden=4, learner="ppo", max_episodes=10,
+            learner_options={"population": 6, "checks": 2, "alpha": 1e30},
+        )  # fmt: skip
+    assert not (tmp_path / "run" / "certificate.json").exists()
+    network = network_for(pole, hidden=4)
+    with pytest.raises(psyco.RunError, match="learning has diverged"):
+        policy_for(pole, network, np.full(network.size, np.nan))
+
+
+@pytest.mark.parametrize(
+    "option", ["candidates", "selection-episodes", "attempts", "verify-episodes", "max-episodes"]
+)
+def test_less_than_one_is_refused_on_the_command_line(cli: Any, option: str) -> None:
+    """-1 is how the settings say that the plan decides."""
+    said = cli("synthesize", "particle-dance", f"--{option}", -1)
+    assert said.status == 2 and f"--{option}" in said.err and "greater" in said.err
+
+
+@pytest.mark.slow
+def test_check_prints_the_plan(cli: Any) -> None:
+    done = cli("check", "CartPole-v1", "--horizon", 20, "--require", POLE, "--steps", "2e4", "--json")
+    plan = next(each for each in json.loads(done.out)["checks"] if each["name"] == "plan")
+    assert plan["data"]["phases"][1]["steps"] == 20_000
+    assert dataclasses.is_dataclass(psyco.RunPlan)

@@ -1,0 +1,116 @@
+"""Real processes, killed with SIGKILL at random moments, and resumed until they are through."""
+
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.runs.small import outcome, psyco
+from tests.soak import Soak, prepare, soak
+
+pytestmark = pytest.mark.slow  # needs other processes
+
+VERDICTS = (0, 1, 3)  # exit statuses of a run that has come to its end
+
+
+@pytest.fixture(scope="module")
+def soaked(tmp_path_factory: pytest.TempPathFactory) -> Soak:
+    return prepare(tmp_path_factory.mktemp("soak"))
+
+
+@pytest.fixture
+def env(soaked: Soak) -> dict[str, str]:
+    return soaked.env
+
+
+@pytest.fixture
+def config(soaked: Soak) -> Path:
+    return soaked.config
+
+
+@pytest.fixture
+def undisturbed(soaked: Soak) -> dict[str, bytes]:
+    return soaked.undisturbed
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(30, marks=pytest.mark.full)])
+def test_a_run_killed_at_random_moments_ends_with_the_same_bytes(
+    tmp_path: Path, soaked: Soak, kills: int
+) -> None:
+    """A slice of `make soak`."""
+    print(soak(soaked, tmp_path, kills))
+
+
+def test_ctrl_c_ends_cleanly_and_resume_ends_with_the_same_bytes(
+    tmp_path: Path, env: dict[str, str], config: Path, undisturbed: dict[str, bytes]
+) -> None:
+    folder = tmp_path / "run"
+    process = psyco("synthesize", "--config", config, "--out", folder, env=env)
+    while process.poll() is None and not (folder / "metrics.csv").exists():
+        time.sleep(0.001)
+    process.send_signal(signal.SIGINT)
+    out, errors = process.communicate()
+    assert process.returncode == 130, errors
+    assert f"psyco resume {folder}" in errors
+    assert "Traceback" not in errors + out
+    process = psyco("resume", folder, env=env)
+    _, errors = process.communicate()
+    assert process.returncode in VERDICTS, errors
+    assert outcome(folder) == undisturbed
+
+
+POLE = "P>=0.9 [ G (abs(obs[0]) <= 1) ] & C>=0.9"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "where",
+    [("--workers", "2"), ("--ray", "local")],
+    ids=["pool", "ray"],
+)
+def test_a_killed_run_of_a_gymnasium_environment_ends_with_the_same_bytes(
+    tmp_path: Path, env: dict[str, str], where: tuple[str, str]
+) -> None:
+    if where[0] == "--ray":
+        pytest.importorskip("ray")
+        env = env | {"RAY_ADDRESS": "127.0.0.1:1"}  # "local" is a cluster of its own, whatever else there is
+    what = ("synthesize", "CartPole-v1", "--require", POLE, "--episodes", "200", "--population", "10")
+    what += ("--learner", "snes", "--verify-every", "50", "--max-episodes", "50", "--horizon", "30", *where)
+    what += ("--checkpoint-every", "0")
+    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
+    process = psyco(*what, "--out", undisturbed, env=env)
+    _, errors = process.communicate()
+    assert process.returncode in VERDICTS, errors
+
+    process = psyco(*what, "--out", killed, env=env, start_new_session=True)
+    while process.poll() is None and len(list(killed.glob("checkpoints/*.ckpt"))) < 2:
+        time.sleep(0.001)
+    try:
+        assert process.poll() is None, "killed before it ends by itself"
+        process.kill()
+        process.wait()
+        resumed = psyco("resume", killed, *where, env=env)
+        _, errors = resumed.communicate()
+        assert resumed.returncode in VERDICTS, errors
+        assert outcome(killed) == outcome(undisturbed)
+    finally:  # what the killed one had started: workers end by themselves, Ray's own processes may take their time
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_a_second_process_on_a_folder_is_refused(tmp_path: Path, env: dict[str, str], config: Path) -> None:
+    from psyco._src.runs.lock import is_locked, lock
+
+    folder = tmp_path / "run"
+    folder.mkdir()
+    assert not is_locked(folder)
+    with lock(folder):
+        assert is_locked(folder)
+        process = psyco("synthesize", "--config", config, "--out", folder, env=env)
+        _, errors = process.communicate()
+        assert process.returncode == 2
+        assert "in use by another process (process " in errors
+    assert not is_locked(folder)

@@ -1,0 +1,252 @@
+"""The ledger: whoever looks again takes fresh episodes and the next share, whatever happened in between."""
+
+import dataclasses
+import json
+import shutil
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+import psyco
+from psyco._src.verification import episode_stream
+from psyco._src.verification import verifier as verification
+from psyco._src.verification.ledger import look_share
+from psyco._src.runs.store import load_about
+from psyco._src.runs.lock import lock
+from tests.runs.small import CONFIG
+from tests.runs.test_crash import Died, dying
+
+REQUIREMENT = CONFIG.requirement
+OTHER = "P>=0.1 [ G distance >= 0.01 ] & C>=0.9"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("looks") / "run"
+    psyco.start(
+        "particle-dance",
+        REQUIREMENT,
+        folder=folder,
+        parameters={"horizon": 5},
+        episodes=100,
+        hidden=4,
+        max_episodes=40,
+    )
+    return folder
+
+
+@pytest.fixture
+def folder(finished, tmp_path):
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+@pytest.fixture
+def streams(monkeypatch):
+    """The key of every batch of episodes that a verification sampled."""
+    import jax
+
+    seen = []
+    sample = episode_stream.sample
+
+    def watched(sampler, theta, key, count, **where):
+        seen.append(tuple(jax.random.key_data(key).tolist()))
+        return sample(sampler, theta, key, count, **where)
+
+    monkeypatch.setattr(episode_stream, "sample", watched)
+    return seen
+
+
+def test_verifying_a_run_twice_takes_fresh_episodes_and_never_more_than_the_permitted_error(folder, streams):
+    first = psyco.open_run(folder).certificate
+    taken = len(first.looks)
+    again = [psyco.verify(folder, max_episodes=40) for _ in range(3)]
+    for i, certificate in enumerate(again):
+        assert [look.share for look in certificate.looks] == [look_share(n + 1) for n in range(taken + i + 1)]
+        assert certificate.guarantee.wrongly_satisfied <= 0.1 + 1e-12
+    assert len(set(streams)) == 3  # no stream is used twice
+    blocks = [look.block for look in again[-1].looks]
+    assert blocks == list(range(taken + 3))
+    assert again[-1].looks[:taken] == first.looks
+
+
+def test_the_policy_file_of_a_run_is_the_run(folder):
+    taken = len(psyco.open_run(folder).certificate.looks)
+    certificate = psyco.verify(folder / "policy.safetensors", requirement=REQUIREMENT, max_episodes=40)
+    assert len(certificate.looks) == taken + 1
+
+
+def test_a_look_that_was_begun_is_spent(folder, monkeypatch):
+    taken = len(psyco.open_run(folder).certificate.looks)
+
+    def die(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as context:
+        context.setattr(verification, "verify_parameters", die)
+        with pytest.raises(KeyboardInterrupt):
+            psyco.verify(folder)
+    certificate = psyco.verify(folder, max_episodes=40)
+    assert len(certificate.looks) == taken + 2
+    assert certificate.looks[-2].episodes == 0
+    assert certificate.looks[-1].block == taken + 1
+    assert certificate.share == look_share(taken + 2)
+
+
+@pytest.mark.parametrize("how", ["before", "half", "after"])
+def test_no_episode_is_seen_twice_wherever_a_verification_dies(folder, streams, how):
+    psyco.verify(folder, max_episodes=40)  # which compiles, and keeps what it compiled in files of its own
+    with dying(10**9, how) as moments:
+        psyco.verify(folder, max_episodes=40)
+    for moment in range(1, moments() + 1):
+        with dying(moment, how), suppress(Died):
+            psyco.verify(folder, max_episodes=40)
+            pytest.fail("it lived")
+    certificate = psyco.verify(folder, max_episodes=40)
+    assert len(set(streams)) == len(streams) > 2
+    assert sum(look.share for look in certificate.looks) < 1.0
+
+
+def test_a_question_that_cannot_be_asked_costs_nothing(folder):
+    before = (folder / "looks.json").read_bytes()
+    for wrong in (
+        {"method_options": {"nonsense": 1}},
+        {"requirement": OTHER, "method": "sprt", "method_options": {"indifference": -1}},
+        {"max_episodes": 0},
+        {"requirement": "P>=0.5 [ G nonsense > 0 ]"},
+    ):
+        with pytest.raises(psyco.PsycoError):
+            psyco.verify(folder, **wrong)
+    assert (folder / "looks.json").read_bytes() == before
+
+
+def test_another_requirement_has_an_error_of_its_own_and_fresh_episodes(folder, streams):
+    taken = len(psyco.open_run(folder).certificate.looks)
+    certificate = psyco.verify(folder, requirement=OTHER, max_episodes=40)
+    assert (certificate.share, len(certificate.looks), certificate.block) == (0.5, 1, taken)
+
+
+def test_looks_can_be_ignored_and_the_certificate_says_so(folder, cli):
+    before = (folder / "looks.json").read_bytes()
+    certificate = psyco.verify(folder, ignore_looks=True, max_episodes=40)
+    assert (certificate.share, len(certificate.looks)) == (1.0, 1)
+    assert "not counted" in " ".join(certificate.notes)
+    assert (folder / "looks.json").read_bytes() == before
+    said = cli("verify", folder, "--ignore-looks", "--max-episodes", "40")
+    assert "Earlier looks at policies of this run were not counted" in said.out
+    assert psyco.replay(certificate, folder).matches
+
+
+def test_a_damaged_ledger_is_an_error_that_says_what_to_do(folder, cli):
+    content = json.loads((folder / "looks.json").read_text())
+    content["looks"][0]["share"] = 0.001
+    (folder / "looks.json").write_text(json.dumps(content))
+    said = cli("verify", folder)
+    assert said.status == 2
+    assert "looks.json is damaged" in said.err
+    assert "--ignore-looks" in said.err
+
+
+def test_an_account_that_is_gone_is_not_forgotten(folder):
+    (folder / "looks.json").unlink()
+    with pytest.raises(psyco.RunError, match=r"looks\.json is gone.*--ignore-looks"):
+        psyco.verify(folder, max_episodes=40)
+
+
+def test_an_older_run_without_an_account_has_the_looks_of_its_certificate(folder):
+    taken = len(psyco.open_run(folder).certificate.looks)
+    (folder / "looks.json").unlink()
+    dataclasses.replace(load_about(folder), ledger=False).save(folder)
+    assert len(psyco.verify(folder, max_episodes=40).looks) == taken + 1
+
+
+def test_the_same_demand_under_another_name_is_the_same(folder):
+    taken = len(psyco.open_run(folder).certificate.looks)
+    certificate = psyco.verify(folder, requirement=f'"other": {REQUIREMENT}', max_episodes=40)
+    assert len(certificate.looks) == taken + 1
+
+
+def test_every_way_to_a_runs_policy_leads_to_its_account(folder, tmp_path):
+    taken = len(psyco.open_run(folder).certificate.looks)
+    link, copy = tmp_path / "link.safetensors", folder / "best.safetensors"
+    link.symlink_to(folder / "policy.safetensors")
+    shutil.copy(folder / "policy.safetensors", copy)
+    for i, path in enumerate((link, copy), 1):
+        assert len(psyco.verify(path, requirement=REQUIREMENT, max_episodes=40).looks) == taken + i
+    with pytest.raises(psyco.RunError, match="keeps account"):
+        psyco.certify_candidates([folder], "particle-dance", REQUIREMENT)
+
+
+def test_a_certificate_is_not_lost_because_its_run_goes_on(folder, monkeypatch, caplog):
+    """The look was entered before; somebody else holds the folder when it ends."""
+    verify_parameters = verification.verify_parameters
+    with ExitStack() as held:
+
+        def meanwhile(*arguments, **settings):
+            held.enter_context(lock(folder))
+            return verify_parameters(*arguments, **settings)
+
+        monkeypatch.setattr(verification, "verify_parameters", meanwhile)
+        certificate = psyco.verify(folder, max_episodes=40)
+    assert certificate.episodes > 0
+    assert "not entered in the run's account" in caplog.text
+
+
+def test_another_method_cannot_share_the_error(folder):
+    with pytest.raises(psyco.RunError, match="need one method"):
+        psyco.verify(folder, method="fixed", max_episodes=40)
+
+
+def test_share_and_after_are_the_ledgers_business(folder):
+    with pytest.raises(psyco.RunError, match="keeps its own account of looks"):
+        psyco.verify(folder, share=1.0)
+
+
+def test_a_longer_run_takes_further_looks(folder):
+    before = psyco.open_run(folder).certificate
+    psyco.resume(folder, episodes="+100")
+    after = psyco.open_run(folder).certificate
+    assert after.looks[: len(before.looks)] == before.looks
+    assert len(after.looks) > len(before.looks)
+    assert len({look.block for look in after.looks}) == len(after.looks)
+
+
+def test_what_synthesize_returned_is_verified_further(streams):
+    result = psyco.synthesize(
+        "particle-dance",
+        REQUIREMENT,
+        parameters={"horizon": 5},
+        episodes=100,
+        hidden=4,
+        max_episodes=40,
+        verify_every=0,
+    )
+    used = set(streams)
+    for i in (1, 2):
+        certificate = psyco.verify(result, requirement=REQUIREMENT, max_episodes=40, seed=i)
+        assert len(certificate.looks) == len(result.certificate.looks) + i
+    alone = psyco.verify(result.policy, requirement=REQUIREMENT, max_episodes=40)
+    assert alone.share == 1.0
+    assert (
+        len(used | set(streams)) == len(used) + 3
+    )  # the policy by itself has no account, but fresh episodes
+
+
+def test_replay_repeats_every_look_at_the_policy(folder):
+    policy = psyco.open_run(folder).policy
+    own = [look.policy == policy.digest for look in psyco.open_run(folder).certificate.looks]
+    psyco.verify(folder, max_episodes=7)
+    certificate = psyco.verify(folder, max_episodes=40)
+    found = psyco.replay(certificate, folder)
+    assert found.matches
+    others = [text for text in found.not_compared if "another policy" in text]
+    assert len(others) == own.count(False)
+    assert "when it was issued" in found.not_compared
+    # A lie about an earlier look at the same policy is found out, whatever checksum it has.
+    earlier = len(certificate.looks) - 2
+    text = json.loads(certificate.to_json())
+    text["looks"][earlier]["satisfied"] = [text["looks"][earlier]["satisfied"][0] + 1]
+    lie = folder / "lie.json"
+    lie.write_text(json.dumps(text))
+    differences = psyco.replay(lie, folder).differences
+    assert any(f"looks.{earlier}.satisfied" in each for each in differences)

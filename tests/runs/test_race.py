@@ -1,0 +1,134 @@
+"""Selection is a race; a test that would hardly end well is ended, and does not err."""
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import psyco
+from psyco._src.verification.episode_stream import EpisodeStream
+from psyco._src.verification.verifier import verify_parameters
+from psyco._src.cli import display as progress
+from psyco._src.rollout.episodes import Episodes
+from psyco._src.verification.base import Counts, Verdict
+from psyco._src.verification.methods import make_test
+from psyco._src.verification.operating_characteristics import chance_left
+from psyco._src.logic.parser import parse
+from psyco._src.runs.train import RunProgress
+from psyco._src.runs.select import RacingCandidate, _raced
+from psyco._src.runs.settings import Settings
+
+REQUIREMENT = parse("P>=0.9 [ F goal ] & C>=0.95")
+POLE = "P>=0.9 [ G (abs(obs[0]) <= 1) ] & C>=0.95"
+
+
+class Coin:
+    """Parameters (p, r): an episode satisfies with probability p and returns about r; its key is its luck."""
+
+    compiled = False
+
+    def __init__(self) -> None:
+        self.played = 0
+
+    def __call__(self, theta: Any, keys: Any) -> Episodes:
+        self.played += len(keys)
+        luck = np.asarray(jax.vmap(jax.random.uniform)(keys))
+        held = luck < np.asarray(theta[:, 0])
+        cost: Any = (~held[:, None]).astype(np.float32)
+        ret: Any = np.asarray(theta[:, 1] + 0.1 * luck, np.float32)
+        return Episodes(ret, cost, held[:, None], np.ones(len(keys), np.int32))  # type: ignore[arg-type]
+
+
+class Stub:
+    horizon, name = 1, "coin"
+
+
+def source(coin: Coin, p: float, r: float = 0.0, seed: int = 0) -> EpisodeStream:
+    domain: Any = Stub()
+    return EpisodeStream(coin, jnp.array([p, r], jnp.float32), jax.random.key(seed), domain, REQUIREMENT)  # type: ignore[arg-type]
+
+
+def test_the_chance_that_is_left_is_that_of_a_simulation() -> None:
+    test = make_test("anytime", REQUIREMENT.constraints[0])  # type: ignore[arg-type]
+    rng = np.random.default_rng(0)
+    for counts in (Counts(60, 4), Counts(62, 2), Counts(55, 9)):
+        p = rng.beta(counts.satisfied + 1, counts.violated + 1, 20_000)
+        more = rng.binomial(136, p)
+        end = Counts(counts.satisfied + more, counts.violated + 136 - more)
+        simulated = np.mean(test.decide(end) == 1)
+        # 5 standard deviations of a share of 20,000: fails by chance once in a million
+        assert chance_left(test, counts, 200) == pytest.approx(simulated, abs=0.018)
+
+
+def test_giving_up_saves_episodes_and_never_changes_a_verdict_for_the_better() -> None:
+    saved = 0
+    for seed in range(8):
+        for p in (0.84, 0.9, 0.97):
+            patient = verify_parameters(source(Coin(), p, seed=seed), method="anytime", max_episodes=256)
+            thrifty = verify_parameters(
+                source(Coin(), p, seed=seed), method="anytime", max_episodes=256, give_up=0.01
+            )
+            if thrifty.verdict is Verdict.UNDECIDED:
+                assert thrifty.episodes % 32 == 0 or thrifty.episodes == 256
+                saved += patient.episodes - thrifty.episodes
+            else:
+                assert (thrifty.verdict, thrifty.episodes) == (patient.verdict, patient.episodes)
+    assert saved > 100
+    fixed = verify_parameters(source(Coin(), 0.5), method="fixed", max_episodes=64, give_up=0.5)
+    assert fixed.episodes == 64  # counts on its cap
+
+
+def race(coin: Coin, *, attempts: int = 1, most: int = 200) -> list[Any]:
+    qualities = [(0.5, 9.0), (0.99, 1.0), (0.99, 3.0), (0.8, 5.0), (0.99, 2.0)]
+    runners = []
+    for i, (p, r) in enumerate(qualities):
+        policy: Any = SimpleNamespace(digest=f"policy {i}")
+        runners.append(RacingCandidate(i, policy, source(coin, p, r)))
+    settings = Settings(selection_episodes=most, attempts=attempts)
+    return [c.generation for c in _raced(runners, settings, 1.0)]
+
+
+def test_a_race_finds_the_best_with_fewer_episodes() -> None:
+    coin = Coin()
+    order = race(coin)
+    assert order[:1] == [2]  # certain enough, and the best return of those
+    assert sorted(order) == [0, 1, 2, 3, 4]
+    assert coin.played <= 0.7 * 5 * 200
+
+
+def test_plain_lines_say_which_phase_it_is_and_nobody_waits_for_a_word(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(progress, "remark", said.append)
+    monkeypatch.setattr(progress, "LINE_EVERY", 0.05)
+    with progress._lines() as lines:
+        time.sleep(0.3)
+        lines.stage(RunProgress("learning", 50, 200, "steps"))
+        lines.stage(RunProgress("checking", 1, 10, "episodes"))
+        time.sleep(0.3)
+        lines.stage(RunProgress("selecting", 3, 30, "episodes"))
+    assert said[0].startswith("preparing, for 0 s") and said.count(said[0]) >= 2
+    assert "learning: 50 steps (25%)" in said
+    assert any(line.startswith("checking: 1 episodes (10%)") for line in said)
+    assert said[-1].startswith("selecting: 3 episodes (10%)")
+    assert len(said) >= 6
+
+
+@pytest.mark.slow
+def test_a_run_tells_its_phases_and_how_long_they_took(tmp_path: Path) -> None:
+    stages: list[RunProgress] = []
+    run = psyco.start(
+        psyco.make("CartPole-v1", horizon=20), POLE, tmp_path / "pole", episodes=96, hidden=4,
+        learner="safe-es", learner_options={"population": 6, "checks": 2}, candidates=3, selection_episodes=8,
+        max_episodes=40, sinks=[psyco.Callback(progress=stages.append)],
+    )  # fmt: skip
+    assert list(dict.fromkeys(stage.phase for stage in stages)) == ["learning", "selecting", "certifying"]
+    assert all(0 <= stage.done <= stage.of for stage in stages)
+    assert run.about is not None and set(run.about.seconds) == {"learning", "certifying"}
+    assert not (run.folder / "played.safetensors").exists()
