@@ -66,7 +66,7 @@ def _timed(spent: dict[str, float], name: str, method: Callable[..., Any]) -> Ca
 
 def _run(folder: Path, every: float) -> float:
     began = time.perf_counter()
-    with sessions.start_run(folder, CONFIG, sessions.build(CONFIG)) as session:
+    with sessions.start_run(folder, CONFIG, sessions.build_problem(CONFIG)) as session:
         sessions.execute(session, checkpoint_every=every)
     return time.perf_counter() - began
 

@@ -61,8 +61,8 @@ def alarms(detector: Detector, before: float, after: float, streams: int, *, qui
     sums, delays, episode = np.zeros((streams, len(detector.bets))), [], 0
     while len(sums):
         episode += 1
-        sums = detector.added(sums, rng.random(len(sums)) < (before if episode <= quiet else after))
-        alarm = sums.sum(axis=1) >= detector.every
+        sums = detector.update_sums(sums, rng.random(len(sums)) < (before if episode <= quiet else after))
+        alarm = sums.sum(axis=1) >= detector.average_run_length
         delays += [episode - quiet] * (int(alarm.sum()) if episode > quiet else 0)
         sums = sums[~alarm]
     return np.array(delays)

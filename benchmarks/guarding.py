@@ -34,19 +34,19 @@ def _rules(policy: psyco.Policy) -> Iterator[tuple[str, Any]]:
         risk = psyco.learn_risk(policy, "particle-dance", REQUIREMENT, within=within)
         print("  " + str(risk).replace("\n", "\n  "))
         for limit in LIMITS:
-            yield f"risk within {within} steps >= {limit:g}", risk.above(limit)
+            yield f"risk within {within} steps >= {limit:g}", risk.with_limit(limit)
 
 
 def _show(name: str, policy: Any) -> None:
     """One row of the table: verdict, share with its interval, return, and what the fallback did."""
     certificate = psyco.verify(policy, "particle-dance", REQUIREMENT, estimate=FURTHER)
     assert certificate.estimate is not None
-    estimate, share = certificate.estimate, certificate.estimate.shares[0]
+    estimate, share = certificate.estimate, certificate.estimate.constraints[0]
     assert isinstance(share, ShareEstimate)
     acted = next((note for note in certificate.notes if note.startswith("The fallback acted")), "")
     print(
         f"  {name:34} {certificate.verdict.name:10} {share.satisfied / estimate.episodes:.3f} "
-        f"[{share.lower:.3f}, {share.upper:.3f}]  return {estimate.mean_return:6.2f} ± {estimate.return_error:.2f}  "
+        f"[{share.lower:.3f}, {share.upper:.3f}]  return {estimate.mean_return:6.2f} ± {estimate.return_standard_error:.2f}  "
         f"{acted.partition('and in ')[2].removesuffix('.')}",
         flush=True,
     )

@@ -21,8 +21,8 @@ from psyco._src.envs.gym_env import GymDomain, gym_domain
 from psyco._src.logic.batch_monitor import compile_monitor
 from psyco._src.logic.parser import parse_formula
 from psyco._src.policies.network import Network, network_for
-from psyco._src.rollout.gym_sampler import Chunk, EpisodeRunner, GymSampler, Job, in_process
-from psyco._src.rollout.process_pool import in_processes
+from psyco._src.rollout.gym_sampler import Chunk, EpisodeRunner, GymSampler, Job, in_process_backend
+from psyco._src.rollout.process_pool import shared_pool
 
 REPEAT = 7
 # environment -> formula, episodes side by side, horizon
@@ -97,7 +97,7 @@ def task(name: str, rows: int) -> tuple[Job, NDArray[np.float32], list[int], Rec
     theta += balancing(network)
     seeds = list(range(rows))
     job = Job(domain, network, compile_monitor([parse_formula(formula)]))
-    played = EpisodeRunner().play(job, Chunk(theta, seeds), frozenset({"action"}))
+    played = EpisodeRunner().rollout(job, Chunk(theta, seeds), frozenset({"action"}))
     actions = [list(map(domain_action(domain), row)) for row in np.moveaxis(played.signals["action"], 0, 1)]
     return job, theta, seeds, Recorded(domain, seeds, actions, played.length.tolist())
 
@@ -115,7 +115,7 @@ def alone(name: str, rows: int, repeat: int = REPEAT) -> tuple[float, float]:
 def in_two(name: str, rows: int, repeat: int = REPEAT) -> tuple[float, float]:
     """Microseconds on the clock per step: two worker processes with so many rows each, and a bare loop in two alike."""
     job, theta, seeds, recorded = task(name, 2 * rows)
-    ours = GymSampler(job, in_processes(2, None), 2)
+    ours = GymSampler(job, shared_pool(2, None), 2)
     halves = [recorded.part(slice(0, rows)), recorded.part(slice(rows, None))]
     context = get_context("spawn")
     pipes = []
@@ -170,7 +170,10 @@ def speed_up(processes: int) -> float:
     network = network_for(domain)
     job = Job(domain, network, compile_monitor([]))
     theta = np.zeros((20, network.size), np.float32)
-    one, many = GymSampler(job, in_process()), GymSampler(job, in_processes(processes, None), processes)
+    one, many = (
+        GymSampler(job, in_process_backend()),
+        GymSampler(job, shared_pool(processes, None), processes),
+    )
     seeds = list(range(20))
     many.run(theta, seeds)  # start the workers
     ratios = [

@@ -21,16 +21,15 @@ import numpy as np
 from scipy import stats
 
 import psyco
-from psyco._src.envs.base import Domain
-from psyco._src.envs.finite import FiniteDomain
+from psyco._src.envs.base import Domain, FiniteDomain
 from psyco._src.exact.solver import evaluate
-from psyco._src.exact.unfold import actions_of, unfold
+from psyco._src.exact.unfold import policy_actions, unfold
 from psyco._src.logic.ast import Requirement
 from psyco._src.logic.parser import parse
 from psyco._src.rollout.episodes import Stream, stream_key
 from psyco._src.rollout.sampler import make_sampler
 from psyco._src.runs.settings import Settings
-from psyco._src.verification.episode_stream import constraint_outcomes, sample
+from psyco._src.verification.episode_stream import constraint_outcomes, sample_episodes
 
 FIRST_SEED = 1000
 FRESH = 4000  # episodes that estimate return and satisfaction of each returned policy
@@ -121,7 +120,7 @@ def _cell(name: str, row: Row) -> dict[str, Any]:
     own = {each.name for each in fields(Settings)}
     settings = {key if key in own else f"learner.{key}": value for key, value in row.settings.items()}
     requirement = row.requirement or psyco.make(row.domain).requirement  # type: ignore[attr-defined]
-    p = max(demand.p_req for demand in parse(requirement).demands)
+    p = max(demand.p_req for demand in parse(requirement).probability_bounds)
     return {
         "label": name,
         "domain": row.domain,
@@ -151,7 +150,7 @@ def _outcome(row: Row, cell: Any) -> Outcome:
 def _tell(progress: psyco.StudyProgress) -> None:
     done, total = progress.count("finished"), len(progress.cells)
     if sys.stderr.isatty():
-        left = progress.left
+        left = progress.seconds_left
         print(f"\r{done} of {total} runs", f"{left:.0f} s left  " if left else "", end="", file=sys.stderr)
 
 
@@ -161,13 +160,13 @@ def value(
     """Mean return and satisfied share of a policy: exact on finite domains, else from fresh episodes."""
     if isinstance(domain, FiniteDomain):
         exact = evaluate(
-            unfold(domain, [c.formula for c in requirement.constraints], actions_of(policy, domain))
+            unfold(domain, [c.formula for c in requirement.constraints], policy_actions(policy, domain))
         )
         return exact.expected_return, min(exact.probabilities)
     sampler = make_sampler(domain, policy.network, requirement)
-    fresh = list(sample(sampler, jnp.asarray(policy.theta), stream_key(seed, Stream.SHOW), row.fresh))
+    fresh = list(sample_episodes(sampler, jnp.asarray(policy.theta), stream_key(seed, Stream.RECORD), row.fresh))
     satisfied = np.concatenate([constraint_outcomes(requirement, np.asarray(e.satisfied)) for e in fresh])
-    return float(np.concatenate([e.ret for e in fresh]).mean()), float(satisfied.all(axis=1).mean())
+    return float(np.concatenate([e.returns for e in fresh]).mean()), float(satisfied.all(axis=1).mean())
 
 
 def called(row: Row) -> str:

@@ -12,7 +12,6 @@ result = psyco.synthesize(
     domain,
     "P>=0.95 [ G (abs(obs[0]) <= 1) ] & C>=0.98",
     episodes=2_000,
-    selection_episodes=100,
-    verify_every=0,
+    settings=psyco.Settings(selection_episodes=100, verify_every=0),
 )
 print(result.certificate)

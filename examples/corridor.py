@@ -45,7 +45,7 @@ if __name__ == "__main__":
         "P>=0.9 [ G !fallen ] & C>=0.98",
         episodes=20_000,
         learner="snes",
-        max_episodes=20_000,
+        settings=psyco.Settings(max_episodes=20_000),
     )
     print(result.certificate)
     raise SystemExit(result.certificate.verdict is not psyco.Verdict.SATISFIED)

@@ -13,9 +13,8 @@ domain = psyco.make(
 result = psyco.synthesize(
     domain,
     'P>=0.9 [ F "goal" ] & C>=0.98',
-    learner="snes",
-    learner_options={"sigma": 0.5, "alpha": 0.2},
     episodes=4_000,
-    verify_every=0,
+    learner=psyco.SNES(sigma=0.5, learning_rate=0.2),
+    settings=psyco.Settings(verify_every=0),
 )
 print(result.certificate)

@@ -31,6 +31,10 @@ class Hazard(gymnasium.Env[Any, Any]):
 
 domain = psyco.make(Hazard, horizon=40)
 result = psyco.synthesize(
-    domain, "P>=0.9 [ G (info.cost <= 0) ] & C>=0.98", learner="snes", episodes=4_000, verify_every=0
+    domain,
+    "P>=0.9 [ G (info.cost <= 0) ] & C>=0.98",
+    learner="snes",
+    episodes=4_000,
+    settings=psyco.Settings(verify_every=0),
 )
 print(result.certificate)

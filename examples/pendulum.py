@@ -7,8 +7,7 @@ result = psyco.synthesize(
     domain,
     "P>=0.85 [ G (abs(action[0]) <= 1.5) ] & C>=0.98",
     learner="snes",
-    bias="learned",
     episodes=2_000,
-    verify_every=0,
+    settings=psyco.Settings(bias="learned", verify_every=0),
 )
 print(result.certificate)

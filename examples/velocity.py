@@ -10,6 +10,6 @@ result = psyco.synthesize(
     domain,
     "P>=0.85 [ G (count(info.x_velocity > 0.5) <= 10) ] & C>=0.95",
     episodes=400,
-    verify_every=0,
+    settings=psyco.Settings(verify_every=0),
 )
 print(result.certificate)

@@ -66,9 +66,9 @@ def room_for_programs() -> Iterator[None]:
     """A process of tests compiles thousands of programs."""
     yield
     if "jax" in sys.modules:
-        from psyco._src.studies.workers import make_room
+        from psyco._src.studies.workers import clear_compiled_programs
 
-        make_room()
+        clear_compiled_programs()
 
 
 class Said(NamedTuple):

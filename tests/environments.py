@@ -1,4 +1,4 @@
-"""Small environments for tests, in a module of their own so that worker processes can import them."""
+"""Small environments for tests, in a separate module that worker processes can import."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROCESS = int.from_bytes(os.urandom(4), "big")
 
 
 class Walk(gymnasium.Env[Any, Any]):
-    """A random walk that ends at |x| >= 3; `fault` happens at step `at` of one in `rare` episodes, by their seeds."""
+    """A random walk that ends at |x| >= 3; `fault` occurs at step `at` of every `rare`-th episode, by seed."""
 
     observation_space: Any = spaces.Box(-10.0, 10.0, (2,))
     action_space: Any = spaces.Discrete(2)
@@ -122,7 +122,7 @@ class Unspeakable(Exception):
 
 
 class Moody(Walk):
-    """What goes wrong stands in a file, so that it can be mended without changing what is run."""
+    """A walk that reads its fault from a file, so that a test can fix it without changing the run."""
 
     def __init__(self, mood: str, at: int = 3, rare: int = 97) -> None:
         super().__init__(at=at, rare=rare)
@@ -137,7 +137,7 @@ class Moody(Walk):
 
 
 class Rude(Walk):
-    """It gives what it should, and misuses its process; `book` says what it has started."""
+    """A walk with correct values that misuses its process; the file `book` lists the processes it started."""
 
     def __init__(self, book: str) -> None:
         super().__init__()
@@ -164,14 +164,14 @@ class Rude(Walk):
 
 
 class Stuck(Walk):
-    """It does not end to close."""
+    """A walk whose `close` hangs."""
 
     def close(self) -> None:
         time.sleep(3600)
 
 
 class Sparing(Walk):
-    """It reports a cost in some states of some episodes, and nothing in the others."""
+    """A walk with `info["cost"]` in some states of some episodes only."""
 
     def step(self, action: Any) -> Any:
         *rest, info = super().step(action)
@@ -179,7 +179,7 @@ class Sparing(Walk):
 
 
 class Leaky(Walk):
-    """It remembers something from one episode to the next."""
+    """A walk that keeps state from one episode to the next."""
 
     memory = 0.0
 
@@ -191,7 +191,7 @@ class Leaky(Walk):
 
 
 class Deaf(Walk):
-    """It does not listen to its seed: chance is fixed when the process begins."""
+    """A walk that ignores its seed: its randomness is fixed when the process begins."""
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         return super().reset(seed=PROCESS)
@@ -202,14 +202,14 @@ class Deaf(Walk):
 
 
 class Careless(Walk):
-    """Its chance comes from nowhere."""
+    """A walk with unseeded randomness."""
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         return super().reset(seed=int.from_bytes(os.urandom(4), "big"))
 
 
 class Drawn(Walk):
-    """A walk whose picture is a grey that tells the step."""
+    """A walk whose rendered frame is a grey that encodes the step."""
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["human", "rgb_array"], "render_fps": 25}
 
@@ -224,7 +224,7 @@ class Drawn(Walk):
 
 
 class Mixed(gymnasium.Env[Any, Any]):
-    """Observations and actions of a given kind; it gives what it was given as information."""
+    """An environment with given spaces; `info` repeats the action."""
 
     def __init__(self, observations: str = "dict", actions: str = "multi") -> None:
         self.observation_space = {
@@ -254,17 +254,17 @@ class Mixed(gymnasium.Env[Any, Any]):
 
 
 def slow_walk(seconds: float = 0.002) -> gymnasium.Env[Any, Any]:
-    """A walk whose steps take some time."""
+    """Return a walk whose steps take some time."""
     return gymnasium.wrappers.TransformReward(Walk(), lambda reward: time.sleep(seconds) or reward)
 
 
 def to_the_left(observation: Any) -> int:
-    """A policy."""
+    """Return the action of a simple policy."""
     return int(observation[0] < 0)
 
 
 def height(observation: Any, info: dict[str, Any]) -> float:
-    """A signal."""
+    """Return the value of a user-defined signal."""
     return float(observation[0]) ** 2
 
 
@@ -274,7 +274,7 @@ gymnasium.register("PsycoTestDrawn-v0", entry_point=Drawn, max_episode_steps=40)
 
 @dataclasses.dataclass(frozen=True)
 class Slide:
-    """A compiled domain of one's own: a block on a line, pushed to and fro."""
+    """A user-defined compiled domain: a block on a line, pushed to and fro."""
 
     length: int = 5
     horizon: int = 8
@@ -298,7 +298,7 @@ class Slide:
 
 
 class Alternating:
-    """A controller that needs its memory: it takes 0 and 1 in turns, from 1 on."""
+    """A stateful controller that alternates between 1 and 0, starting with 1."""
 
     def reset(self) -> None:
         self.last = 0
@@ -309,7 +309,7 @@ class Alternating:
 
 
 class Steps(gymnasium.Env[Any, Any]):
-    """It shows nothing; `info` says whether the action has changed, and whether the episode is one of the lucky 5%."""
+    """An environment with constant observations; `info` has whether the action changed, and a flag of 5% of episodes."""
 
     observation_space: Any = spaces.Box(-1.0, 1.0, (1,))
     action_space: Any = spaces.Discrete(2)
@@ -326,7 +326,7 @@ class Steps(gymnasium.Env[Any, Any]):
 
 @dataclasses.dataclass(frozen=True)
 class CompiledSteps:
-    """The same as a compiled domain; what `fault` says goes wrong at the third step of a lucky episode."""
+    """The same as a compiled domain; `fault` occurs at the third step of a flagged episode."""
 
     horizon: int = 6
     fault: str = ""

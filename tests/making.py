@@ -1,18 +1,20 @@
-"""Runs made quickly: settings and hyperparameters in one go, and what learning told on its way."""
+"""Small runs for tests: settings and learner options as flat keywords, and a record of training."""
 
 from dataclasses import fields
 from typing import Any, NamedTuple
 
+from psyco._src.core.options import declared
 from psyco._src.envs.base import Domain
 from psyco._src.learners.metrics import Metrics, concatenate
 from psyco._src.logic.parser import parse
+from psyco._src.rollout.execution import Execution
 from psyco._src.runs.problem import Problem, prepare
 from psyco._src.runs.settings import Settings
 from psyco._src.runs.train import Callback, TrainingState, learn
 
 
 def make_settings(**settings: Any) -> Settings:
-    """Settings; what they don't have is an option of the learner."""
+    """Return settings; other keywords are options of the learner."""
     own = {field.name for field in fields(Settings)} - {"options"}
     options = {name: value for name, value in settings.items() if name not in own}
     return Settings(**{name: settings[name] for name in own & set(settings)}, options=options)
@@ -31,7 +33,32 @@ class Learned(NamedTuple):
 def learned(problem: Problem, start: TrainingState | None = None) -> Learned:
     parts: list[Metrics] = []
     reached: list[TrainingState] = []
-    sink = Callback(
-        rows=lambda _, rows: parts.append(rows), reached=lambda _, position: reached.append(position)
+    callback = Callback(
+        on_metrics=lambda _, rows: parts.append(rows),
+        on_checkpoint=lambda _, position: reached.append(position),
     )
-    return Learned(learn(problem, [sink], start), concatenate(parts), reached)
+    return Learned(learn(problem, [callback], start), concatenate(parts), reached)
+
+
+def flat(**keywords: Any) -> dict[str, Any]:
+    """Return the keywords of a public function, with settings and execution options collected into their objects.
+
+    Keywords that the function takes itself (`episodes`, `seed`, `learner`, ...) stay.
+    """
+    own = ("episodes", "steps", "seed", "learner")
+    settings = {
+        name: keywords.pop(name) for name in declared(Settings) if name in keywords and name not in own
+    }
+    if options := keywords.pop("options", None):
+        settings["options"] = options
+        if "learner" in keywords:
+            settings["learner"] = keywords.pop("learner")
+    if settings:
+        keywords["settings"] = Settings(**settings)
+    return with_execution(**keywords)
+
+
+def with_execution(**keywords: Any) -> dict[str, Any]:
+    """Return the keywords of a public function, with execution options collected into `execution`."""
+    execution = {name: keywords.pop(name) for name in declared(Execution) if name in keywords}
+    return {**keywords, "execution": Execution(**execution)} if execution else keywords

@@ -157,7 +157,7 @@ def check_looks(certificate: dict[str, Any], own: int) -> None:
     """The run's own looks, then one for each verification that was begun; none takes another's episodes or error."""
     looks = certificate["looks"]
     assert len(looks) > own
-    assert [look["block"] for look in looks] == list(range(len(looks)))
+    assert [look["seed_block"] for look in looks] == list(range(len(looks)))
     assert [look["share"] for look in looks] == [look_share(i + 1) for i in range(len(looks))]
 
 

@@ -15,10 +15,7 @@ SEEDS = range(5)
 
 def run(name, seed, *, episodes, calibration="soft"):
     domain = psyco.make(name)
-    return psyco.synthesize(
-        domain, domain.requirement, episodes=episodes, seed=seed, learner="snes", bias="one", scaling="none",
-        method="bayes", verify_every=0, learner_options={"calibration": calibration},
-    )  # fmt: skip
+    return psyco.synthesize(domain, domain.requirement, episodes=episodes, seed=seed, settings=psyco.Settings(learner="snes", options={"calibration": calibration}, bias="one", normalization="none", method="bayes", verify_every=0))  # fmt: skip
 
 
 def last_episodes(metrics, count):
@@ -61,8 +58,8 @@ def test_obstacle_run_ends_safe_and_fast(capsys):
         policy = run("obstacle-run", seed, episodes=20_000).policy
         sampler = jax.jit(make_sampler(domain, policy.network, psyco.parse(domain.requirement)))
         theta = jnp.broadcast_to(policy.theta, (10_000, policy.theta.size))
-        fresh = sampler(theta, episode_keys(stream_key(seed, Stream.SHOW), 0, 10_000))
-        p_sat, ret = float(np.mean(fresh.satisfied)), float(np.mean(fresh.ret))
+        fresh = sampler(theta, episode_keys(stream_key(seed, Stream.RECORD), 0, 10_000))
+        p_sat, ret = float(np.mean(fresh.satisfied)), float(np.mean(fresh.returns))
         with capsys.disabled():
             print(
                 f"  obstacle-run snes seed {seed}: p_sat {p_sat:.4f}, return {ret:.2f} on 10,000 fresh episodes"

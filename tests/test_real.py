@@ -31,7 +31,7 @@ def test_every_recipe_works_with_a_small_budget(words: list[str], cli, tmp_path:
     if "--horizon" not in small:
         small += ["--horizon", "50"]
     if small[0] == "synthesize":
-        small += ["--population", "4", "--max-episodes", "5"]
+        small += ["--option", "population=4", "--max-episodes", "5"]
     said = cli(*small)
     assert said.status in (0, 1, 3), said.err  # any verdict will do, an error will not
     assert small[0] == "check" or (tmp_path / "run" / "certificate.json").exists()
@@ -68,12 +68,5 @@ def test_an_unknown_task_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_an_expected_cost_alone_is_learned_on_a_host_domain() -> None:
     """A requirement without any formula has no column of satisfaction, also in the checks while learning."""
-    result = psyco.synthesize(
-        psyco.make("Pendulum-v1", horizon=20),
-        "R{obs[2] >= 1}<=15 [ C ] within [0,21] & C>=0.9",
-        episodes=20,
-        learner="safe-es",
-        learner_options={"population": 4},
-        max_episodes=20,
-    )
+    result = psyco.synthesize(psyco.make("Pendulum-v1", horizon=20), "R{obs[2] >= 1}<=15 [ C ] within [0,21] & C>=0.9", episodes=20, settings=psyco.Settings(learner="safe-es", options={"population": 4}, max_episodes=20))
     assert [finding.episodes for finding in result.certificate.findings] != [0]

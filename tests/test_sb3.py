@@ -10,10 +10,11 @@ from scipy import stats
 
 import psyco
 from psyco._src.core.errors import RequirementError, RunError
+from psyco._src.learners.base import LearningTask
 from psyco._src.learners.lagrangian import Lagrangian
 from psyco._src.logic.batch_monitor import BatchMonitor
 from psyco._src.rollout.episodes import Episodes
-from psyco.sb3 import PROGRESS, Bridge, SharedLambda
+from psyco.sb3 import GENERATIONS, Bridge, SharedLambda
 from tests.environments import Walk
 
 pytestmark = pytest.mark.slow  # needs an extra
@@ -63,7 +64,7 @@ def test_what_an_episode_pays_is_its_return_and_its_cost_weighed_by_lambda(cartp
     paid, verdict = play(env)
     assert sum(paid) == pytest.approx(verdict["return"])  # λ is 1 at first
     for lam in (0.0, 0.25):
-        bridge.state.set([lam] * len(bridge.state.weights))
+        bridge.shared.set([lam] * len(bridge.shared.weights))
         paid, verdict = play(env)
         assert sum(paid) == pytest.approx(lam * verdict["return"] - (1 - lam) * 3.0 * verdict["cost"][0])
         if require.startswith("P"):
@@ -79,7 +80,7 @@ def test_an_excess_costs_in_the_unit_of_its_value_and_moves_lambda(cartpole) -> 
     assert total == round(total) > 3
     assert verdict["cost"][1] == pytest.approx(0.5 * length - total, abs=1e-5)
     assert bridge.check(Left())["lambda"] < 1.0
-    assert bridge.state.c_sat.shape == (2,)
+    assert bridge.shared.c_sat.shape == (2,)
 
 
 def test_a_step_is_judged_by_its_own_state_and_an_episode_once(cartpole, monkeypatch) -> None:
@@ -94,7 +95,7 @@ def test_a_step_is_judged_by_its_own_state_and_an_episode_once(cartpole, monkeyp
 
         monkeypatch.setattr(BatchMonitor, name, counted)
 
-    count("arising", "states", len)
+    count("known_step_costs", "states", len)
     count("__call__", "paths", lambda end: 1)
     env = Bridge(cartpole, REQUIRE).env()
     steps = len(play(env)[0])
@@ -103,7 +104,7 @@ def test_a_step_is_judged_by_its_own_state_and_an_episode_once(cartpole, monkeyp
 
 def test_G_is_paid_for_in_the_step_that_breaks_it(cartpole) -> None:
     bridge = Bridge(cartpole, "P>=0.5 [ G (step != 3) ] & C>=0.9")
-    bridge.state.set([0.0] * len(bridge.state.weights))
+    bridge.shared.set([0.0] * len(bridge.shared.weights))
     paid, _ = play(bridge.env())
     assert [-cost for cost in paid] == [0, 0, 1, *[0] * (len(paid) - 3)]
 
@@ -112,7 +113,7 @@ def test_what_a_count_costs_is_paid_for_step_by_step(cartpole) -> None:
     bridge = Bridge(
         cartpole, "P>=0.5 [ G (step != 3 & step != 5 | count(step = 3 | step = 5) <= 1) ] & C>=0.9"
     )
-    bridge.state.set([0.0] * len(bridge.state.weights))
+    bridge.shared.set([0.0] * len(bridge.shared.weights))
     env = bridge.env()
     for _ in range(2):  # the next episode counts from 0
         paid, _ = play(env)
@@ -122,7 +123,7 @@ def test_what_a_count_costs_is_paid_for_step_by_step(cartpole) -> None:
 def test_a_demanded_return_costs_by_how_far_it_was_from_enough(cartpole) -> None:
     """A stand-in that pushes left falls after about ten steps, each worth 1; nothing is known before that."""
     bridge = Bridge(cartpole, 'P>=0.5 [ F ("end" & return >= 20) ] & C>=0.9')
-    bridge.state.set([0.0] * len(bridge.state.weights))
+    bridge.shared.set([0.0] * len(bridge.shared.weights))
     paid, seen = play(bridge.env())
     assert paid[:-1] == [0.0] * (len(paid) - 1)
     assert not seen["satisfied"][0]
@@ -133,14 +134,14 @@ def test_checks_are_rare_where_episodes_are_long(cartpole) -> None:
     """A check of 5 episodes of about 9 steps: five times as many steps are learned from before the next one."""
     from stable_baselines3 import PPO
 
-    bridge = Bridge(cartpole, REQUIRE, every=10, checks=5)
+    bridge = Bridge(cartpole, REQUIRE, check_every=10, check_episodes=5)
     seen: list[tuple[int, int]] = []  # steps of learning and of the check
     check = bridge.check
     model = PPO("MlpPolicy", bridge.env(), n_steps=64, batch_size=64, seed=0)
 
     def counted(model, progress):
         found = check(model, progress)
-        seen.append((model.num_timesteps, bridge._checked))
+        seen.append((model.num_timesteps, bridge._check_steps))
         return found
 
     bridge.check = counted  # type: ignore[method-assign]
@@ -148,13 +149,13 @@ def test_checks_are_rare_where_episodes_are_long(cartpole) -> None:
     assert len(seen) >= 3
     for (before, took), (now, _) in itertools.pairwise(seen):
         assert now - before >= 5 * took > 5 * 10
-    assert bridge._learned == len(model.get_env().envs[0].get_episode_rewards())
+    assert bridge._training_episodes == len(model.get_env().envs[0].get_episode_rewards())
 
 
-def test_a_demand_that_all_checks_fail_alike_does_not_silence_the_return() -> None:
-    """After 20 of them λ is held up at 0.5; an episode that costs less ends that."""
-    rule = Lagrangian((0.9,), (0.9,), PROGRESS, 0.3, 0.0, 0.5, 10.0)
-    weighing = SharedLambda(rule)
+def test_a_constraint_that_all_checks_violate_with_equal_cost_does_not_silence_the_return() -> None:
+    """After 20 of them λ is at least 0.5; one episode with another cost ends that."""
+    rule = Lagrangian(LearningTask(p_req=(0.9,), c_req=(0.9,)), GENERATIONS, 0.3, 0.0, 0.5, 10.0)
+    shared = SharedLambda(rule)
 
     def checks(*costs: float) -> Episodes:
         paid = np.array(costs, np.float32)[:, None]
@@ -162,19 +163,19 @@ def test_a_demand_that_all_checks_fail_alike_does_not_silence_the_return() -> No
 
     found = []
     for _ in range(5):
-        weighing.observe(checks(1, 1, 1, 1, 1), 0.5)
-        found.append(weighing.lam)
+        shared.observe(checks(1, 1, 1, 1, 1), 0.5)
+        found.append(shared.lam)
     assert found[2] < 0.2 and found[3:] == [0.5, 0.5]
-    weighing.observe(checks(1, 2, 1, 1, 1), 0.5)
-    assert weighing.lam < 0.2
+    shared.observe(checks(1, 2, 1, 1, 1), 0.5)
+    assert shared.lam < 0.2
 
 
 def test_a_certificate_takes_what_it_needs_or_a_third_of_what_was_learned_from(cartpole) -> None:
     bridge = Bridge(cartpole, "P>=0.9 [ G (abs(obs[0]) <= 1) ] & C>=0.95")
-    assert bridge._room == 485  # what it takes with a chance of 0.9
+    assert bridge._max_episodes == 485  # what it takes with a chance of 0.9
     for learned, room in ((300, 485), (3000, 1000), (10**6, 10_000)):
-        bridge._learned = learned
-        assert bridge._room == room
+        bridge._training_episodes = learned
+        assert bridge._max_episodes == room
 
 
 def test_an_episode_is_judged_as_everywhere_else(cartpole) -> None:
@@ -258,10 +259,11 @@ def shown(*satisfied: bool) -> Episodes:
 
 
 def test_lambda_and_belief_follow_the_checks() -> None:
-    rule = Lagrangian((0.8,), (0.9,), PROGRESS, margin=0.5, gain=0.1, memory=4.0, curriculum=0.5)
+    task = LearningTask(p_req=(0.8,), c_req=(0.9,))
+    rule = Lagrangian(task, GENERATIONS, margin=0.5, gain=0.1, belief_window=4.0, curriculum=0.5)
     steering = SharedLambda(rule)
     steering.observe(shown(True, False), progress=0.0)
-    assert steering.lam == 1.0  # nothing is demanded yet
+    assert steering.lam == 1.0  # the target is still 0
     steering.observe(shown(False, False), progress=0.25)
     assert steering.lam == pytest.approx(1.0 - 0.1 * 0.45)
     steering.observe(shown(True, False), progress=1.0)
@@ -278,23 +280,25 @@ def test_checks_are_deterministic_and_never_the_same_twice(cartpole) -> None:
 
 
 def test_what_does_not_fit_is_refused(cartpole) -> None:
-    with pytest.raises(RunError, match="no Gymnasium environment"):
+    with pytest.raises(RunError, match="not a Gymnasium environment"):
         Bridge(psyco.make("obstacle-run"), REQUIRE)
     with pytest.raises(RequirementError, match="speed"):
         Bridge(cartpole, "P>=0.5 [ G speed < 1 ]")
-    with pytest.raises(RunError, match="checks"):
-        Bridge(cartpole, REQUIRE, checks=0)
+    with pytest.raises(RunError, match="check_episodes"):
+        Bridge(cartpole, REQUIRE, check_episodes=0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["PPO", "DQN"])
 def test_an_algorithm_learns_with_it_and_gets_a_certificate(cartpole, algorithm: str, tmp_path) -> None:
     sb3 = pytest.importorskip("stable_baselines3")
-    bridge = Bridge(cartpole, "P>=0.01 [ G (abs(obs[0]) <= 0.5) ] & C>=0.9", checks=2, every=100)
+    bridge = Bridge(
+        cartpole, "P>=0.01 [ G (abs(obs[0]) <= 0.5) ] & C>=0.9", check_episodes=2, check_every=100
+    )
     options = {"PPO": {"n_steps": 64}, "DQN": {"learning_starts": 50}}[algorithm]
     model = getattr(sb3, algorithm)("MlpPolicy", bridge.env(), seed=0, device="cpu", **options)
     model.learn(256, callback=bridge.callback())
-    assert bridge._played == 2
+    assert bridge._checks == 2
     certificate = bridge.certify(model, tmp_path / "model.v1", max_episodes=200)
     assert certificate.verdict is psyco.Verdict.SATISFIED
     file = tmp_path / "model.v1.zip"

@@ -170,7 +170,7 @@ def ours(names: list[str], seeds: list[int], steps: int | None, out: Path) -> li
     rows = []
     for each in study.outcomes:
         if each.run is None or each.run.certificate is None:
-            print(f"{each.cell.called}: {each.error or each.state}", file=sys.stderr)
+            print(f"{each.cell.label}: {each.error or each.state}", file=sys.stderr)
             continue
         name = next(name for name in names if name in each.cell.task)
         config = each.cell.config

@@ -1,67 +1,77 @@
-"""One page for all: return and certified probability against the time on the clock, in the look of a study's page."""
+"""The page of the comparison: return and certified probability over the time on the clock."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from statistics import median
 from string import ascii_lowercase
 from typing import Any
 
-from psyco._src.reports.run_page import whole_page
-from psyco._src.studies.charts import ChartMark, scatter
+from markupsafe import Markup
+
+from psyco._src.reports.charts import ChartMark, element, scatter_chart
+from psyco._src.reports.page import badge, render_page, table
 from psyco._src.studies.statistics import IntervalEstimate
-from psyco._src.studies.study_page import DATA, table
 
 Row = dict[str, Any]
 
+INTRODUCTION = """The same environments, horizons and steps of learning for all methods; exceptions are part of a
+method's name. All policies were verified alike: 500 fresh episodes each, in one look. The certified probability is the
+lower bound that these give at the required confidence. A point is the median over seeds, with the lowest and the
+highest; the time is that of learning and verification, with compilation, and for PSyCo with its own selection and
+certificate."""
+
 
 def peers_page(rows: Sequence[Row], requirements: dict[str, str]) -> str:
-    """The page of these rows, one for each run."""
-    parts = [
+    """Return the page of these rows, one for each run."""
+    tasks = [
         _task(name, text, [row for row in rows if row["task"] == name]) for name, text in requirements.items()
     ]
-    top = f"""
-<p class="kicker">PSyCo benchmark</p>
-<h1>Beside its peers</h1>
-<p class="muted">The same environments, horizons and steps of learning for everybody; where it was otherwise, the name
-says so. All policies were verified alike: 500 fresh episodes each, in one look. The certified probability is the lower
-bound that these give at the required confidence. A point is the median over seeds, with the lowest and the highest;
-time is that of learning and verification, with compilation, and for PSyCo with its own selection and certificate.</p>
-{"".join(parts)}"""
-    return whole_page("PSyCo beside its peers", {"top": top, "details": _all(rows)}, DATA)
+    top = Markup("").join(
+        [
+            element("p", "PSyCo benchmark", class_="kicker"),
+            element("h1", "Beside its peers"),
+            element("p", INTRODUCTION, class_="muted"),
+            *tasks,
+        ]
+    )
+    details = element("h2", "All runs") + _run_table(rows)
+    return render_page("PSyCo beside its peers", {"top": top, "details": details})
 
 
-def _task(name: str, requirement: str, rows: Sequence[Row]) -> str:
-    """Two charts; there are more methods than colours, so each has a letter, too."""
+def _task(name: str, requirement: str, rows: Sequence[Row]) -> Markup:
+    """Return two charts; there are more methods than colours, so each method also has a letter."""
     methods = list(enumerate(dict.fromkeys(row["method"] for row in rows)))
-    own = [[row for row in rows if row["method"] == method] for _, method in methods]
+    by_method = [[row for row in rows if row["method"] == method] for _, method in methods]
     keys = [(f"{ascii_lowercase[k]}: {method}", k) for k, method in methods]
-    charts = "".join(
-        scatter(
+    charts = [
+        scatter_chart(
             f"{name}: {title}",
             [
-                ChartMark(_span(part, "seconds"), _span(part, column), word=ascii_lowercase[k], colour=k)
-                for k, part in enumerate(own)
+                ChartMark(
+                    _median_range(part, "seconds"),
+                    _median_range(part, column),
+                    label=ascii_lowercase[k],
+                    colour=k,
+                )
+                for k, part in enumerate(by_method)
             ],
             x="seconds on the clock",
             y=title,
             keys=keys,
         )
         for column, title in (("return", "return"), ("certified", "certified probability"))
-    )
-    return (
-        f'<h2>{escape(name)}</h2><pre class="requirement"><code>{escape(requirement)}</code></pre>'
-        f'<div class="grid">{charts}</div>'
-    )
+    ]
+    text = element("pre", element("code", requirement), class_="requirement")
+    return element("h2", name) + text + element("div", *charts, class_="grid")
 
 
-def _span(rows: Sequence[Row], column: str) -> IntervalEstimate:
+def _median_range(rows: Sequence[Row], column: str) -> IntervalEstimate:
     values = [float(row[column]) for row in rows]
     return IntervalEstimate(median(values), min(values), max(values))
 
 
-def _all(rows: Sequence[Row]) -> str:
+def _run_table(rows: Sequence[Row]) -> Markup:
     heads = (
         "task",
         "method",
@@ -76,11 +86,11 @@ def _all(rows: Sequence[Row]) -> str:
     )
     body = [
         (
-            escape(row["task"]),
-            escape(row["method"]),
+            row["task"],
+            row["method"],
             str(row["seed"]),
             f"{row['steps']:,}",
-            f'<span class="badge small {row["verdict"].lower()}">{row["verdict"]}</span>',
+            badge(row["verdict"]),
             f"{row['return']:.1f}",
             f"{row['certified']:.3f}",
             f"{row['share']:.3f}",
@@ -89,4 +99,4 @@ def _all(rows: Sequence[Row]) -> str:
         )
         for row in rows
     ]
-    return f"<h2>All runs</h2>{table(heads, body)}"
+    return table(heads, body)

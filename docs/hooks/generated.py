@@ -6,6 +6,7 @@
 | `{{ names rest }}` | those that no page has asked for |
 | `{{ commands }}` | the commands, each option with its default |
 | `{{ settings }}` | the fields of `Settings`: the table `[settings]` of a configuration file |
+| `{{ execution }}` | the fields of `Execution` |
 | `{{ learners }}` | the options of every learner: the table `[learner]` |
 | `{{ certificate }}` | the fields of a certificate, from its schema |
 """
@@ -13,7 +14,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -56,6 +56,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         "names": names,
         "commands": commands,
         "settings": settings,
+        "execution": execution,
         "learners": learners,
         "certificate": certificate,
     }
@@ -138,39 +139,46 @@ def _default(option: Any) -> str:
 
 
 def settings() -> str:
-    """The fields of `Settings`, with what its docstring says of them."""
+    """Return the table of settings, from their declarations."""
     from psyco._src.runs.settings import Settings
 
-    said = _arguments(str(Settings.__doc__))
-    rows = (
-        (f"`{field.name}`", f"`{_toml(field.default)}`", _cell(said[field.name]))
-        for field in dataclasses.fields(Settings)
-        if field.name not in ("learner", "options")
-    )
-    return _table(("key", "default", "is"), rows)
+    return _declared(Settings, left_out=("learner",))
+
+
+def execution() -> str:
+    """Return the table of execution options, from their declarations."""
+    from psyco._src.rollout.execution import Execution
+
+    return _declared(Execution)
 
 
 def learners() -> str:
-    """The options of every learner, with what its docstring says of them."""
-    from psyco._src.learners.learner_registry import LEARNERS, learner_options
+    """Return the options of every learner, from their declarations."""
+    from psyco._src.learners.learner_registry import LEARNERS
 
     parts = []
     for name in LEARNERS:
         learner: Any = LEARNERS[name]
-        said = _arguments(str(learner.__doc__))
-        parts += [f"### `{name}`", str(learner.__doc__).partition("\n")[0]]
-        rows = (
-            (f"`{option}`", f"`{_toml(default)}`", _cell(said.get(option, "")))
-            for option, default in learner_options(name).items()
-        )
-        parts.append(_table(("key", "default", "is"), rows))
+        parts += [f"### `{name}`: `psyco.{learner.__name__}`", str(learner.__doc__).partition("\n")[0]]
+        parts.append(_declared(learner))
     return "\n\n".join(parts)
+
+
+def _declared(cls: Any, left_out: tuple[str, ...] = ()) -> str:
+    from psyco._src.core.options import declared
+
+    rows = (
+        (f"`{name}`", "automatic" if each.default is None else f"`{_toml(each.default)}`", _cell(each.help))
+        for name, each in declared(cls).items()
+        if name not in left_out
+    )
+    return _table(("key", "default", "meaning"), rows)
 
 
 def certificate() -> str:
     """The fields of a certificate and of everything in it."""
     schema = json.loads(
-        (PACKAGE / "_src" / "certify" / "certificate.schema.json").read_text(encoding="utf-8")
+        (PACKAGE / "_src" / "verification" / "certificate.schema.json").read_text(encoding="utf-8")
     )
     parts = [_fields(schema)]
     for name, part in schema["$defs"].items():
@@ -209,13 +217,6 @@ def _kind(part: Mapping[str, Any]) -> str:
         return f"list of {_kind(part['items'])}"
     called = {"string": "text", "integer": "whole number", "array": "list", "object": "table", "null": "null"}
     return " or ".join(called.get(kind, kind) for kind in kinds)
-
-
-def _arguments(docstring: str) -> dict[str, str]:
-    """What the section `Args:` says of each name."""
-    section = docstring.partition("Args:\n")[2]
-    found = re.findall(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", section, re.MULTILINE)
-    return {name: " ".join(text.split()) for name, text in found}
 
 
 def _toml(value: Any) -> str:

@@ -11,7 +11,12 @@ print(psyco.plan("P>=0.9 & C>=0.98", p=[0.85, 0.89, 0.95], max_episodes=1000, sh
 domain = psyco.make("obstacle-run", grid=3, horizon=20)
 requirement = "P>=0.9 [ G (count(caught) <= 1) ] & C>=0.98"
 run = psyco.start(
-    domain, requirement, "obstacles", episodes=6_000, selection_episodes=100, verify_every=0, overwrite=True
+    domain,
+    requirement,
+    "obstacles",
+    episodes=6_000,
+    overwrite=True,
+    settings=psyco.Settings(selection_episodes=100, verify_every=0),
 )
 first = run.certificate
 print(first.verdict.name, "after", first.episodes, "episodes; share of the error:", first.share)

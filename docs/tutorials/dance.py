@@ -21,7 +21,7 @@ print(psyco.check_path("G (distance >= 0.1 | collisions <= 1)", episode))
 # --8<-- [start:careless]
 careless = psyco.synthesize("particle-dance", "Rmax=? [ C ]", seed=0, episodes=20_000)
 verdict = psyco.verify(careless.policy, "particle-dance", requirement)
-print(verdict.verdict.name, verdict.returned)
+print(verdict.verdict.name, verdict.return_summary)
 # --8<-- [end:careless]
 
 # --8<-- [start:picture]

@@ -44,7 +44,12 @@ print(psyco.plan("P>=0.9 & C>=0.98", p=[0.85, 0.95, 0.99]))
 
 # --8<-- [start:learn]
 run = psyco.start(
-    domain, requirement, "courier", episodes=1_000, selection_episodes=100, verify_every=0, overwrite=True
+    domain,
+    requirement,
+    "courier",
+    episodes=1_000,
+    overwrite=True,
+    settings=psyco.Settings(selection_episodes=100, verify_every=0),
 )
 print(run.certificate)
 # --8<-- [end:learn]
@@ -53,7 +58,7 @@ print(run.certificate)
 questions = "P=? [ F obs[0] >= 1 ]; R{true}=? [ F obs[0] >= 1 ]"  # does it arrive, and after how many steps?
 answers = psyco.verify(run.policy, domain, questions, max_episodes=500)
 for answer in answers.answers:
-    print(answer.question, answer.words)
+    print(answer.question, answer.summary)
 # --8<-- [end:ask]
 
 # --8<-- [start:picture]

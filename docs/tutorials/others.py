@@ -37,7 +37,11 @@ certificates["a memory"] = psyco.verify(Steady, domain, requirement, version="st
 
 # --8<-- [start:onnx]
 learned = psyco.synthesize(
-    domain, requirement, learner="safe-es", episodes=1_000, selection_episodes=50, verify_every=0
+    domain,
+    requirement,
+    learner="safe-es",
+    episodes=1_000,
+    settings=psyco.Settings(selection_episodes=50, verify_every=0),
 )
 psyco.export(learned.policy, "cartpole.onnx")
 certificates["ONNX"] = psyco.verify("cartpole.onnx", domain, requirement)
@@ -58,7 +62,9 @@ for row, (name, certificate) in enumerate(certificates.items()):
     finding = certificate.findings[0]
     axis.plot([finding.lower, finding.upper], [row, row], linewidth=6, alpha=0.5)
     axis.plot(finding.share, row, "ko")
-    print(f"{name}: {certificate.verdict.name} after {finding.episodes} episodes, {certificate.returned}")
+    print(
+        f"{name}: {certificate.verdict.name} after {finding.episodes} episodes, {certificate.return_summary}"
+    )
 axis.axvline(0.8, linestyle="--", color="black")
 axis.set(xlim=(0, 1), xlabel="probability that an episode does what is required", yticks=range(4))
 axis.set_yticklabels(list(certificates))

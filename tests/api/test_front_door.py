@@ -17,8 +17,9 @@ import pytest
 import psyco
 from psyco._src.api.coerce import as_subject
 from psyco._src.logic.requirement import as_requirement
-from psyco._src.runs.budget import PLENTY
+from psyco._src.runs.budget import COMPILED_DEFAULTS
 from psyco._src.verification.verifier import look_share
+from tests.making import flat
 
 pytestmark = pytest.mark.slow  # whole runs
 
@@ -35,7 +36,7 @@ VERBS = (
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> psyco.Run:
     folder = tmp_path_factory.mktemp("runs") / "obstacles"
-    return psyco.start("obstacle-run", EASY, folder, parameters={"grid": 3, "horizon": 6}, **SMALL)
+    return psyco.start("obstacle-run", EASY, folder, **flat(parameters={"grid": 3, "horizon": 6}, **SMALL))
 
 
 def test_a_whole_way_by_names_texts_and_folders(run: psyco.Run) -> None:
@@ -71,7 +72,7 @@ def test_a_runs_own_requirement_is_text_whatever_it_ends_with(run: psyco.Run) ->
 
 
 def test_a_domain_is_an_object_or_a_name_everywhere(run: psyco.Run) -> None:
-    assert psyco.synthesize("obstacle-run", EASY, **SMALL).policy.domain == "obstacle-run"
+    assert psyco.synthesize("obstacle-run", EASY, **flat(**SMALL)).policy.domain == "obstacle-run"
     values = {"grid": 3, "horizon": 6}
     assert psyco.verify(run, "obstacle-run", EASY, parameters=values, max_episodes=9).domain == "obstacle-run"
     with pytest.raises(psyco.DomainError, match="is made already"):
@@ -83,8 +84,10 @@ def test_a_domain_is_an_object_or_a_name_everywhere(run: psyco.Run) -> None:
 def test_plan_predicts_what_synthesize_does() -> None:
     """The same cap, and the share that its first look at a candidate has."""
     plan = psyco.plan("P>=0.9 & C>=0.9", method="anytime", p=[0.95])
-    result = psyco.synthesize("obstacle-run", EASY, episodes=220, verify_every=0, selection_episodes=5)
-    assert plan.max_episodes == PLENTY["max_episodes"] == result.certificate.max_episodes
+    result = psyco.synthesize(
+        "obstacle-run", EASY, episodes=220, settings=psyco.Settings(verify_every=0, selection_episodes=5)
+    )
+    assert plan.max_episodes == COMPILED_DEFAULTS["max_episodes"] == result.certificate.max_episodes
     assert plan.share == result.certificate.looks[0].share == look_share(1)
     assert psyco.plan("P>=0.9 & C>=0.9", method="anytime", p=[0.95], share=1.0, max_episodes=50).share == 1.0
 
@@ -111,7 +114,7 @@ def test_an_unreadable_requirement_file_is_not_called_missing(
     with pytest.raises(psyco.RequirementError, match="cannot read"):
         as_requirement(tmp_path / "folder.props")
     assert as_requirement(" & ".join(["P>=0.5 [ G step >= 0 ]"])).constraints
-    with pytest.raises(psyco.RequirementError, match="is no requirement"):
+    with pytest.raises(psyco.RequirementError, match="is not a requirement"):
         as_requirement(3)  # type: ignore[arg-type]
 
 
@@ -121,17 +124,17 @@ def test_an_unreadable_requirement_file_is_not_called_missing(
         (lambda: psyco.synthesize("particle-dance", DANCE, epsiodes=3), "did you mean 'episodes'"),  # type: ignore[call-arg]
         (lambda: psyco.synthesize("particle-dance", DANCE, population=3), r"learner_options=\{'population'"),  # type: ignore[call-arg]
         (lambda: psyco.verify("x", max_epsiodes=3), "did you mean 'max_episodes'"),  # type: ignore[call-arg]
-        (lambda: psyco.synthesize("particle-dance", DANCE, learner_options={"alfa": 1.0}), "did you mean 'alpha'"),
+        (lambda: psyco.synthesize("particle-dance", DANCE, settings=psyco.Settings(options={"learning_rat": 1.0})), "did you mean 'learning_rate'"),
         (lambda: psyco.verify("nowhere.safetensors", "obstacle-run", EASY), "there is no file"),
-        (lambda: psyco.verify(3, "obstacle-run", EASY), "3 is no policy"),  # type: ignore[arg-type]
+        (lambda: psyco.verify(3, "obstacle-run", EASY), "3 is not a policy"),  # type: ignore[arg-type]
         (lambda: psyco.verify(lambda x: 0, None, EASY), "say where it acts"),
         (lambda: psyco.exact("nowhere.safetensors", "obstacle-run", EASY), "there is no file"),
         (lambda: psyco.open_run("nowhere"), "not a run folder"),
         (lambda: psyco.open_run(3), "3 is no run"),  # type: ignore[arg-type]
-        (lambda: psyco.synthesize("obstacle-run", EASY, method="anytim"), "did you mean 'anytime'"),
-        (lambda: psyco.synthesize("obstacle-run", EASY, method=None), "unknown verification method"),  # type: ignore[arg-type]
-        (lambda: psyco.synthesize("obstacle-run", EASY, severity="yes"), "true or false"),  # type: ignore[arg-type]
-        (lambda: psyco.synthesize("obstacle-run", EASY, learner_options=[1]), "go by name"),  # type: ignore[arg-type]
+        (lambda: psyco.synthesize("obstacle-run", EASY, settings=psyco.Settings(method="anytim")), "did you mean 'anytime'"),
+        (lambda: psyco.synthesize("obstacle-run", EASY, settings=psyco.Settings(method=None)), "unknown verification method"),  # type: ignore[arg-type]
+        (lambda: psyco.synthesize("obstacle-run", EASY, settings=psyco.Settings(severity="yes")), "true or false"),  # type: ignore[arg-type]
+        (lambda: psyco.synthesize("obstacle-run", EASY, settings=psyco.Settings(options=[1])), "go by name"),  # type: ignore[arg-type]
         (lambda: psyco.synthesize(gymnasium.make("CartPole-v1"), EASY), "give what makes it"),  # type: ignore[arg-type]
         (lambda: psyco.record("nowhere.safetensors"), "there is no file"),
         (lambda: psyco.record(lambda x: 0, "obstacle-run", seed=1.5), "a seed is a whole number"),  # type: ignore[arg-type]
@@ -141,7 +144,7 @@ def test_an_unreadable_requirement_file_is_not_called_missing(
         (lambda: psyco.plan("Rmax=? [ C ]"), "nothing to plan"),
         (lambda: psyco.check("obstacle-run"), "compiled domain"),
         (lambda: psyco.verify_outcomes("nowhere.csv", "P>=0.5"), "cannot read"),
-        (lambda: psyco.start("obstacle-run", EASY, track=["tensorbord"], **SMALL), "did you mean 'tensorboard'"),
+        (lambda: psyco.start("obstacle-run", EASY, **flat(track=["tensorbord"], **SMALL)), "did you mean 'tensorboard'"),
     ],
 )  # fmt: skip
 def test_errors_are_ours_and_say_what_to_do(call: Any, message: str) -> None:
@@ -174,7 +177,7 @@ def test_importing_psyco_loads_nothing_heavy_and_lists_everything() -> None:
 def test_a_class_of_a_compiled_domain_is_named_on_the_command_line(cli, tmp_path: Path) -> None:
     name = "tests.environments:Slide"
     require = "P>=0.1 [ G (x <= 9) ] & C>=0.9"
-    small = ("--episodes", 44, "--verify-every", 0, "--max-episodes", 50, "--selection-episodes", 5)
+    small = ("--episodes", 44, "--option", "verify_every=0", "--max-episodes", 50, "--selection-episodes", 5)
     done = cli(
         "synthesize", name, "--require", require, *small, "--set", "length=3", "--out", tmp_path / "run"
     )
@@ -194,7 +197,10 @@ def test_an_entry_point_may_have_another_name_than_its_class(
     point = importlib.metadata.EntryPoint("my-slide", "tests.environments:Slide", "psyco.domains")
     monkeypatch.setattr(registry, "_plugins", lambda: {point.name: point})
     run = psyco.start(
-        "my-slide", "P>=0.1 [ G (x <= 9) ] & C>=0.9", tmp_path / "run", parameters={"length": 3}, **SMALL
+        "my-slide",
+        "P>=0.1 [ G (x <= 9) ] & C>=0.9",
+        tmp_path / "run",
+        **flat(parameters={"length": 3}, **SMALL),
     )
     assert run.policy.domain == "my-slide"
     assert psyco.verify(run, max_episodes=20).domain == "my-slide"
@@ -205,7 +211,7 @@ def test_an_entry_point_may_have_another_name_than_its_class(
 
 
 def test_results_print_what_matters_and_not_their_weights(run: psyco.Run) -> None:
-    result = psyco.synthesize("obstacle-run", EASY, **SMALL)
+    result = psyco.synthesize("obstacle-run", EASY, **flat(**SMALL))
     assert len(repr(result)) < 400 and "SATISFIED" in repr(result) and "array" not in repr(result)
     assert repr(result.policy).startswith("<Policy for obstacle-run: ")
     assert repr(run) == f"<Run {run.folder}: obstacle-run, finished, SATISFIED, 44 episodes>"
@@ -307,7 +313,7 @@ def test_ctrl_c_while_learning_says_how_to_go_on(
 @pytest.mark.parametrize(("p", "status"), [("0.02", 0), ("0.999", 1)])
 def test_synthesize_ends_with_the_status_of_its_verdict(cli, tmp_path: Path, p: str, status: int) -> None:
     require = f"P>={p} [ F target ] & C>=0.9"
-    small = ("--episodes", 44, "--verify-every", 0, "--selection-episodes", 5)
+    small = ("--episodes", 44, "--option", "verify_every=0", "--selection-episodes", 5)
     done = cli("synthesize", "obstacle-run", "--require", require, *small, "--out", tmp_path / "run")
     assert done.status == status, done.err
     assert cli("resume", tmp_path / "run").status == status
@@ -342,9 +348,9 @@ def test_progress_has_a_bar_on_a_narrow_terminal() -> None:
 
 
 def test_an_overwritten_run_leaves_no_page_of_the_old_one(tmp_path: Path) -> None:
-    old = psyco.start("obstacle-run", EASY, tmp_path / "run", **SMALL)
+    old = psyco.start("obstacle-run", EASY, tmp_path / "run", **flat(**SMALL))
     page = psyco.report(old)
-    psyco.start("obstacle-run", EASY, tmp_path / "run", overwrite=True, seed=1, **SMALL)
+    psyco.start("obstacle-run", EASY, tmp_path / "run", **flat(overwrite=True, seed=1, **SMALL))
     assert not page.exists()
 
 
@@ -390,7 +396,7 @@ def test_a_run_may_be_resumed_with_a_domain_that_no_name_brings_back(tmp_path: P
         pass
 
     require = "P>=0.1 [ G (x <= 9) ] & C>=0.9"
-    psyco.start(Local(), require, tmp_path / "run", **SMALL)
-    with pytest.raises(psyco.PsycoError, match="its name does not bring it back"):
+    psyco.start(Local(), require, tmp_path / "run", **flat(**SMALL))
+    with pytest.raises(psyco.PsycoError, match="cannot be imported by name"):
         psyco.resume(tmp_path / "run", episodes="+22")
     assert psyco.resume(tmp_path / "run", episodes="+22", domain=Local()).episodes == 66

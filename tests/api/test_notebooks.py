@@ -52,9 +52,8 @@ def test_learning_shows_a_line_that_replaces_itself():
         psyco.make("particle-dance", horizon=10),
         "P>=0.5 [ G distance >= 0.01 ]",
         episodes=2_000,
-        selection_episodes=10,
-        max_episodes=100,
-        sinks=[psyco.progress(out)],
+        callbacks=[psyco.progress(out)],
+        settings=psyco.Settings(selection_episodes=10, max_episodes=100),
     )
     lines = out.getvalue().split("\r")
     assert lines[0] == "" and len(lines) >= 2
@@ -72,15 +71,15 @@ def test_help_is_grouped_by_what_one_wants_to_do(cli):
 
 def test_a_study_shows_its_summary():
     study = Study(Path("studies/one"), None, ())
-    study.__dict__["answers"] = SimpleNamespace(summary=[{"task": "<b>", "return": 1.23456, "cost": None}])
+    study.__dict__["tables"] = SimpleNamespace(summary=[{"task": "<b>", "return": 1.23456, "cost": None}])
     shown = study._repr_html_()
     Balanced(shown)
     assert "<tr><td>&lt;b&gt;</td><td>1.235</td><td></td></tr>" in shown
 
 
 def test_a_front_shows_its_points_and_what_all_certificates_are_worth():
-    study, asked = Study(Path("studies/one"), None, ()), SimpleNamespace(values=(0.5,), accounting="all < 1")
-    front = psyco.ParetoFront(asked, study)
+    study, spec = Study(Path("studies/one"), None, ()), SimpleNamespace(values=(0.5,), joint_guarantee="all < 1")
+    front = psyco.ParetoFront(spec, study)
     front.__dict__["points"] = [{"required": 0.5, "knee": None}]
     shown = front._repr_html_()
     Balanced(shown)

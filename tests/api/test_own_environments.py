@@ -37,7 +37,7 @@ class Slope(gymnasium.Env):
         return np.array([self.x], np.float32), -abs(self.x), False, False, {}
 """
 REQUIREMENT = "P>=0.3 [ G (abs(obs[0]) <= 5) ] & C>=0.9"
-SMALL = ("--episodes", 44, "--max-episodes", 50, "--verify-every", 0, "--selection-episodes", 5)
+SMALL = ("--episodes", 44, "--max-episodes", 50, "--option", "verify_every=0", "--selection-episodes", 5)
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +47,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "slope_env.py").write_text(MODULE)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
-        psyco.start(
-            "slope_env:Slope", REQUIREMENT, folder / "runs" / "slope", parameters={"horizon": 10},
-            episodes=44, max_episodes=50, verify_every=0, selection_episodes=5,
-        )  # fmt: skip
+        psyco.start("slope_env:Slope", REQUIREMENT, folder / "runs" / "slope", parameters={"horizon": 10}, episodes=44, settings=psyco.Settings(max_episodes=50, verify_every=0, selection_episodes=5))  # fmt: skip
     sys.modules.pop("slope_env", None)
     return folder
 
@@ -140,10 +137,7 @@ def test_a_run_that_goes_on_plays_no_scaling_episode_again(
 def test_workers_make_their_environments_once_per_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Learning, checks, selection and certificate use the same ones."""
     monkeypatch.syspath_prepend(here)
-    psyco.synthesize(
-        "slope_env:Slope", REQUIREMENT, parameters={"horizon": 10}, episodes=44, verify_every=22, verify_episodes=10,
-        max_episodes=20, selection_episodes=10, scaling="none", learner="safe-es",
-    )  # fmt: skip
+    psyco.synthesize("slope_env:Slope", REQUIREMENT, parameters={"horizon": 10}, episodes=44, learner="safe-es", settings=psyco.Settings(verify_every=22, verify_episodes=10, max_episodes=20, selection_episodes=10, normalization="none"))  # fmt: skip
     assert (here / "made.txt").read_text().count("made") == 1 + 22 + 1, (
         "one to look at, one for each row of a generation, one to see whether chance comes from the seed"
     )
@@ -166,12 +160,12 @@ def test_a_whole_module_may_be_trusted_and_a_word_is_no_set_of_letters(cli, here
 
 
 def test_all_missing_trust_is_asked_for_at_once() -> None:
-    from psyco._src.envs.registry import DomainDescription, remake
+    from psyco._src.envs.registry import DomainDescription, make_from_description
 
     with pytest.raises(psyco.DomainError, match=r"--trust a:B --trust c:d"):
-        remake(DomainDescription("a:B", {"wrappers": ["c:d"]}))
-    with pytest.raises(psyco.DomainError, match=r"its name does not bring it back; .*--domain"):
-        remake(DomainDescription("__main__:B", {}))
+        make_from_description(DomainDescription("a:B", {"wrappers": ["c:d"]}))
+    with pytest.raises(psyco.DomainError, match=r"cannot be imported by name; .*--domain"):
+        make_from_description(DomainDescription("__main__:B", {}))
 
 
 def test_a_failing_sample_for_the_page_costs_no_certificate(

@@ -96,7 +96,7 @@ BAD = [
     (["synthesize", "particle-dance", "--require", DANCE, "--method", "guess"], "method"),
     (["synthesize", "particle-dance", "--require", DANCE, "--learner", "guess"], "learner"),
     (
-        ["synthesize", "particle-dance", "--require", DANCE, "--calibration", "hard"],
+        ["synthesize", "particle-dance", "--require", DANCE, "--option", "calibration=hard"],
         "has no option 'calibration'",
     ),
     (["synthesize", "particle-dance", "--require", DANCE, "--option", "margn=0.2"], "did you mean 'margin'"),

@@ -42,8 +42,8 @@ def test_from_synthesis_over_verification_to_onnx(cli: Cli, tmp_path: Path) -> N
     folder = tmp_path / "run"
     code, out, err = cli(
         "synthesize", f"{HERE}:Walk", "--require", REQUIREMENT, "--horizon", "20", "--episodes", "60",
-        "--max-episodes", "100", "--verify-every", "0", "--workers", "2", "--out", folder,
-        "--scaling", "sampled", "--learner", "safe-es",
+        "--max-episodes", "100", "--option", "verify_every=0", "--workers", "2", "--out", folder,
+        "--option", "normalization=sampled", "--learner", "safe-es",
     )  # fmt: skip
     assert code == 0, err
     assert load_policy(folder / "policy.safetensors").network.scale
@@ -111,7 +111,7 @@ def test_a_fault_ends_with_status_2_and_keeps_what_was_learned(
     folder = tmp_path / "run"
     code, _, err = cli(
         "synthesize", f"{HERE}:Walk", "--set", f"fault={fault}", "--set", "at=4", "--set", "rare=97", "--out", folder,
-        "--require", REQUIREMENT, "--horizon", "10", "--episodes", "4000", "--verify-every", "0", "--scaling", "none",
+        "--require", REQUIREMENT, "--horizon", "10", "--episodes", "4000", "--option", "verify_every=0", "--option", "normalization=none",
         "--learner", "safe-es", *options,
     )  # fmt: skip
     assert code == 2, err

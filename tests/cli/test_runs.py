@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import psyco
-from psyco._src.runs.session import build, execute, start_run
+from psyco._src.runs.session import build_problem, execute, start_run
 from tests.runs.small import CONFIG, environment, outcome
 from tests.runs.small import psyco as psyco_process
 
@@ -28,7 +28,7 @@ def runs(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     for seed in (0, 1):
         config = dataclasses.replace(CONFIG, settings=dataclasses.replace(CONFIG.settings, seed=seed))
-        with start_run(folder / f"seed-{seed}", config, build(config)) as session:
+        with start_run(folder / f"seed-{seed}", config, build_problem(config)) as session:
             execute(session)
     shutil.copytree(folder / "seed-0", folder / "hurt")
     (folder / "hurt" / "certificate.json").write_text("{")
@@ -110,10 +110,10 @@ def test_options_go_over_a_configuration_file(cli, tmp_path):
     path = tmp_path / "small.toml"
     path.write_text(CONFIG.to_toml())
     folder = tmp_path / "run"
-    cli("synthesize", "--config", path, "--episodes", "100", "--alpha", "0.5", "--out", folder)
+    cli("synthesize", "--config", path, "--episodes", "100", "--option", "learning_rate=0.5", "--out", folder)
     text = (folder / "config.toml").read_text()
     assert "episodes = 100\n" in text
-    assert "alpha = 0.5\n" in text
+    assert "learning_rate = 0.5\n" in text
     assert "population = 10\n" in text, "the rest is the file's"
     assert len(outcome(folder)) == 5
 

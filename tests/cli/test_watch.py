@@ -95,7 +95,7 @@ def test_traces_are_judged_and_drift_is_said(cli, tmp_path):
     assert "drift of it is not looked for" in done.err
     seen = {"policy": "f" * 64, "episodes": 100, "mean": [0.0], "spread": [1.0]}
     kept.write_text(json.dumps({"observations": seen}))
-    assert "warning: line 31: obs[0] has left what the policy was certified on" in cli(*what).err
+    assert "warning: line 31: obs[0] has drifted since certification" in cli(*what).err
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def wait_until(process, there):
 
 
 def counted(state: Path) -> int:
-    return json.loads(state.read_text())["watcher"]["episodes"] if state.exists() else -1
+    return json.loads(state.read_text())["field_test"]["episodes"] if state.exists() else -1
 
 
 @pytest.mark.slow
@@ -170,7 +170,7 @@ def test_killed_at_any_moment_while_it_follows_nothing_is_lost_or_counted_twice(
     undisturbed = tmp_path / "undisturbed.json"
     assert cli("watch", *PROMISE, "--outcomes", whole, "--state", undisturbed).status == last.returncode
     a, b = map(read_state, (state, undisturbed))
-    assert a.watcher == b.watcher
+    assert a.field_test == b.field_test
     for part in ("ids", "history", "position"):
         assert getattr(a.progress, part) == getattr(b.progress, part)
 

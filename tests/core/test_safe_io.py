@@ -1,4 +1,4 @@
-"""A file is read whole or refused at once, with its name: whatever it is, however large, wherever it leads."""
+"""A file is read whole, or refused at once with an error that names it."""
 
 import os
 import socket
@@ -14,7 +14,7 @@ from psyco._src.core.safe_io import check_folder, from_json, from_toml, read_byt
 
 def _socket(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(os.path.relpath(path))  # such a name is short
+        listener.bind(os.path.relpath(path))  # socket names must be short
 
 
 def test_a_file_is_read_whole(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_a_name_that_no_file_can_have_is_refused(name: str, words: str) -> None:
         read_bytes(name, "policy")
 
 
-def test_a_file_that_is_not_there_is_told_apart(tmp_path: Path) -> None:
+def test_a_missing_file_has_an_error_class(tmp_path: Path) -> None:
     with pytest.raises(MissingFileError, match="there is no file of that name"):
         read_bytes(tmp_path / "nowhere", "policy")
 
@@ -106,7 +106,7 @@ def test_nothing_is_written_in_a_folder_with_links_out_of_it_or_pipes(tmp_path: 
     (run / "checkpoints" / "out").symlink_to(tmp_path)
     with pytest.raises(RunError, match="out is a link out of"):
         check_folder(run)
-    check_folder(run, but=("checkpoints",))
+    check_folder(run, exclude=("checkpoints",))
     (run / "checkpoints" / "out").unlink()
     os.mkfifo(run / "run.log")
     with pytest.raises(RunError, match=r"run.log is a pipe; remove it first"):
@@ -118,8 +118,8 @@ def test_nothing_is_written_in_a_folder_with_links_out_of_it_or_pipes(tmp_path: 
     [
         ("[" * 100_000, "nested too deeply"),
         ('{"a":' * 400 + "1" + "}" * 400, "nested too deeply"),
-        ("[NaN]", "nan is no number"),
-        ('{"a": 1e999}', "inf is no number"),
+        ("[NaN]", "nan is not a finite number"),
+        ('{"a": 1e999}', "inf is not a finite number"),
         ("[1" + "0" * 30 + "]", "too large"),
         ("[1" + "0" * 5000 + "]", "digits"),
         ("{", "damaged, or no JSON file"),
@@ -150,7 +150,7 @@ def test_toml_that_is_nested_too_deeply_is_refused_at_once(text: str) -> None:
         ("a = " + "[" * 10_000, "nested too deeply"),
         ("a = " + "[" * 50 + "]" * 50, "nested too deeply"),
         (".".join("a" * 2000) + " = 1", "nested too deeply"),
-        ("a = nan", "nan is no number"),
+        ("a = nan", "nan is not a finite number"),
         ("a = 99999999999999999999", "too large"),
         ("a", "is not a TOML file"),
     ],

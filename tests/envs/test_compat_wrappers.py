@@ -1,4 +1,4 @@
-"""Environments that people use, with habits that are not Gymnasium's: six values, shared random numbers, noise."""
+"""Environments that deviate from Gymnasium: six values from `step`, global random numbers, repeated prints."""
 
 import os
 import random
@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 import psyco
 from psyco._src.envs.gym_env import GymDomain, gym_domain
-from psyco._src.envs.output_capture import shown_once
+from psyco._src.envs.sandbox import deduplicate_output
 from psyco._src.logic.batch_monitor import compile_monitor
 from psyco._src.logic.parser import parse_formula
 from psyco._src.policies.network import network_for
@@ -61,13 +61,13 @@ def play(domain: GymDomain, seeds: list[int], wanted: str = "obs"):
     network = network_for(domain)
     theta = np.random.default_rng(0).normal(0, 1, (len(seeds), network.size)).astype(np.float32)
     runner = EpisodeRunner()
-    played = runner.play(Job(domain, network, compile_monitor([])), Chunk(theta, seeds), frozenset({wanted}))
+    played = runner.rollout(Job(domain, network, compile_monitor([])), Chunk(theta, seeds), frozenset({wanted}))
     runner.close()
     return played
 
 
 @pytest.mark.parametrize("source", [SixValues, "PsycoSixValues-v0"])
-def test_a_cost_apart_becomes_info_cost(source) -> None:
+def test_a_sixth_value_becomes_info_cost(source) -> None:
     domain = gym_domain(source, horizon=5)
     assert "info.cost" in domain.table
     for limit in (True, False):
@@ -82,7 +82,7 @@ def test_six_values_keep_the_time_limit_that_they_were_registered_with() -> None
     assert gym_domain("PsycoSixValues-v0").horizon == 7
 
 
-def test_a_cost_apart_is_judged() -> None:
+def test_a_constraint_on_info_cost_is_evaluated() -> None:
     domain = gym_domain("PsycoSixValues-v0")
     network = network_for(domain)
     job = Job(domain, network, compile_monitor([parse_formula("G (info.cost <= 0)")]))
@@ -117,7 +117,7 @@ def test_shared_random_numbers_become_a_function_of_the_seed(kind: type) -> None
 
 
 def test_environments_with_numbers_of_their_own_are_left_as_they_are() -> None:
-    assert gym_domain(Plain, horizon=5).habits == ()
+    assert gym_domain(Plain, horizon=5).compat_wrappers == ()
 
 
 def test_no_time_limit_asks_for_a_horizon_and_says_how() -> None:
@@ -137,7 +137,7 @@ def test_pictures_are_flattened_up_to_a_size_and_refused_beyond_with_advice() ->
             return self.observation_space.sample(), 1.0, False, False, {}
 
     assert network_for(gym_domain(Camera, side=36, horizon=5)).inputs == 36 * 36 * 3
-    large = gym_domain(Camera, side=84, horizon=5)  # policies of others may act there
+    large = gym_domain(Camera, side=84, horizon=5)  # external policies may act there
     with pytest.raises(psyco.DomainError, match=r"21,168 numbers.*ResizeObservation"):
         network_for(large)
 
@@ -191,7 +191,7 @@ def test_what_environments_print_when_they_are_made_is_shown_once(tmp_path) -> N
 
 def test_a_line_is_shown_once_and_a_new_one_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
     for line in (b"first\n", b"first\n", b"second\n"):
-        with shown_once():
+        with deduplicate_output():
             os.write(1, line)
             print("by Python")
     out, err = capfd.readouterr()
@@ -200,7 +200,7 @@ def test_a_line_is_shown_once_and_a_new_one_is_shown(capfd: pytest.CaptureFixtur
 
 def test_an_error_while_printing_leaves_the_streams_as_they_were(capfd: pytest.CaptureFixture[str]) -> None:
     def fail() -> None:
-        with shown_once():
+        with deduplicate_output():
             os.write(2, b"before the error\n")
             raise RuntimeError
 

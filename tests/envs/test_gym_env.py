@@ -9,7 +9,7 @@ import pytest
 import psyco
 from psyco._src.envs.actions import ACTIONS, Continuous, Discrete, MultiBinary, MultiDiscrete
 from psyco._src.envs.base import parameters, signal_table
-from psyco._src.envs.registry import DomainDescription, remake
+from psyco._src.envs.registry import DomainDescription, make_from_description
 from psyco._src.policies.network import network_for
 from psyco._src.policies.serialization import load_policy, policy_for
 from tests.environments import Mixed, Walk, height
@@ -39,7 +39,7 @@ def test_every_network_output_becomes_an_action_of_the_space(kind: str, actions:
     rng = np.random.default_rng(0)
     y = np.tanh(rng.normal(0, 3, (200, domain.actions.outputs))).astype(np.float32)
     y[:2] = [[-1.0], [1.0]]  # the corners
-    for action in domain.to_env(domain.actions.decode(y)):
+    for action in domain.to_env_actions(domain.actions.decode(y)):
         assert Mixed(actions=kind).action_space.contains(action)
 
 
@@ -51,7 +51,7 @@ def test_both_ends_of_a_box_in_double_precision_are_kept() -> None:
             return super().step(True)
 
     domain = psyco.make(Precise, horizon=5)
-    for action in domain.to_env(domain.actions.decode(np.array([[-1, -1], [1, 1]], np.float32))):
+    for action in domain.to_env_actions(domain.actions.decode(np.array([[-1, -1], [1, 1]], np.float32))):
         assert Precise.action_space.contains(action)
 
 
@@ -116,8 +116,8 @@ def test_an_environment_has_many_names(name: str) -> None:
         ("no.such.module:Id-v0", "cannot import"),
         (f"{HERE}:Wolk", "did you mean 'Walk'"),
         (f"{HERE}:HERE", "has no"),
-        ("os:sep", "no function or class"),
-        ("builtins:list", "no gymnasium.Env"),
+        ("os:sep", "not a function or class"),
+        ("builtins:list", "not a gymnasium.Env"),
     ],
 )
 def test_a_wrong_name_is_explained(name: str, message: str) -> None:
@@ -162,8 +162,7 @@ def test_a_key_of_info_that_never_appears_is_a_warning_at_first_and_gets_no_cert
             "P>=0.5 [ G (info.kost <= 1) ]",
             learner="snes",
             episodes=20,
-            verify_every=0,
-            max_episodes=10,
+            settings=psyco.Settings(verify_every=0, max_episodes=10),
         )
 
 
@@ -172,7 +171,7 @@ def test_a_policy_file_makes_its_environment_again(tmp_path: Path) -> None:
     network = network_for(domain)
     policy_for(domain, network, np.zeros(network.size)).save(tmp_path / "p.safetensors")
     policy = load_policy(tmp_path / "p.safetensors")
-    again = remake(DomainDescription(policy.domain, policy.parameters))
+    again = make_from_description(DomainDescription(policy.domain, policy.parameters))
     policy.check(again)
     assert parameters(again) == parameters(domain) == {"is_slippery": False, "map_name": "8x8", "horizon": 30}
 
@@ -185,11 +184,13 @@ def test_a_file_cannot_choose_code_to_run() -> None:
         "brax:ant": {"wrappers": ["os:system"]},
     }.items():
         with pytest.raises(psyco.DomainError, match="--trust os:system"):
-            remake(DomainDescription(name, values))
+            make_from_description(DomainDescription(name, values))
     with pytest.raises(psyco.DomainError, match="--trust brax:envs"):
-        remake(DomainDescription("CartPole-v1", {"wrappers": ["brax:envs.create"]}))  # here it is a module
+        make_from_description(
+            DomainDescription("CartPole-v1", {"wrappers": ["brax:envs.create"]})
+        )  # here it is a module
     walk = DomainDescription(f"{HERE}:Walk", {"horizon": 4})
-    assert remake(walk, [f"{HERE}:Walk"]).horizon == 4
-    assert remake(walk, [HERE]).horizon == 4, "a whole module may be trusted"
+    assert make_from_description(walk, [f"{HERE}:Walk"]).horizon == 4
+    assert make_from_description(walk, [HERE]).horizon == 4, "a whole module may be trusted"
     with pytest.raises(psyco.DomainError, match="--trust"):
-        remake(walk)  # trust is given once, for one call
+        make_from_description(walk)  # trust is given once, for one call

@@ -22,7 +22,7 @@ def test_an_episode_is_gymnaxs_own_until_it_ends_and_then_stays_there() -> None:
     theta = network.init(jax.random.key(1))
     policy = policy_for(domain, network, theta)
     path = psyco.record(policy, domain, seed=5)
-    (key,) = episode_keys(stream_key(5, Stream.SHOW), 0, 1)
+    (key,) = episode_keys(stream_key(5, Stream.RECORD), 0, 1)
 
     # The same by gymnax's auto-resetting step; the observation before its reset is in `info`.
     env, params = gymnax.make("CartPole-v1")
@@ -60,7 +60,7 @@ def test_a_gymnax_policy_can_be_synthesized() -> None:
         psyco.make("gymnax:CartPole-v1", horizon=50),
         "P>=0.5 [ G (abs(x) <= 2) ] & C>=0.9",
         episodes=200,
-        max_episodes=100,
+        settings=psyco.Settings(max_episodes=100),
     )
     assert result.certificate.verdict is psyco.Verdict.SATISFIED
 

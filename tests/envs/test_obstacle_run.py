@@ -19,7 +19,7 @@ def test_every_transition_is_the_papers():
     states = RunState(
         jnp.asarray(agents, jnp.int32), jnp.asarray(obstacles, jnp.int32), jnp.ones(len(cases), jnp.int32)
     )
-    nxt, reward, done = jax.vmap(domain.move)(states, jnp.asarray(acts), jnp.asarray(moves))
+    nxt, reward, done = jax.vmap(domain.transition)(states, jnp.asarray(acts), jnp.asarray(moves))
     directions = np.array([(0, 0), (1, 0), (0, 1), (-1, 0), (0, -1)])
     agent = np.clip(agents + directions[acts], 0, 4)
     obstacle = np.clip(obstacles + directions[moves], 0, 4)
@@ -37,7 +37,7 @@ def test_the_obstacle_moves_uniformly():
     draws = domain.draw(jax.random.key(1))
     nxt, _, _ = jax.vmap(lambda drawn: domain.step(drawn, middle, jnp.int32(0)))(draws)
     moved = np.asarray(nxt.obstacle) - 2
-    counts = [np.sum((moved == move).all(axis=1)) for move in MOVES]
+    counts = [np.sum((moved == transition).all(axis=1)) for transition in MOVES]
     assert sum(counts) == 20_000
     assert stats.chisquare(counts).pvalue > 1e-7
 

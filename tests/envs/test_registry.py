@@ -6,7 +6,7 @@ import psyco
 from psyco._src.envs import registry
 from psyco._src.envs.actions import Continuous
 from psyco._src.envs.base import parameters, signal_table
-from psyco._src.envs.registry import DomainDescription, remake
+from psyco._src.envs.registry import DomainDescription, make_from_description
 
 
 @pytest.mark.parametrize("name", ["particle-dance", "obstacle-run"])
@@ -64,7 +64,7 @@ def test_what_others_raise_while_a_domain_is_made_is_said(monkeypatch):
 )
 def test_a_file_names_no_code_whatever_shape_its_parameters_have(where, shape):
     with pytest.raises(psyco.DomainError, match="this needs the Python code a:b, and a file must not choose"):
-        remake(DomainDescription("CartPole-v1", {where: shape}))
+        make_from_description(DomainDescription("CartPole-v1", {where: shape}))
 
 
 def test_an_action_range_must_be_a_range():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import psyco
 from psyco._src.core.errors import RequirementError
 from psyco._src.envs.base import signal_table
-from psyco._src.envs.value_bounds import spans, value_range, worth_range
+from psyco._src.envs.value_bounds import episode_range, expression_range, value_ranges
 from psyco._src.logic.ast import walk
 from psyco._src.policies.network import network_for
 from psyco._src.policies.serialization import policy_for
@@ -50,7 +50,7 @@ class Silent(Declared):
 
 
 def asked(text, domain=RUN):
-    return value_range(psyco.parse(text).measured[0], domain)
+    return episode_range(psyco.parse(text).measured[0], domain)
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,8 @@ def test_what_a_domain_declares(text, low, high):
 
 def test_a_rate_is_subtracted_at_every_step():
     stated = psyco.parse("R{caught}<=0.25 [ S ]").measured[0]
-    assert value_range(stated, RUN, rate=0.25) == (-0.25 * 7, 0.75 * 7)
-    assert value_range(stated, RUN, rate=-1.0) == (1.0, 14.0)
+    assert episode_range(stated, RUN, rate=0.25) == (-0.25 * 7, 0.75 * 7)
+    assert episode_range(stated, RUN, rate=-1.0) == (1.0, 14.0)
 
 
 @pytest.mark.parametrize(
@@ -171,10 +171,10 @@ def test_no_state_of_a_path_is_outside_of_the_range(term, path, data):
     """By the definition, on paths whose signals are in their ranges."""
     assert all(0 <= path[name].min() <= path[name].max() <= 3 for name in NUMBERS)
     value = by_definition.value(term, path, data.draw(st.integers(0, len(path["x"]) - 1)))
-    low, high = worth_range(term, Declared())
+    low, high = expression_range(term, Declared())
     assert np.isnan(value) or low - 1e-9 * abs(low) <= value <= high + 1e-9 * abs(high)
 
 
 def test_what_every_episode_has_the_same_value_of_is_no_question():
     with pytest.raises(RequirementError, match=r"every episode has the value 0, .*R{caught}=\? \[ C<=0 \]"):
-        spans(psyco.parse("R{caught}=? [ C<=0 ]"), psyco.make("obstacle-run"))
+        value_ranges(psyco.parse("R{caught}=? [ C<=0 ]"), psyco.make("obstacle-run"))

@@ -7,14 +7,14 @@ from scipy import optimize, stats
 
 import psyco
 from psyco._src.core.errors import DomainError, RequirementError, RunError
-from psyco._src.exact.model_export import write_graph
+from psyco._src.exact.model_export import write_unfolding
 from psyco._src.exact.solver import constrained_optimum, evaluate
 from psyco._src.exact.unfold import unfold
 from psyco._src.policies.network import network_for
 from psyco._src.policies.serialization import policy_for
 from psyco._src.rollout.episodes import Stream, stream_key
 from psyco._src.rollout.sampler import make_sampler
-from psyco._src.verification.episode_stream import sample
+from psyco._src.verification.episode_stream import sample_episodes
 
 pytestmark = pytest.mark.slow  # enumerates, and asks Storm
 
@@ -75,7 +75,7 @@ def test_backward_induction_is_the_sum_over_all_paths_that_monte_carlo_estimates
     require = "; ".join(f"P>=0 [ {text} ]" for text in FORMULAS)
     own = evaluate(unfold(SMALL, [c.formula for c in psyco.parse(require).constraints], policy))
     sampler = make_sampler(SMALL, policy.network, psyco.parse(require))
-    batches = sample(sampler, policy.theta, stream_key(0, Stream.SHOW), 5000)
+    batches = sample_episodes(sampler, policy.theta, stream_key(0, Stream.RECORD), 5000)
     satisfied = np.concatenate([batch.satisfied for batch in batches]).sum(axis=0)
     for text, p, count in zip(FORMULAS, own.probabilities, satisfied.tolist(), strict=True):
         interval = stats.binomtest(count, 5000).proportion_ci(1 - 2e-8, method="exact")
@@ -138,7 +138,7 @@ def test_counts_stop_where_the_formula_cannot_tell():
 
 
 def test_sums_of_fractions_have_no_exact_answer():
-    says = r"sum\(distance / 2\) comes to 0.5(.|\n)*add up whole numbers"
+    says = r"sum\(distance / 2\) has the value 0.5(.|\n)*sum whole numbers"
     with pytest.raises(RequirementError, match=says) as caught:
         chain("F (sum(distance / 2) > 3)", random_policy(3))
     assert caught.value.column == 4
@@ -151,7 +151,7 @@ def test_the_return_is_the_same_whatever_is_asked():
 
 
 def occupation_measures(graph, p_req):
-    """The linear program itself: flow through every node and action, with the constraint as one more row."""
+    """Solve the linear program directly: flow through every node and action, with the constraint as one more row."""
     first = np.cumsum([0, *(len(layer.state) for layer in graph.layers)])
     actions, variables = graph.actions, first[-1] * graph.actions
     flow, right = np.zeros((first[-1], variables)), np.zeros(first[-1])
@@ -165,8 +165,8 @@ def occupation_measures(graph, p_req):
                 if layer.final[node]:
                     satisfied[column] = layer.satisfied[node, 0]
                 else:
-                    reward[column] = layer.reward[node, a] @ graph.chances
-                    for chance, to in zip(graph.chances, layer.successor[node, a], strict=True):
+                    reward[column] = layer.reward[node, a] @ graph.draw_probabilities
+                    for chance, to in zip(graph.draw_probabilities, layer.successor[node, a], strict=True):
                         flow[below + to, column] -= chance
     found = optimize.linprog(-reward, A_ub=[-satisfied], b_ub=[-p_req], A_eq=flow, b_eq=right, method="highs")
     return -found.fun if found.success else None
@@ -242,8 +242,8 @@ def test_a_policy_that_fails_says_how():
 def exported(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     policy = random_policy(3)
-    write_graph(chain(BOUNDED, policy), folder / "chain")
-    write_graph(unfold(SMALL, [psyco.parse_formula(BOUNDED)]), folder / "mdp")
+    write_unfolding(chain(BOUNDED, policy), folder / "chain")
+    write_unfolding(unfold(SMALL, [psyco.parse_formula(BOUNDED)]), folder / "mdp")
     return folder
 
 

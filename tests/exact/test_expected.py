@@ -20,8 +20,8 @@ import psyco
 from psyco._src.core.errors import RequirementError
 from psyco._src.envs.actions import Discrete
 from psyco._src.exact import unfold as unfolding
-from psyco._src.exact.model_export import drn, explicit
-from psyco._src.exact.solver import _backwards, _columns, constrained_optimum
+from psyco._src.exact.model_export import drn, explicit_model
+from psyco._src.exact.solver import _backward_induction, _value_layout, constrained_optimum
 from psyco._src.exact.unfold import unfold
 from psyco._src.logic.ast import LongRun, Quantity
 from psyco._src.policies.network import network_for
@@ -56,13 +56,13 @@ class Chain:
     observation_size: ClassVar[int] = 1
     actions: ClassVar[Discrete] = Discrete(2)
 
-    def starts(self):
+    def initial_distribution(self):
         return np.array([0.25, 0.75]), Spot(jnp.array([0, 3]), jnp.zeros(2, jnp.int32))
 
-    def chances(self):
+    def draw_probabilities(self):
         return np.array([0.5, 0.125, 0.375])
 
-    def move(self, state, action, chance):
+    def transition(self, state, action, chance):
         place = jnp.array(self.moves).reshape(4, 2, 3)[state.place, action, chance]
         visits = state.visits + (place == 0)
         return Spot(place, visits), jnp.float32(1) - place, jnp.array(self.over)[place]
@@ -71,7 +71,7 @@ class Chain:
         return Spot(jax.random.randint(key, (), 0, 4), jnp.int32(0))
 
     def step(self, key, state, action):
-        return self.move(state, action, jax.random.randint(key, (), 0, 3))
+        return self.transition(state, action, jax.random.randint(key, (), 0, 3))
 
     def observe(self, state):
         return state.place[None].astype(jnp.float32)
@@ -161,7 +161,7 @@ def number(subject, signals):
 
 
 def answered(chain, policy, require):
-    with mock.patch.object(unfolding, "check_law"):  # it samples, and is tested elsewhere
+    with mock.patch.object(unfolding, "check_consistency"):  # it samples, and is tested elsewhere
         return psyco.exact(lambda seen: policy[int(seen[0])], chain, require)
 
 
@@ -179,7 +179,7 @@ def test_expected_values_and_rates_of_random_chains_are_the_exact_fractions(chai
 
 
 def best(chain, node, worth, pick):
-    """The best that any controller with a perfect memory can do from here on."""
+    """Return the best value of any controller with perfect memory from this node on."""
     if node.over:
         return worth(node)
     return pick(
@@ -204,7 +204,7 @@ def test_the_best_of_all_controllers_is_that_of_the_tree_of_all_episodes(chain):
         )
         assert answer == pytest.approx(float(tree), abs=1e-12)
     total = psyco.parse("R{x}=? [ C ]").questions[0].subject
-    for rate, pick in ((highest, max), (lowest, min)):  # nobody has more than 0 against the best rate
+    for rate, pick in ((highest, max), (lowest, min)):  # no controller has more than 0 against the best rate
 
         def excess(end, r=Fraction(rate)):
             return number(total, end.signals(chain)) - r * (len(end.path) - 1)
@@ -242,7 +242,7 @@ def test_storm_agrees_to_1e_9_on_expected_values_and_long_run_averages(domain):
 
     require = BOUNDED if domain is SMALL else "; ".join(text.replace("=?", "<=1") for text in QUANTITIES[:17])
     policy = random_policy(3) if domain is SMALL else lambda seen: int(seen[0]) % 2
-    with mock.patch.object(unfolding, "check_law"):
+    with mock.patch.object(unfolding, "check_consistency"):
         own, other = psyco.exact(policy, domain, require).value, storm_value(policy, domain, require)
     assert other.expected == pytest.approx(own.expected, abs=1e-9)
     assert other.probabilities == pytest.approx(own.probabilities, abs=1e-9)
@@ -280,13 +280,13 @@ def test_an_expected_constraint_binds_and_its_optimum_is_that_of_the_dual(stated
     found = constrained_optimum(SMALL, requirement)
     assert found.expected[0] == pytest.approx(bound, abs=1e-9)
     assert found.expected_return < free.expected_return - 1e-3
-    columns = _columns(requirement)
+    columns = _value_layout(requirement)
     process = unfold(SMALL, columns.formulas, quantities=columns.quantities)
     row = columns.unit(columns.quantities[0]) - (bound * columns.unit(columns.quantities[-1]) if rate else 0)
 
     def dual(price):
         goal = np.eye(len(row))[0] - price * row
-        return goal @ _backwards(process, goal) + (0 if rate else price * bound)
+        return goal @ _backward_induction(process, goal) + (0 if rate else price * bound)
 
     least = optimize.minimize_scalar(dual, bounds=(0, 100), method="bounded", options={"xatol": 1e-9})
     assert least.fun == pytest.approx(found.expected_return, abs=1e-6)
@@ -311,9 +311,9 @@ def test_storm_finds_the_same_optimum_under_several_objectives(tmp_path):
     free = constrained_optimum(SMALL, "R{caught}<=9 [ C ]; P>=0 [ G !caught ]")
     bound, p = 0.5 * free.expected[0], 0.5 + 0.5 * free.probabilities[0]
     both = psyco.parse(f"R{{caught}}<={bound} [ C ]; P>={p} [ G !caught ]; R{{true}}=? [ C ]")
-    columns = _columns(both)
+    columns = _value_layout(both)
     process = unfold(SMALL, columns.formulas, quantities=columns.quantities)
-    caught, steps = (explicit(process, quantity=i) for i in range(2))
+    caught, steps = (explicit_model(process, quantity=i) for i in range(2))
     file = tmp_path / "model.drn"
     file.write_text("".join(f"{line}\n" for line in with_rewards(caught=caught, steps=steps)))
     model = stormpy.build_model_from_drn(str(file))
@@ -333,5 +333,5 @@ def test_storm_finds_the_same_optimum_under_several_objectives(tmp_path):
 
 
 def test_what_is_no_number_everywhere_has_no_exact_answer():
-    with pytest.raises(RequirementError, match=r"1 / distance is no finite number"):
+    with pytest.raises(RequirementError, match=r"1 / distance is not a finite number"):
         psyco.exact(random_policy(3), SMALL, "R{1 / distance}=? [ C ]")

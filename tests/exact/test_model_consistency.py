@@ -1,4 +1,4 @@
-"""A domain that enumerates something else than it simulates gets no exact answers."""
+"""A domain whose enumeration disagrees with its simulation gets no exact answers."""
 
 import itertools
 import re
@@ -14,14 +14,14 @@ from scipy import stats
 import psyco
 from psyco._src.envs.actions import Discrete
 from psyco._src.envs.obstacle_run import ObstacleRun
-from psyco._src.exact.model_consistency import _evidence, check_law
+from psyco._src.exact.model_consistency import _log_likelihood_ratio, check_consistency
 from psyco._src.exact.solver import EXACT, constrained_optimum
 from psyco._src.exact.storm import storm_value
 
 slow = pytest.mark.slow  # compiles
 
 CHANCES = {
-    "chances": [0.9, 0.025, 0.025, 0.025, 0.025],
+    "draw_probabilities": [0.9, 0.025, 0.025, 0.025, 0.025],
     "slightly other chances": [0.25, 0.1875, 0.1875, 0.1875, 0.1875],
     "half of the chances": [0.1] * 5,
     "negative chances": [0.4, 0.4, 0.4, -0.2, 0.0],
@@ -33,7 +33,7 @@ CHANCES = {
 
 @dataclass(frozen=True)
 class Lying(ObstacleRun):
-    """An Obstacle Run that says one thing of itself and does another."""
+    """An Obstacle Run whose enumeration disagrees with `reset` and `step`."""
 
     horizon: int = 12
     grid: int = 3
@@ -41,13 +41,13 @@ class Lying(ObstacleRun):
 
     name: ClassVar[str] = "lying-run"
 
-    def chances(self):
+    def draw_probabilities(self):
         return np.array(CHANCES.get(self.lie, [0.2] * 5))
 
-    def starts(self):
-        p, states = super().starts()
+    def initial_distribution(self):
+        p, states = super().initial_distribution()
         match self.lie:
-            case "starts":  # the obstacle seldom stands to the left of the agent
+            case "initial_distribution":  # the obstacle seldom stands to the left of the agent
                 p = np.where(states.obstacle[:, 0] < states.agent[:, 0], 0.5, 1.2)
                 return p / p.sum(), states
             case "a start is missing":
@@ -90,27 +90,29 @@ class Lying(ObstacleRun):
 @pytest.mark.parametrize(
     ("lie", "words"),
     [
-        ("chances", "step of lying-run does not draw as chances() says: "),
-        ("slightly other chances", "step of lying-run does not draw as chances() says: "),
-        ("half of the chances", "chances() of lying-run gives probabilities from 0.1 to 0.1 with the sum 0.5"),
-        ("negative chances", "chances() of lying-run gives probabilities from -0.2"),
+        ("draw_probabilities", "step of lying-run disagrees with draw_probabilities(): "),
+        ("slightly other chances", "step of lying-run disagrees with draw_probabilities(): "),
+        ("half of the chances",
+         "draw_probabilities() of lying-run gives probabilities from 0.1 to 0.1 with the sum 0.5"),
+        ("negative chances", "draw_probabilities() of lying-run gives probabilities from -0.2"),
         ("no numbers", "with the sum nan"),
         ("one move is missing", "step of lying-run leads from RunState(agent="),
-        ("a table", "chances() of lying-run gives an array of shape (1, 5)"),
-        ("starts", "reset of lying-run does not draw as starts() says"),
+        ("a table", "draw_probabilities() of lying-run gives an array of shape (1, 5)"),
+        ("initial_distribution", "reset of lying-run disagrees with initial_distribution()"),
         ("a start is missing", "reset of lying-run gives RunState(agent=[0, 0], obstacle=[0, 0], collisions=0), which"),
-        ("too few starts", "starts() of lying-run gives an array of shape (3,)"),
-        ("fractions", "starts() of lying-run gives states that are no whole numbers: RunState(agent=[0.0, 0.0]"),
-        ("alternating", "as can be seen from one time step to the next"),
-        ("reward", "reward 10, the end; no draw with a positive chance makes move do so"),
-        ("end", "not the end; no draw with a positive chance"),
+        ("too few starts", "initial_distribution() of lying-run gives an array of shape (3,)"),
+        ("fractions",
+         "initial_distribution() of lying-run gives states that are not integers: RunState(agent=[0.0, 0.0]"),
+        ("alternating", "as a comparison of time steps shows"),
+        ("reward", "reward 10, terminated; no draw of positive probability makes transition do so"),
+        ("end", "not terminated; no draw of positive probability"),
         ("jump", "obstacle=[2, 2], collisions="),
-        ("two places", "as can be seen from state to state"),
+        ("two places", "as a comparison of states shows"),
     ],
 )  # fmt: skip
 def test_every_lie_is_found(lie, words):
     with pytest.raises(psyco.DomainError, match=re.escape(words)):
-        check_law(Lying(lie=lie))
+        check_consistency(Lying(lie=lie))
 
 
 class CoinState(NamedTuple):
@@ -133,16 +135,16 @@ class Coin:
     def reset(self, key):
         return CoinState(jnp.int32(0))
 
-    def starts(self):
+    def initial_distribution(self):
         return np.ones(1), CoinState(jnp.zeros(1, jnp.int32))
 
-    def chances(self):
+    def draw_probabilities(self):
         return np.array([1 - self.p, self.p])
 
     def step(self, key, state, action):
-        return self.move(state, action, jax.random.bernoulli(key, self.p).astype(jnp.int32))
+        return self.transition(state, action, jax.random.bernoulli(key, self.p).astype(jnp.int32))
 
-    def move(self, state, action, chance):
+    def transition(self, state, action, chance):
         more = jnp.where(self.secret & (state.heads > 0), 1, chance)
         return CoinState(state.heads + more), 1.0 * more, False
 
@@ -167,31 +169,31 @@ def test_a_domain_that_tells_the_truth_is_answered_for_and_compared_once(monkeyp
 
     answer = psyco.exact(lambda observation: 0, Coin(), "P>=0.5 [ F heads >= 2 ]")
     assert answer.value.probabilities[0] == pytest.approx(1 - stats.binom.cdf(1, 6, 0.25), abs=1e-12)
-    monkeypatch.delattr(model_consistency, "_play")
-    check_law(Coin())
-    check_law(Coin(horizon=6))
+    monkeypatch.delattr(model_consistency, "_simulate")
+    check_consistency(Coin())
+    check_consistency(Coin(horizon=6))
     with pytest.raises(NameError):
-        check_law(Coin(horizon=7))
+        check_consistency(Coin(horizon=7))
 
 
 @slow
 def test_what_is_listed_twice_and_the_paper_s_domain_are_no_lies():
-    check_law(Lying(lie="starts twice"))
-    check_law(psyco.make("obstacle-run"))
+    check_consistency(Lying(lie="starts twice"))
+    check_consistency(psyco.make("obstacle-run"))
 
 
 @slow
 def test_draws_that_depend_on_each_other_are_found():
-    with pytest.raises(psyco.DomainError, match="as can be seen from what the step before has drawn"):
-        check_law(Repeating())
+    with pytest.raises(psyco.DomainError, match="as a comparison of steps after different draws shows"):
+        check_consistency(Repeating())
 
 
 @slow
 def test_a_counter_that_influences_something_is_none():
     with pytest.raises(
-        psyco.DomainError, match=r"coin does not do in CoinState\(heads=\d\) .* counters \(heads\) at 0"
+        psyco.DomainError, match=r"coin behaves differently in CoinState\(heads=\d\) .* counters \(heads\) at 0"
     ):
-        check_law(Coin(secret=True))
+        check_consistency(Coin(secret=True))
 
 
 @slow
@@ -215,11 +217,12 @@ DRAWS = np.array([[1, 0, 0], [0, 1, 1]], bool)  # two of three draws lead to the
 
 def test_the_likelihood_ratio_is_one_on_average_if_the_chances_are_right():
     """The sum over all sequences of 5 steps, each as likely as the chances make it; the test is Markov's inequality."""
-    chances, outcome = np.array([0.3, 0.6, 0.1]), np.array([0.3, 0.7])
+    draw_probabilities, outcome = np.array([0.3, 0.6, 0.1]), np.array([0.3, 0.7])
     fit, group = np.array([True, True, True, False, False]), np.array([0, 1, 0, 1, 0])
     average = 0.0
     for sequence in map(list, itertools.product([0, 1], repeat=5)):
-        average += outcome[sequence].prod() * np.exp(_evidence(DRAWS[sequence], chances, fit, group))
+        log_ratio = _log_likelihood_ratio(DRAWS[sequence], draw_probabilities, fit, group)
+        average += outcome[sequence].prod() * np.exp(log_ratio)
     assert average == pytest.approx(1, abs=1e-12)
 
 
@@ -228,7 +231,7 @@ def test_the_likelihood_ratio_finds_other_chances_also_where_they_differ_between
     rng = np.random.default_rng(0)
     group = np.arange(40_000) % 2
     sequence = (rng.random(40_000) < np.where(group, 0.8, 0.6)).astype(int)  # 0.7 over both
-    fit, chances = rng.random(40_000) < 0.5, np.array([0.3, 0.6, 0.1])
-    assert _evidence(DRAWS[sequence], chances, fit, group) > 100
-    assert _evidence(DRAWS[sequence], chances, fit, 0 * group) < 5
-    assert _evidence(DRAWS[sequence], np.array([0.4, 0.5, 0.1]), fit, 0 * group) > 100
+    fit, draw_probabilities = rng.random(40_000) < 0.5, np.array([0.3, 0.6, 0.1])
+    assert _log_likelihood_ratio(DRAWS[sequence], draw_probabilities, fit, group) > 100
+    assert _log_likelihood_ratio(DRAWS[sequence], draw_probabilities, fit, 0 * group) < 5
+    assert _log_likelihood_ratio(DRAWS[sequence], np.array([0.4, 0.5, 0.1]), fit, 0 * group) > 100

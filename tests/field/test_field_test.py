@@ -23,34 +23,34 @@ def stream(p, n, seed=0):
     return (np.random.default_rng(seed).random(n) < p).tolist()
 
 
-def fed(watcher, outcomes):
-    return [alarm for outcome in outcomes if (alarm := watcher.update(outcome)) is not None]
+def fed(test, outcomes):
+    return [alarm for outcome in outcomes if (alarm := test.update(outcome)) is not None]
 
 
 def test_a_drop_raises_an_alarm_and_its_end_is_noticed():
-    watcher = psyco.FieldTest(ONE, false_alarm_every=10_000)
-    assert fed(watcher, stream(0.92, 1000)) == []
-    assert watcher.in_alarm == ()
-    (alarm,) = fed(watcher, stream(0.6, 300))
-    assert alarm.lost == watcher.in_alarm == ('P>=0.85 [ "satisfied" ] & C>=0.98',)
+    test = psyco.FieldTest(ONE, false_alarm_every=10_000)
+    assert fed(test, stream(0.92, 1000)) == []
+    assert test.in_alarm == ()
+    (alarm,) = fed(test, stream(0.6, 300))
+    assert alarm.lost == test.in_alarm == ('P>=0.85 [ "satisfied" ] & C>=0.98',)
     assert 1000 < alarm.episode <= 1200
     assert "holds no longer: P>=0.85" in str(alarm)
-    (again,) = fed(watcher, stream(0.97, 600))
-    assert (again.lost, watcher.in_alarm) == ((), ())
+    (again,) = fed(test, stream(0.97, 600))
+    assert (again.lost, test.in_alarm) == ((), ())
     assert "holds again: P>=0.85" in str(again)
-    assert watcher.episodes == 1900
+    assert test.episodes == 1900
 
 
 def test_the_interval_is_the_confidence_sequence_since_the_last_alarm():
-    watcher = psyco.FieldTest(ONE, 10_000)
+    test = psyco.FieldTest(ONE, 10_000)
     outcomes = stream(0.92, 500)
-    assert fed(watcher, outcomes) == []
+    assert fed(test, outcomes) == []
     expected = confidence_sequence(Counts(sum(outcomes), 500 - sum(outcomes)), 0.01)
-    assert watcher.interval == pytest.approx(expected)
+    assert test.interval == pytest.approx(expected)
     bad = [False] * 30
-    (alarm,) = fed(watcher, bad)
+    (alarm,) = fed(test, bad)
     after = 530 - alarm.episode
-    assert watcher.interval == pytest.approx(confidence_sequence(Counts(0, after), 0.01))
+    assert test.interval == pytest.approx(confidence_sequence(Counts(0, after), 0.01))
 
 
 def test_expected_values_and_rates_are_watched_too():
@@ -75,13 +75,13 @@ def test_the_interval_of_a_rate_holds_that_of_all_pairs_and_is_hardly_wider():
     rng, horizon = np.random.default_rng(0), 40
     steps = rng.integers(1, horizon + 1, 800)
     pairs = np.stack([steps * rng.uniform(2.0, 3.5, 800), steps], 1)
-    watcher = psyco.FieldTest("R{x}<=5 [ S ] within [1,5] & C>=0.98", horizon=horizon)
-    assert fed(watcher, [(float(total), int(n)) for total, n in pairs]) == []
+    test = psyco.FieldTest("R{x}<=5 [ S ] within [1,5] & C>=0.98", horizon=horizon)
+    assert fed(test, [(float(total), int(n)) for total, n in pairs]) == []
     task = MeanTask(1.0, 5.0, steps=horizon, false_accept=0.01, false_reject=0.01)
     lower, upper = betting.confidence_sequence(
-        task, betting.remember(task, betting.ValueStats(), pairs), 0.01
+        task, betting.add_values(task, betting.ValueStats(), pairs), 0.01
     )
-    ours = watcher.interval
+    ours = test.interval
     assert ours.lower <= lower < upper <= ours.upper
     assert ours.upper - ours.lower < 1.01 * (upper - lower)
 
@@ -91,24 +91,29 @@ def test_the_ranges_of_a_certificate_are_known():
     bare = dataclasses.replace(
         certificate, requirement=certificate.requirement.replace(" within [0,1000]", "")
     )
-    assert [each.span for each in psyco.FieldTest(bare).watched] == [(0.0, 1000.0)]
+    assert [each.value_range for each in psyco.FieldTest(bare).constraints] == [(0.0, 1000.0)]
 
 
 def test_several_constraints_share_the_false_alarms_and_alarm_by_name():
-    watcher = psyco.FieldTest(TWO, 5000)
-    assert [side.every for each in watcher.watched for side in each.sides] == [10_000, 10_000]
-    assert [side.every for side in psyco.FieldTest("P in [0.2,0.4]", 5000).watched[0].sides] == [
+    test = psyco.FieldTest(TWO, 5000)
+    assert [side.average_run_length for each in test.constraints for side in each.detectors] == [
+        10_000,
+        10_000,
+    ]
+    assert [
+        side.average_run_length for side in psyco.FieldTest("P in [0.2,0.4]", 5000).constraints[0].detectors
+    ] == [
         10_000,
         10_000,
     ]
     good, bad = {"safe": True, "quick": False}, {"quick": True, "safe": True}
-    assert fed(watcher, [good] * 100) == []
-    assert [alarm.lost for alarm in fed(watcher, [bad] * 20)] == [("quick",)]
-    assert [alarm.lost for alarm in fed(watcher, [[False, True]] * 20)] == [("safe",)]
-    assert watcher.in_alarm == ("safe", "quick")
+    assert fed(test, [good] * 100) == []
+    assert [alarm.lost for alarm in fed(test, [bad] * 20)] == [("quick",)]
+    assert [alarm.lost for alarm in fed(test, [[False, True]] * 20)] == [("safe",)]
+    assert test.in_alarm == ("safe", "quick")
     with pytest.raises(RunError, match="use intervals"):
-        _ = watcher.interval
-    assert len(watcher.intervals) == 2
+        _ = test.interval
+    assert len(test.intervals) == 2
 
 
 def test_a_watcher_goes_on_from_its_state_as_if_nothing_had_happened():
@@ -156,11 +161,11 @@ def test_it_takes_certificates_and_requirements_as_objects_texts_and_files(tmp_p
     ],
 )
 def test_what_is_no_outcome_is_refused_and_changes_nothing(requirement, outcome, words):
-    watcher = psyco.FieldTest(requirement)
-    before = watcher.state
+    test = psyco.FieldTest(requirement)
+    before = test.state
     with pytest.raises(RunError, match=words):
-        watcher.update(outcome)
-    assert watcher.state == before
+        test.update(outcome)
+    assert test.state == before
 
 
 def test_a_state_of_something_else_is_refused():
@@ -172,12 +177,12 @@ def test_a_state_of_something_else_is_refused():
         (ONE, None, state | {"format": "x"}, "format 'x'"),
         (ONE, None, state | {"episodes": "many"}, "damaged"),
         (ONE, None, state | {"constraints": []}, "damaged"),
-        (ONE, None, {}, "damaged"),
-        (ONE, None, state | {"constraints": [kept | {"seen": [3, -1]}]}, "less than nothing"),
+        (ONE, None, {}, "format None"),
+        (ONE, None, state | {"constraints": [kept | {"outcomes": [3, -1]}]}, ">= 0"),
         (
             ONE,
             None,
-            state | {"constraints": [kept | {"sides": [{"lost": True, "sums": [1]}]}]},
+            state | {"constraints": [kept | {"detectors": [{"lost": True, "sums": [1]}]}]},
             "another detector",
         ),
     ]:

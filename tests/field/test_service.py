@@ -9,7 +9,7 @@ import psyco
 from psyco._src.core.errors import RunError
 from psyco._src.field import service
 from psyco._src.field.drift import Drift, Reference, find_reference
-from psyco._src.field.service import held, open_session
+from psyco._src.field.service import lock_state, open_session
 from psyco._src.field.watch_state import EpisodeIds, _checksum
 
 ONE = "P>=0.85 & C>=0.98"
@@ -30,26 +30,33 @@ def opened(state, requirement=ONE, *, traces=False, new_file=False):
 def followed(path, requirement=ONE, *, state=None, **options):
     """The session after the whole file, and what it said but for how it goes."""
     session = opened(state, requirement, **options)
-    events = [event for event in session.follow(path, on=False, stop=go_on) if event.kind != "progress"]
+    events = [
+        event
+        for event in session.read_file(path, follow=False, should_stop=go_on)
+        if event.kind != "progress"
+    ]
     return session, [(event.kind, event.line, event.text) for event in events]
 
 
 def heard(data, requirement=ONE, *, state=None, size=7, traces=False):
     session = opened(state, requirement, traces=traces)
     pieces = [data[i : i + size] for i in range(0, len(data), size)]
-    events = [event for event in session.listen(pieces, stop=go_on) if event.kind != "progress"]
+    events = [event for event in session.read_stream(pieces, should_stop=go_on) if event.kind != "progress"]
     return session, [(event.kind, event.line, event.text) for event in events]
 
 
 def counts(session, k=0):
-    return tuple(session.watcher.known[k].seen)
+    return tuple(session.field_test.evidence[k].outcomes)
 
 
 def added_up(session, k=1):
     """The sum of all values of an expected value, or of the totals of a rate."""
-    watched, (position, weight, number) = session.watcher.watched[k], session.watcher.known[k].seen.points
-    lo, hi = watched.span
-    return pytest.approx(watched.horizon * sum(number * (lo * weight + (hi - lo) * position)))
+    constraint, (position, weight, number) = (
+        session.field_test.constraints[k],
+        session.field_test.evidence[k].outcomes.points,
+    )
+    lo, hi = constraint.value_range
+    return pytest.approx(constraint.horizon * sum(number * (lo * weight + (hi - lo) * position)))
 
 
 # ---- formats ----------------------------------------------------------------------------------------------------
@@ -121,7 +128,7 @@ def test_rates_come_with_their_steps_from_traces():
         return psyco.FieldTest("R{x}<=0.5 [ S ] within [0,10]", 100, horizon=5, state=before)
 
     session = open_session(make, traces=True, state=None)
-    list(session.listen([TRACES], stop=go_on))
+    list(session.read_stream([TRACES], should_stop=go_on))
     assert added_up(session, 0) == 8.0
 
 
@@ -151,7 +158,7 @@ def test_wherever_a_watch_is_cut_off_nothing_is_lost_or_counted_twice(tmp_path, 
         at += step
         session, events = followed(path, requirement, state=state, traces=traces)
         alarms += [event for event in events if event[0] != "warning"]
-    assert session.watcher.state == expected.watcher.state
+    assert session.field_test.state == expected.field_test.state
     assert session.progress.history == expected.progress.history
     assert alarms == said != []
 
@@ -160,7 +167,7 @@ def test_a_stop_between_two_episodes_is_kept(tmp_path):
     path, state = tmp_path / "field", tmp_path / "state.json"
     path.write_bytes(b"1\n0\n1\n1\n")
     calls = iter(range(100))
-    list(opened(state).follow(path, on=True, stop=lambda seconds: next(calls) == 2))
+    list(opened(state).read_file(path, follow=True, should_stop=lambda seconds: next(calls) == 2))
     assert counts(opened(state)) == (1, 1)
     assert counts(followed(path, state=state)[0]) == (3, 1)
 
@@ -170,16 +177,18 @@ def test_an_alarm_is_raised_again_unless_it_was_dealt_with(tmp_path):
     path.write_bytes(b"0\n" * 19 + b"\n0\n")
 
     def alarms():
-        return (event for event in opened(state).follow(path, on=False, stop=go_on) if event.alarm)
+        return (
+            event for event in opened(state).read_file(path, follow=False, should_stop=go_on) if event.alarm
+        )
 
     being_dealt_with = alarms()
     assert next(being_dealt_with).line < 10
     being_dealt_with.close()  # whoever was told has broken down
-    again = opened(state).follow(path, on=False, stop=go_on)
+    again = opened(state).read_file(path, follow=False, should_stop=go_on)
     assert [next(again).kind, next(again).kind] == ["alarm", "warning"]
     again.close()
     assert list(alarms()) == [], "asking for the next one says that it was dealt with"
-    assert json.loads(state.read_text())["watcher"]["episodes"] == 20
+    assert json.loads(state.read_text())["field_test"]["episodes"] == 20
     assert list(alarms()) == []
 
 
@@ -212,9 +221,12 @@ def test_an_incomplete_end_waits_for_the_rest(tmp_path):
     open_ended.write_bytes(b"episode,a\n1,0\n1,1\n")
     traced = tmp_path / "traced.json"
     session, said = followed(open_ended, "P>=0.5 [ F a ]", state=traced, traces=True)
-    assert (session.watcher.episodes, said[0][2]) == (0, "the last episode is not complete: not counted yet")
+    assert (session.field_test.episodes, said[0][2]) == (
+        0,
+        "the last episode is not complete: not counted yet",
+    )
     open_ended.write_bytes(b"episode,a\n1,0\n1,1\n2,0\n")
-    assert followed(open_ended, "P>=0.5 [ F a ]", state=traced, traces=True)[0].watcher.episodes == 1
+    assert followed(open_ended, "P>=0.5 [ F a ]", state=traced, traces=True)[0].field_test.episodes == 1
 
 
 # ---- what is wrong with a source --------------------------------------------------------------------------------
@@ -258,10 +270,10 @@ def test_episodes_with_names_are_all_counted():
 
 
 def test_only_so_many_gaps_are_remembered(monkeypatch):
-    monkeypatch.setattr("psyco._src.field.watch_state.GAPS", 2)
+    monkeypatch.setattr("psyco._src.field.watch_state.MAX_GAPS", 2)
     ids = EpisodeIds()
     for number in (1, 3, 5, 7):
-        ids, _, _ = ids.after(number)
+        ids, _, _ = ids.add(number)
     assert ids.missing == ((4, 4), (6, 6))
 
 
@@ -270,15 +282,15 @@ def test_only_so_many_gaps_are_remembered(monkeypatch):
     [
         (ONE, b"1\n2\n", "line 2 of the input: an outcome is 0 or 1"),
         (ONE, b"1\n0,1\n", "line 2 of the input has 2 values, the requirement 1 constraints"),
-        (ONE, b"fail\n1\n", "line 1 of the input does not tell which columns"),
+        (ONE, b"fail\n1\n", "line 1 of the input: the columns of the outcomes are not known"),
         (ONE, b"satisfied,satisfied\n1,1\n", "line 1 .* two columns are called 'satisfied'"),
         (ONE, b"satisfied,x\n1,1\n1\n", "line 3 of the input has 1 cells, the header has 2"),
-        (ONE, b"satisfied\n1\nsatisfied\n", "line 3 of the input is a header again"),
+        (ONE, b"satisfied\n1\nsatisfied\n", "line 3 of the input repeats the header"),
         (ONE, b'satisfied\n"1\n', "line 2 of the input is not CSV"),
         (ONE, b'{"satisfied": tru}\n', "line 1 of the input is not JSON"),
-        (ONE, b'{"satisfied": 1, "satisfied": 0}\n', "a key stands twice"),
+        (ONE, b'{"satisfied": 1, "satisfied": 0}\n', "a key occurs twice"),
         (ONE, b'{"satisfied": null}\n', "line 1 .* got None"),
-        (ONE, b'{"failed": 1}\n', "line 1 .* does not tell"),
+        (ONE, b'{"failed": 1}\n', "line 1 .* are not known"),
         (ONE, b"1\n\xff\n", "line 2 of the input is not text"),
         (TWO, b"1,2000\n", "line 1 of the input: the value 2000.0 of cost lies outside of its range"),
         (TWO, b"1,nan\n", "line 1"),
@@ -291,7 +303,7 @@ def test_garbage_is_an_error_with_its_line(requirement, data, words):
         return psyco.FieldTest(requirement, horizon=5, state=before)
 
     with pytest.raises(RunError, match=words):
-        list(open_session(make, traces=False, state=None).listen([data], stop=go_on))
+        list(open_session(make, traces=False, state=None).read_stream([data], should_stop=go_on))
 
 
 @pytest.mark.parametrize(
@@ -321,7 +333,7 @@ def test_after_garbage_is_corrected_the_watch_goes_on_there(tmp_path):
     path.write_bytes(b"1\n0\nx\n1\n")
     with pytest.raises(RunError, match="line 3"):
         followed(path, state=state)
-    assert opened(state).watcher.episodes == 2
+    assert opened(state).field_test.episodes == 2
     path.write_bytes(b"1\n0\n1\n1\n")
     assert counts(followed(path, state=state)[0]) == (3, 1)
 
@@ -357,7 +369,7 @@ def test_a_file_that_is_replaced_while_it_is_followed_is_noticed(tmp_path):
             path.write_bytes(b"0\n0\n1\n1\n1\n")
 
     with pytest.raises(RunError, match="is not the file that was followed"):
-        list(opened(state).follow(path, on=True, stop=replaced_meanwhile))
+        list(opened(state).read_file(path, follow=True, should_stop=replaced_meanwhile))
     assert counts(opened(state)) == (2, 1)
     with pytest.raises(RunError, match="is not the file that was followed"):
         followed(path, state=state)
@@ -409,8 +421,8 @@ def test_a_state_belongs_to_its_requirement_policy_and_kind_of_source(tmp_path):
         (["progress", "history", 0, "lost"], [1]),
         (["progress", "alarms"], [{"episode": 1}]),
         (["progress", "drift", "episodes"], 40),
-        (["watcher", "constraints", 0, "seen"], [-1, 0]),
-        (["watcher", "ranges"], [[0, 2, 1]]),
+        (["field_test", "constraints", 0, "outcomes"], [-1, 0]),
+        (["field_test", "ranges"], [[0, 2, 1]]),
     ],
 )
 def test_a_state_from_a_stranger_is_refused_where_anything_is_of_another_kind(tmp_path, where, value):
@@ -432,15 +444,15 @@ def test_a_state_from_a_stranger_is_refused_where_anything_is_of_another_kind(tm
 
 def test_two_processes_do_not_share_a_state(tmp_path):
     with (
-        held(tmp_path / "s"),
+        lock_state(tmp_path / "s"),
         pytest.raises(RunError, match="in use by another process"),
-        held(tmp_path / "s"),
+        lock_state(tmp_path / "s"),
     ):
         pass
 
 
 def test_the_history_is_thinned_out(monkeypatch):
-    monkeypatch.setattr(service, "POINTS", 8)
+    monkeypatch.setattr(service, "MAX_HISTORY_POINTS", 8)
     session, _ = heard(b"1\n" * 100, size=1000)
     episodes = [point.episode for point in session.progress.history]
     assert len(episodes) <= 8 and episodes == sorted(episodes) and episodes[-1] > 80
@@ -460,8 +472,8 @@ def test_an_input_that_leaves_what_was_certified_is_named(shift, departed):
     rng, drift = np.random.default_rng(0), Drift()
     for _ in range(50):
         seen = REFERENCE.mean + REFERENCE.spread * rng.normal(size=(20, 3)) + np.array(shift)
-        drift = drift.updated(REFERENCE, seen)
-    assert list(drift.departed(REFERENCE)) == departed
+        drift = drift.update(REFERENCE, seen)
+    assert list(drift.drifted(REFERENCE)) == departed
 
 
 def test_rare_but_far_values_are_drift_too():
@@ -469,35 +481,39 @@ def test_rare_but_far_values_are_drift_too():
     for _ in range(50):
         seen = np.tile(REFERENCE.mean, (10, 1))
         seen[0, 0] = 5.0  # one in ten; its mean moves by half a spread
-        drift = drift.updated(REFERENCE, seen)
-    (text,) = drift.departed(REFERENCE).values()
-    assert "obs[0] has left what the policy was certified on: mean 0.5 in the field, 0 ± 1" in text
+        drift = drift.update(REFERENCE, seen)
+    (text,) = drift.drifted(REFERENCE).values()
+    assert "obs[0] has drifted since certification: mean 0.5 in the field, 0 ± 1" in text
     assert "10% of its values are more than 4 spreads away" in text
 
 
 @pytest.mark.parametrize("vector", [True, False])
 def test_drift_in_traces_is_a_warning_once(tmp_path, vector):
     session = opened(None, "P>=0.5 [ F a ]", traces=True)
-    session.refer_to(Reference(100, np.array([0.0, 0.0]), np.array([1.0, 1.0])))
+    session.set_reference(Reference(100, np.array([0.0, 0.0]), np.array([1.0, 1.0])))
     rows = [
         {"episode": i, "a": True, "truncated": True}
         | ({"obs": [0.1, 3.0]} if vector else {"obs[0]": 0.1, "obs[1]": 3.0})
         for i in range(60)
     ]
     data = "".join(json.dumps(row) + "\n" for row in rows).encode()
-    events = [event for event in session.listen([data], stop=go_on) if event.kind == "warning"]
-    assert [(event.line, event.text[:15]) for event in events] == [(30, "obs[1] has left")]
-    assert session.progress.departed == (1,)
+    events = [event for event in session.read_stream([data], should_stop=go_on) if event.kind == "warning"]
+    assert [(event.line, event.text[:15]) for event in events] == [(30, "obs[1] has drif")]
+    assert session.progress.drifted == (1,)
 
 
 def test_observations_of_another_size_are_refused_before_anything_is_counted(tmp_path):
     session = opened(tmp_path / "state.json", "P>=0.5 [ F a ]", traces=True)
-    session.refer_to(Reference(100, np.array([0.0, 0.0]), np.array([1.0, 1.0])))
+    session.set_reference(Reference(100, np.array([0.0, 0.0]), np.array([1.0, 1.0])))
     rows = b"episode,a,obs[0],obs[1],truncated\n1,1,0,0,1\n"
-    list(session.listen([rows], stop=go_on))
+    list(session.read_stream([rows], should_stop=go_on))
     with pytest.raises(RunError, match="line 2 of the input: an observation has 3 entries"):
-        list(session.listen([b"episode,a,obs[0],obs[1],obs[2],truncated\n2,1,0,0,0,1\n"], stop=go_on))
-    assert opened(tmp_path / "state.json", "P>=0.5 [ F a ]", traces=True).watcher.episodes == 1
+        list(
+            session.read_stream(
+                [b"episode,a,obs[0],obs[1],obs[2],truncated\n2,1,0,0,0,1\n"], should_stop=go_on
+            )
+        )
+    assert opened(tmp_path / "state.json", "P>=0.5 [ F a ]", traces=True).field_test.episodes == 1
 
 
 def test_a_run_keeps_what_its_policy_saw(tmp_path):

@@ -32,25 +32,24 @@ from psyco._src.core.errors import PsycoError
 from psyco._src.core.safe_io import from_json
 from psyco._src.envs import gym_env
 from psyco._src.envs.actions import Discrete
-from psyco._src.envs.registry import DomainDescription, remake
+from psyco._src.envs.registry import DomainDescription, make_from_description
 from psyco._src.field.drift import Reference
 from psyco._src.field.service import open_session
 from psyco._src.field.watch_state import _checksum as _watch_checksum
 from psyco._src.logic.ast import Signal, walk
-from psyco._src.logic.bare import outcome_requirement
 from psyco._src.logic.batch_monitor import compile_monitor
 from psyco._src.logic.parser import parse
+from psyco._src.logic.requirement import outcome_requirement
 from psyco._src.policies.external import open_policy
 from psyco._src.policies.network import Network
 from psyco._src.policies.serialization import Policy, load_policy
 from psyco._src.reports.field_page import watch_page
-from psyco._src.reports.live_server import LiveRun, PageServer, _Handler
-from psyco._src.reports.run_page import compare_page, run_page
+from psyco._src.reports.live_server import PageServer, _Handler
+from psyco._src.reports.run_page import LiveRun, compare_page, run_page
 from psyco._src.runs.checkpoint import FORMAT, load_checkpoint, save_checkpoint
 from psyco._src.runs.checkpoint import CheckpointInfo as CheckpointAbout
 from psyco._src.runs.config import read_config
-from psyco._src.runs.session import _network
-from psyco._src.runs.store import load_about, load_metrics, read_run
+from psyco._src.runs.store import load_metrics, load_run_info, read_run
 from psyco._src.verification.certificate import Certificate, _checksum
 from psyco._src.verification.outcomes import verify_outcomes
 from psyco._src.verification.recordings import read_outcomes, read_traces
@@ -115,8 +114,8 @@ class Place:
     def watch(self) -> dict[str, Any]:
         path = self.folder / "watch.json"
         session = open_session(watcher, traces=True, state=path)
-        session.refer_to(REFERENCE)
-        list(session.listen([TRACES], stop=lambda _: False))
+        session.set_reference(REFERENCE)
+        list(session.read_stream([TRACES], should_stop=lambda _: False))
         content: dict[str, Any] = json.loads(path.read_bytes())
         del content["checksum"]
         return content
@@ -165,7 +164,7 @@ def _make_configuration(rng: Random, place: Place) -> bytes:
         b"[domain]\n",
         b"[learner]\n",
         b"[settings]\n",
-        b"alpha = nan\n",
+        b"learning_rate = nan\n",
         b"wrappers = ['os:system']\n",
         b'"""',
         b"a.b.c = 1\n",
@@ -192,7 +191,7 @@ def _make_again(data: bytes, place: Place) -> None:
     if isinstance(about, dict) and isinstance(parameters := about.get("parameters"), dict):
         with patch.object(gym_env, "_import") as imported:
             try:
-                remake(DomainDescription(str(about.get("name")), parameters))
+                make_from_description(DomainDescription(str(about.get("name")), parameters))
             finally:
                 assert not imported.called, "it imports what nobody trusts"
 
@@ -231,7 +230,7 @@ def _read_description(data: bytes, place: Place) -> None:
     whole = path.read_bytes()
     path.write_bytes(data)
     try:
-        _network(load_about(place.run))
+        load_run_info(place.run)
         json.dumps(summarize(read_run(place.run)), allow_nan=False)
         run_page(read_run(place.run))
     finally:
@@ -284,7 +283,7 @@ def _read_checkpoint(data: bytes, place: Place) -> None:
     path = place.run / "checkpoints" / "000000003.ckpt"
     path.write_bytes(data)
     found = load_checkpoint(path)
-    read_config(found.about.config, "the copy")
+    read_config(found.info.config, "the copy")
     found.restore({"theta": np.zeros(3, np.float32), "step": np.int32(1)})
 
 
@@ -301,10 +300,10 @@ def _read_watch(data: bytes, place: Place) -> None:
     path.write_bytes(data)
     for _ in range(2):  # what it has written it reads again
         session = open_session(watcher, traces=True, state=path)
-        session.refer_to(REFERENCE)
-        before = session.watcher.episodes
-        list(session.listen([TRACES[:150]], stop=lambda _: False))
-        assert before <= session.watcher.episodes <= before + 10
+        session.set_reference(REFERENCE)
+        before = session.field_test.episodes
+        list(session.read_stream([TRACES[:150]], should_stop=lambda _: False))
+        assert before <= session.field_test.episodes <= before + 10
         assert watch_page(session, "the input")
 
 

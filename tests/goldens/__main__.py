@@ -44,8 +44,9 @@ def start(
 ) -> Any:
     """Run a synthesis in a folder."""
     import psyco
+    from tests.making import flat
 
-    return psyco.start(domain, requirement, folder, parameters=parameters or {}, **settings)
+    return psyco.start(domain, requirement, folder, parameters=parameters or {}, **flat(**settings))
 
 
 def run(
@@ -174,7 +175,7 @@ def severity_and_curriculum(folder: Path) -> dict[str, Any]:
         episodes=5000,
         severity=True,
         learner="safe-es",
-        learner_options={"curriculum": 0.3},
+        options={"curriculum": 0.3},
         seed=9,
     )
 
@@ -196,7 +197,7 @@ def unconstrained(folder: Path) -> dict[str, Any]:
 
 @case
 def scaled_observations(folder: Path) -> dict[str, Any]:
-    return run(folder, "CartPole-v1", POLE, episodes=100, learner="safe-es", scaling="sampled", seed=13)
+    return run(folder, "CartPole-v1", POLE, episodes=100, learner="safe-es", normalization="sampled", seed=13)
 
 
 @case
@@ -227,7 +228,7 @@ def resumed(folder: Path) -> dict[str, Any]:
 def follower(stop: Callable[[Any, Any], None]) -> dict[str, Any]:
     import psyco
 
-    return {"sinks": [psyco.Callback(reached=stop)]}
+    return {"callbacks": [psyco.Callback(on_checkpoint=stop)]}
 
 
 @case

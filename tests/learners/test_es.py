@@ -20,7 +20,7 @@ def test_normalize_is_the_papers_and_flat_values_carry_no_signal():
 def test_tell_is_line_9_of_the_algorithm():
     state = es.init(jnp.array([1.0, -2.0]))
     noise, score = jnp.array([[1.0, 0.5], [-1.0, 2.0], [0.0, 1.0]]), jnp.array([0.3, -1.0, 2.0])
-    moved = es.tell(state, noise, score, alpha=0.01, sigma=0.1)
+    moved = es.tell(state, noise, score, learning_rate=0.01, sigma=0.1)
     step = 0.01 / (0.1 * 3) * sum(s * n for s, n in zip(np.array(score), np.array(noise), strict=True))
     np.testing.assert_allclose(moved.theta, np.array([1.0, -2.0]) + step, rtol=1e-6)
     assert int(moved.generation) == 1
@@ -33,7 +33,7 @@ def test_it_climbs_a_hill(dimensions):
     def generation(state, key):
         noise = es.ask(key, state, population=20)
         score = es.normalize(-jnp.sum((es.offspring(state, noise, sigma=0.1) - target) ** 2, axis=1))
-        return es.tell(state, noise, score, alpha=0.01, sigma=0.1), None
+        return es.tell(state, noise, score, learning_rate=0.01, sigma=0.1), None
 
     state, _ = jax.lax.scan(
         generation, es.init(jnp.zeros(dimensions)), jax.random.split(jax.random.key(0), 1500)

@@ -9,11 +9,19 @@ from scipy import integrate, stats
 import psyco
 from psyco._src.core.errors import RequirementError
 from psyco._src.learners import belief as beliefs
+from psyco._src.learners.base import LearningTask
 from psyco._src.learners.belief import double_precision
-from psyco._src.learners.expectation_constraints import ExpectationBound, excess, means_of, step_costs
+from psyco._src.learners.expectation_constraints import (
+    ExpectationBound,
+    excess,
+    expectation_bounds,
+    step_costs,
+)
 from psyco._src.learners.lagrangian import Lagrangian
 from psyco._src.learners.learner_registry import make_learner
 from psyco._src.learners.loop import train
+from psyco._src.learners.ppo import PPO
+from psyco._src.learners.safe_es import SafeES
 from psyco._src.learners.snes import SNES
 from psyco._src.logic.parser import parse
 from psyco._src.policies.network import network_for
@@ -23,6 +31,7 @@ from psyco._src.rollout.sampler import make_sampler
 from psyco._src.runs.checkpoint import CheckpointInfo, load_checkpoint, save_checkpoint
 from psyco._src.verification.base import MeanTask, WeightedSums
 from psyco._src.verification.bayes import mean_belief
+from tests.learners.bind import bind
 from tests.making import learned, prepared
 
 DANCE = psyco.make("particle-dance", horizon=10)
@@ -44,7 +53,7 @@ def measured(*values, length=10) -> Episodes:
 
 
 def sides(text: str) -> list[tuple]:
-    found = means_of(parse(text), DANCE)
+    found = expectation_bounds(parse(text), DANCE)
     return [(m.column, m.bound, m.at_least, m.rate, round(m.width, 9), round(m.room, 9)) for m in found]
 
 
@@ -60,7 +69,7 @@ def test_each_bound_that_can_fail_is_a_demand_and_questions_are_none():
     assert sides(f"P>=0.5 [ F {near} ]; S<=0.2 [ {near} ]") == [(0, 0.2, False, True, 10.0, 0.2)]
     assert sides(f"R{{{near}}}<=10 [ C ]") == []
     with pytest.raises(RequirementError, match="no range is known of 1 / distance"):
-        means_of(parse("R{1 / distance}<=3 [ C ]"), DANCE)
+        expectation_bounds(parse("R{1 / distance}<=3 [ C ]"), DANCE)
 
 
 def test_an_excess_is_what_is_beyond_the_bound_as_a_part_of_the_range():
@@ -82,7 +91,7 @@ def test_steps_add_up_to_the_excess_of_their_episode(name):
     sampler = make_sampler(domain, network, requirement)
     theta = jax.vmap(network.init)(jax.random.split(jax.random.key(1), 6))
     episodes = sampler.explore(theta, jnp.zeros((6, network.outputs)), jax.random.split(jax.random.key(2), 6))
-    means = means_of(requirement, domain)
+    means = expectation_bounds(requirement, domain)
     assert [mean.rate for mean in means] == [False, True]  # what is true at one moment is at most 1
     bounds = np.array([0.0 if mean.rate else mean.bound / mean.width for mean in means])
     by_step = np.asarray(step_costs(means, episodes.trace)).sum(axis=1)
@@ -98,7 +107,9 @@ def test_steps_add_up_to_the_excess_of_their_episode(name):
 def test_the_belief_about_a_mean_is_that_of_verification(count):
     values = np.random.default_rng(count).poisson(5.0, count).clip(0, 20).astype(float)
     task = MeanTask(0.0, 20.0, upper=5.0, false_accept=0.1, false_reject=0.1)
-    expected = mean_belief(task, WeightedSums(*(sums[-1] for sums in task.running(WeightedSums(), values))))
+    expected = mean_belief(
+        task, WeightedSums(*(sums[-1] for sums in task.cumulative_sums(WeightedSums(), values)))
+    )
     seen = excess((UP_TO_5,), measured(*values))
     with double_precision():
         belief = beliefs.observe(beliefs.prior(0, 1), np.zeros((count, 0), bool), seen)
@@ -120,20 +131,20 @@ def test_the_shortfall_of_a_mean_is_how_far_it_is_expected_beyond_its_bound_in_w
 # ---- λ --------------------------------------------------------------------------------------------------------------
 
 
-def steer(rule: Lagrangian, batches) -> list[float]:
+def lambdas(rule: Lagrangian, batches) -> list[float]:
     """λ after each batch of values."""
     belief, lam = rule.init()
     seen = []
     for generation, values in enumerate(batches):
         with double_precision():
-            belief, _, lam = rule.steer(belief, lam, jnp.int32(generation), measured(*values))
+            belief, _, lam = rule.update(belief, lam, jnp.int32(generation), measured(*values))
         seen.append(float(lam[0]))
     return seen
 
 
 def rule(mean: ExpectationBound = UP_TO_5, **options) -> Lagrangian:
-    defaults = {"margin": 0.4, "curriculum": 0.0, "gain": 0.1, "memory": 4.0}
-    return Lagrangian((), (0.9,), 10, **(defaults | options), means=(mean,))
+    defaults = {"margin": 0.4, "curriculum": 0.0, "gain": 0.1, "belief_window": 4.0}
+    return Lagrangian(LearningTask(c_req=(0.9,), expectations=(mean,)), 10, **(defaults | options))
 
 
 BATCHES = [(9.0, 4.0), (12.0, 8.0), (8.0, 7.0), (3.0, 4.0), (0.0, 5.0), (2.0, 2.0), (14.0, 14.0)]
@@ -150,29 +161,29 @@ def test_lambda_is_the_integral_of_what_is_left_up_to_what_is_allowed(curriculum
         allowed = (1 - part) * size - part * 0.4 * min(5.0, size)
         lam = min(1.0, max(0.0, lam + 0.1 * (allowed - over.mean()) / (2 * size)))
         expected.append(lam)
-    assert steer(rule(curriculum=curriculum), BATCHES) == pytest.approx(expected, abs=1e-6)
+    assert lambdas(rule(curriculum=curriculum), BATCHES) == pytest.approx(expected, abs=1e-6)
     assert len(set(expected)) >= 4
 
 
 def test_lambda_knows_no_units_and_no_sides():
     milli = UP_TO_5._replace(bound=0.005, width=0.02)
     below = UP_TO_5._replace(bound=-5.0, at_least=True)
-    once = steer(rule(), BATCHES)
-    assert steer(rule(milli), np.array(BATCHES) / 1000) == pytest.approx(once, abs=1e-5)
-    assert steer(rule(below), -np.array(BATCHES)) == once
+    once = lambdas(rule(), BATCHES)
+    assert lambdas(rule(milli), np.array(BATCHES) / 1000) == pytest.approx(once, abs=1e-5)
+    assert lambdas(rule(below), -np.array(BATCHES)) == once
 
 
 @pytest.mark.parametrize("curriculum", [0.5, 0.9])
 def test_nothing_is_demanded_of_a_mean_at_first(curriculum):
-    assert steer(rule(curriculum=curriculum), [(20.0, 20.0)]) == [1.0]
+    assert lambdas(rule(curriculum=curriculum), [(20.0, 20.0)]) == [1.0]
 
 
 def test_a_value_at_its_bound_that_never_changes_moves_nothing():
-    assert steer(rule(margin=0.0), [(5.0, 5.0)] * 3) == [1.0] * 3
+    assert lambdas(rule(margin=0.0), [(5.0, 5.0)] * 3) == [1.0] * 3
 
 
 class Line:
-    """A sampler without a world: the return r lies in (-1, 1), and the mean of the value is 10 ((1 + r) / 2)^2."""
+    """A sampler without a domain: the return r lies in (-1, 1), and the mean of the value is 10 ((1 + r) / 2)^2."""
 
     compiled = True
 
@@ -193,14 +204,16 @@ def test_return_is_maximised_as_far_as_the_expectation_lets_it():
         column=0, bound=0.5, at_least=False, rate=False, width=20.0, room=0.025, confidence=0.9
     )
     learner = make_learner(
-        "safe-es", parse("Rmax=? [ C ]"), means=[bound], budget=80_000, population=40, checks=40, margin=0.2,
-        curriculum=0.0, gain=0.03,
-    )  # fmt: skip
+        SafeES(population=40, checks=40, margin=0.2, curriculum=0.0, gain=0.03),
+        parse("Rmax=? [ C ]"),
+        expectations=[bound],
+        episode_budget=80_000,
+    )
     start = learner.init(jnp.full(5, -0.5))
     _, rows = train(learner, Line(), jax.random.key(3), start, first=0, generations=learner.generations)
-    late = np.asarray(rows.episodes.ret).mean(axis=1)[-learner.generations // 4 :]
+    late = np.asarray(rows.episodes.returns).mean(axis=1)[-learner.generations // 4 :]
     assert late.mean() == pytest.approx(-0.6, abs=0.05)
-    assert rows.weighing.c_sat[-1, 0] > 0.9
+    assert rows.info.c_sat[-1, 0] > 0.9
 
 
 # ---- snes -----------------------------------------------------------------------------------------------------------
@@ -218,13 +231,15 @@ def test_return_is_maximised_as_far_as_the_expectation_lets_it():
     ],
 )
 def test_the_papers_rules_apply_to_the_position_of_a_mean_and_to_the_belief_in_it(calibration, values, lam):
-    learner = SNES(p_req=(), c_req=(0.9,), means=(UP_TO_5,), population=len(values), calibration=calibration)
+    learner = bind(
+        SNES, c_req=(0.9,), expectations=(UP_TO_5,), population=len(values), calibration=calibration
+    )
     state = learner.init(jnp.zeros(3))
     with double_precision():
         proposal = learner.propose(jax.random.key(0), state)
         state, row = learner.update(state, proposal, measured(*values))
     assert float(row.lam) == pytest.approx(lam, abs=1e-6)
-    assert float(state.belief.means.episodes[0]) == len(values)
+    assert float(state.belief.excess.episodes[0]) == len(values)
 
 
 # ---- whole runs -----------------------------------------------------------------------------------------------------
@@ -258,7 +273,7 @@ def test_an_expected_count_a_share_of_time_and_a_sum_are_learned_alike_and_quest
     ["safe-es", "ppo", *(pytest.param(name, marks=pytest.mark.full) for name in ("snes", "evosax"))],
 )
 def test_a_mixed_run_goes_on_from_its_checkpoint_byte_for_byte(learner, tmp_path):
-    options = {"critic": 4, "population": 20} if learner == "ppo" else {}
+    options = {"critic_hidden": 4, "population": 20} if learner == "ppo" else {}
     problem = small(MIXED, learner=learner, **options)
     whole = learned(problem)
     about = CheckpointInfo(1, "identity", "config", 0, 0, "digest")
@@ -277,21 +292,20 @@ def test_where_episodes_are_made_changes_nothing():
     domain = psyco.make("CartPole-v1", horizon=20)
     network = network_for(domain, hidden=4)
     requirement = parse("S<=0.3 [ obs[2] < 0 ] & C>=0.9; R{abs(obs[0])}<=0.2 [ C ] within [0,50]")
-    for learner, options in (("safe-es", {"population": 10}), ("ppo", {"population": 10, "critic": 4})):
+    for options in (SafeES(population=10), PPO(population=10, critic_hidden=4)):
         ends = []
         for workers in (1, 2):
             sampler = make_sampler(domain, network, requirement, execution=Execution(workers=workers))
-            learns = make_learner(
-                learner,
+            learner = make_learner(
+                options,
                 requirement,
-                means=means_of(requirement, domain),
+                expectations=expectation_bounds(requirement, domain),
                 network=network,
                 actions=domain.actions,
                 horizon=domain.horizon,
-                budget=44,
-                **options,
+                episode_budget=44,
             )
-            start = learns.init(network.init(jax.random.key(0)))
-            state, _ = train(learns, sampler, jax.random.key(1), start, first=0, generations=3)
-            ends.append(np.asarray(learns.deployed(state)).tobytes())
+            start = learner.init(network.init(jax.random.key(0)))
+            state, _ = train(learner, sampler, jax.random.key(1), start, first=0, generations=3)
+            ends.append(np.asarray(learner.deployed(state)).tobytes())
         assert ends[0] == ends[1]

@@ -16,8 +16,8 @@ def generations(count=3, size=4, demands=2, seed=0):
     cost = np.where(satisfied, 0.0, rng.integers(1, 5, satisfied.shape)).astype(np.float32)
     ret = rng.normal(size=(count, size)).astype(np.float32)
     length = rng.integers(1, 50, (count, size)).astype(np.int32)
-    weighing = UpdateInfo(rng.random(count, np.float32), rng.random((count, demands), np.float32))
-    return Generation(Episodes(ret, cost, satisfied, length), weighing)
+    info = UpdateInfo(rng.random(count, np.float32), rng.random((count, demands), np.float32))
+    return Generation(Episodes(ret, cost, satisfied, length), info)
 
 
 def test_a_row_is_what_its_generation_shows():
@@ -33,12 +33,12 @@ def test_a_row_is_what_its_generation_shows():
             "return": np.mean(e[0]),
             "length": np.mean(e[3]),
             "satisfied": np.mean(good),
-            "lambda": seen.weighing.lam[g],
+            "lambda": seen.info.lam[g],
             "cost": np.mean(total),
-            "c_sat": min(seen.weighing.c_sat[g]),
+            "c_sat": min(seen.info.c_sat[g]),
             "satisfied[1]": np.mean(e[2][:, 1]),
             "cost[0]": np.mean(e[1][:, 0]),
-            "c_sat[1]": seen.weighing.c_sat[g][1],
+            "c_sat[1]": seen.info.c_sat[g][1],
         }
         for side, wanted in (("satisfying", True), ("violating", False)):
             mine = [i for i in range(4) if good[i] is wanted]
@@ -53,7 +53,7 @@ def test_a_row_is_what_its_generation_shows():
 def test_what_would_be_deployed_is_shown_apart():
     seen = generations()
     table = tabulate(seen, first=0, episodes_per_generation=4, checks=2)
-    np.testing.assert_allclose(table["deployed_return"], seen.episodes.ret[:, 2:].mean(axis=1), rtol=1e-6)
+    np.testing.assert_allclose(table["deployed_return"], seen.episodes.returns[:, 2:].mean(axis=1), rtol=1e-6)
     share = seen.episodes.satisfied[:, 2:].all(axis=2).mean(axis=1)
     np.testing.assert_allclose(table["deployed_satisfied"], share)
     assert "deployed_return" not in tabulate(seen, first=0, episodes_per_generation=4)
@@ -70,12 +70,12 @@ def test_demands_for_means_come_last_and_have_a_value_in_place_of_cost_and_share
         satisfied=seen.episodes.satisfied[..., :1],
         value=np.arange(3 * 4 * 2, dtype=np.float32).reshape(3, 4, 2),
     )
-    table = tabulate(Generation(episodes, seen.weighing), first=0, episodes_per_generation=4)
+    table = tabulate(Generation(episodes, seen.info), first=0, episodes_per_generation=4)
     own = {"satisfied[0]", "cost[0]", "c_sat[0]", "c_sat[1]", "c_sat[2]", "value[0]", "value[1]"}
     assert {name for name in table if "[" in name} == own
     assert table["value[1]"].tolist() == [4.0, 12.0, 20.0]
-    assert table["c_sat[2]"].tolist() == seen.weighing.c_sat[:, 2].tolist()
-    assert table["c_sat"].tolist() == seen.weighing.c_sat.min(axis=1).tolist()
+    assert table["c_sat[2]"].tolist() == seen.info.c_sat[:, 2].tolist()
+    assert table["c_sat"].tolist() == seen.info.c_sat.min(axis=1).tolist()
     assert from_csv(table.to_csv())["value[0]"].tolist() == table["value[0]"].tolist()
 
 

@@ -11,11 +11,12 @@ from psyco._src.learners.belief import double_precision
 from psyco._src.learners.loop import train
 from psyco._src.learners.snes import SNES
 from psyco._src.rollout.episodes import Episodes
+from tests.learners.bind import bind
 from tests.making import prepared
 
 
-def transcription(theta, s, v, noise, ret, cost, *, p_req, c_req, alpha=0.01, sigma=0.1):
-    """Lines 11-18 of Alg. SNES for one demand, with the slip of line 12 mended."""
+def transcription(theta, s, v, noise, ret, cost, *, p_req, c_req, learning_rate=0.01, sigma=0.1):
+    """Lines 11-18 of Alg. SNES for one constraint, with line 12 corrected."""
     n = len(ret)
     satisfied = int(np.sum(cost == 0))
     s, v = s + satisfied, v + n - satisfied
@@ -25,13 +26,13 @@ def transcription(theta, s, v, noise, ret, cost, *, p_req, c_req, alpha=0.01, si
     def norm(x):
         return (x - x.mean()) / x.std() if x.std() > 0 else 0 * x
 
-    theta = theta + alpha * lam / (sigma * n) * norm(ret) @ noise
-    theta = theta - alpha * (1 - lam) / (sigma * n) * norm(cost) @ noise
+    theta = theta + learning_rate * lam / (sigma * n) * norm(ret) @ noise
+    theta = theta - learning_rate * (1 - lam) / (sigma * n) * norm(cost) @ noise
     return theta, s, v, c_sat, lam
 
 
 def test_a_generation_is_the_papers():
-    learner = SNES(p_req=(0.85,), c_req=(0.98,))
+    learner = bind(SNES, p_req=(0.85,), c_req=(0.98,))
     rng = np.random.default_rng(1)
     state = learner.init(jnp.asarray(rng.normal(size=7), jnp.float32))
     theta, s, v = np.asarray(state.es.theta, np.float64), 0, 0
@@ -70,11 +71,11 @@ def update(learner, satisfied, cost, counts):
         return state, proposal, *learner.update(state, proposal, episodes)
 
 
-def test_the_weakest_demand_decides_and_the_furthest_weighs_most():
-    learner = SNES(p_req=(0.5, 0.9), c_req=(0.9, 0.9))
+def test_the_weakest_constraint_decides_and_the_furthest_weighs_most():
+    learner = bind(SNES, p_req=(0.5, 0.9), c_req=(0.9, 0.9))
     rng = np.random.default_rng(0)
     cost = rng.integers(0, 2, size=(20, 2)).astype(np.float32)
-    # The first demand is as good as certain, the second far away: all weight is on the second one's cost.
+    # The first constraint is as good as certain, the second far away: all weight is on the second one's cost.
     before, proposal, after, row = update(learner, cost == 0, cost, ([900, 100], [0, 900]))
     assert row.c_sat[0] > 0.999 and row.c_sat[1] < 1e-6
     assert float(row.lam) == 0.0
@@ -85,7 +86,7 @@ def test_the_weakest_demand_decides_and_the_furthest_weighs_most():
 
 
 def test_without_constraints_only_the_return_counts():
-    learner = SNES(p_req=(), c_req=())
+    learner = bind(SNES)
     before, proposal, after, row = update(
         learner, np.zeros((20, 0), bool), np.zeros((20, 0), np.float32), (np.zeros(0, np.int32),) * 2
     )
@@ -98,7 +99,7 @@ def test_without_constraints_only_the_return_counts():
 def test_minimising_turns_the_return_around():
     rows = [
         update(
-            SNES(p_req=(), c_req=(), sign=sign),
+            bind(SNES, sign=sign),
             np.zeros((20, 0), bool),
             np.zeros((20, 0)),
             (np.zeros(0, np.int32),) * 2,
@@ -126,27 +127,31 @@ def test_two_drivers_and_any_split_into_segments_give_the_same_bytes():
     key = jax.random.key(2)
     whole, rows = train(problem.learner, problem.sampler, key, start, first=0, generations=12)
     part, _ = train(problem.learner, problem.sampler, key, start, first=0, generations=6)
-    part, later = train(problem.learner, problem.sampler, key, part, first=6, generations=6, most=10)
+    part, later = train(problem.learner, problem.sampler, key, part, first=6, generations=6, capacity=10)
     host, host_rows = train(
         problem.learner, HostSampler(problem.sampler), key, start, first=0, generations=12
     )
-    assert len(later.episodes.ret) == 6
-    assert (whole.es.theta == part.es.theta).all() and (rows.episodes.ret[6:] == later.episodes.ret).all()
+    assert len(later.episodes.returns) == 6
+    assert (whole.es.theta == part.es.theta).all() and (
+        rows.episodes.returns[6:] == later.episodes.returns
+    ).all()
     np.testing.assert_allclose(host.es.theta, whole.es.theta, atol=1e-6)
     assert (host.belief.satisfied == whole.belief.satisfied).all()
-    np.testing.assert_allclose(host_rows.weighing.c_sat, rows.weighing.c_sat, atol=1e-7)
+    np.testing.assert_allclose(host_rows.info.c_sat, rows.info.c_sat, atol=1e-7)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"population": 1}, "population must be at least 2"),
-        ({"alpha": 0.0}, "alpha and sigma must be positive"),
-        ({"sigma": -1.0}, "alpha and sigma must be positive"),
+        ({"population": 1}, "population must be a whole number of at least 2"),
+        ({"learning_rate": 0.0}, "learning_rate must be a number above 0"),
+        ({"sigma": -1.0}, "sigma must be a number above 0"),
         ({"calibration": "sotf"}, "unknown calibration"),
         ({"poplation": 5}, "did you mean 'population'"),
     ],
 )
 def test_bad_options_are_refused(options, message):
     with pytest.raises(psyco.RunError, match=message):
-        psyco.synthesize(psyco.make("obstacle-run"), "", learner="snes", learner_options=options)
+        psyco.synthesize(
+            psyco.make("obstacle-run"), "", settings=psyco.Settings(learner="snes", options=options)
+        )

@@ -1,4 +1,4 @@
-"""The semantics once more, state by state and straight from the appendices: slow, and sharing no code with the monitor.
+"""A reference implementation of the semantics, state by state from the appendices; it shares no code with the monitor.
 
 A path is a dict of arrays; position i stands for state min(i, n), because the last state repeats.
 """
@@ -79,34 +79,34 @@ def satisfied(formula, path, i=0):
             return COMPARE[op](value(left, path, i), value(right, path, i))
         case f.Not(body):
             return not satisfied(body, path, i)
-        case f.And(operands):
+        case f.Connective("&", operands):
             return all(satisfied(each, path, i) for each in operands)
-        case f.Or(operands):
+        case f.Connective("|", operands):
             return any(satisfied(each, path, i) for each in operands)
-        case f.Implies(left, right):
+        case f.Connective("=>", (left, right)):
             return not satisfied(left, path, i) or satisfied(right, path, i)
-        case f.Iff(left, right):
+        case f.Connective("<=>", (left, right)):
             return satisfied(left, path, i) == satisfied(right, path, i)
-        case f.Next(body):
+        case f.Temporal("X", (body,)):
             return satisfied(body, path, i + 1)
-        case f.Finally(body, bound):
+        case f.Temporal("F", (body,), bound):
             return until(f.Bool(True), body, bound)
-        case f.Globally(body, bound):
+        case f.Temporal("G", (body,), bound):
             return not until(f.Bool(False), body, bound, sign=False)
-        case f.Until(left, right, bound):
+        case f.Temporal("U", (left, right), bound):
             return until(left, right, bound)
-        case f.WeakUntil(left, right, bound):
+        case f.Temporal("W", (left, right), bound):
             last = i + bound.upper if bound else n
             return until(left, right, bound) or all(satisfied(left, path, k) for k in range(i, last + 1))
-        case f.Release(left, right, bound):
+        case f.Temporal("R", (left, right), bound):
             return not until(left, right, bound, sign=False)
 
 
 def measured(quantity, path):
-    """The number that a path has by docs/language.md, and whether the state was reached up to which it runs."""
+    """The value of a quantity by docs/language.md, and whether its target state was reached."""
     n = len(path["x"]) - 1
 
-    def worth(i):
+    def reward(i):
         body = quantity.body
         if isinstance(body, f.Label) and body.name != "end":
             body = f.Signal(body.name)  # a name in quotes may be a number here
@@ -114,7 +114,7 @@ def measured(quantity, path):
 
     match quantity.over:
         case f.Instant(k):
-            return worth(min(k, n)), True
+            return reward(min(k, n)), True
         case f.Total(None) | f.LongRun():
             last = n
         case f.Total(k):
@@ -122,8 +122,8 @@ def measured(quantity, path):
         case f.Reaching(body):
             last = next((i for i in range(n + 1) if satisfied(body, path, i)), None)
             if last is None:
-                return sum(worth(i) for i in range(1, n + 1)), False
-    return sum(worth(i) for i in range(1, last + 1)), True
+                return sum(reward(i) for i in range(1, n + 1)), False
+    return sum(reward(i) for i in range(1, last + 1)), True
 
 
 def cost(formula, path, i=0, negated=False):
@@ -139,32 +139,33 @@ def cost(formula, path, i=0, negated=False):
     match formula:
         case f.Not(body):
             return c(body, flip=True)
-        case f.And(operands) | f.Or(operands):
-            adds = isinstance(formula, f.And) != negated
+        case f.Connective("&" | "|" as operator, operands):
+            adds = (operator == "&") != negated
             return (sum if adds else math.prod)(c(each) for each in operands)
-        case f.Implies(left, right):
-            return c(f.Or((f.Not(left), right)))
-        case f.Iff(left, right):
+        case f.Connective("=>", (left, right)):
+            return c(f.Connective("|", (f.Not(left), right)))
+        case f.Connective("<=>", (left, right)):
             other = f.Not(right) if negated else right
-            one, two = f.And((left, other)), f.And((f.Not(left), f.Not(other)))
+            one, two = f.Connective("&", (left, other)), f.Connective("&", (f.Not(left), f.Not(other)))
             return cost(one, path, i) * cost(two, path, i)
-        case f.Next(body):
+        case f.Temporal("X", (body,)):
             return c(body, i + 1)
-        case f.Finally(body, bound):
-            return c(f.Until(f.Bool(True), body, bound))
-        case f.Globally(body, bound):
-            return c(f.Release(f.Bool(False), body, bound))
-    weak = isinstance(formula, f.WeakUntil | f.Release) != negated
-    like_until = isinstance(formula, f.Until | f.WeakUntil) != negated
+        case f.Temporal("F", (body,), bound):
+            return c(f.Temporal("U", (f.Bool(True), body), bound))
+        case f.Temporal("G", (body,), bound):
+            return c(f.Temporal("R", (f.Bool(False), body), bound))
+    left, right = formula.operands
+    weak = (formula.operator in "WR") != negated
+    like_until = (formula.operator in "UW") != negated
 
     def unrolled(j, wait, left_steps):
         def later():
             return unrolled(j + 1, max(wait - 1, 0), left_steps - 1) if left_steps else float(not weak)
 
         if wait:
-            return c(formula.left, j) + later() if like_until else c(formula.left, j) * later()
+            return c(left, j) + later() if like_until else c(left, j) * later()
         if like_until:
-            return c(formula.right, j) * (c(formula.left, j) + later())
-        return c(formula.right, j) + c(formula.left, j) * later()
+            return c(right, j) * (c(left, j) + later())
+        return c(right, j) + c(left, j) * later()
 
     return unrolled(i, *((formula.bound.lower, formula.bound.upper) if formula.bound else (0, n - i)))

@@ -1,6 +1,6 @@
-"""Random formulas, requirements and paths, for every test that wants some.
+"""Hypothesis strategies for formulas, requirements and paths.
 
-A strategy is made once: making one takes longer than drawing from it.
+Strategies are cached: making one takes longer than drawing from it.
 """
 
 from functools import cache
@@ -10,36 +10,28 @@ from hypothesis import strategies as st
 
 from psyco._src.logic.ast import (
     Aggregate,
-    And,
     Arith,
     Bool,
     Bound,
     Call,
     Compare,
+    Connective,
     Constraint,
     Expectation,
-    Finally,
-    Globally,
     Goal,
-    Iff,
-    Implies,
     Instant,
     Label,
     LongRun,
     Minus,
-    Next,
     Not,
     Number,
-    Or,
     Quantity,
     Question,
     Reaching,
-    Release,
     Requirement,
     Signal,
+    Temporal,
     Total,
-    Until,
-    WeakUntil,
 )
 
 NUMBERS = ("x", "y")  # signals that are numbers,
@@ -51,7 +43,7 @@ values = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0])
 
 @cache
 def terms(running=True):
-    """With aggregates over the states so far among them, or without."""
+    """Terms, with aggregates if `running`."""
     signals = st.sampled_from([*map(Signal, NUMBERS), Signal(VECTOR, 0), Signal(VECTOR, 2), Signal("step")])
     leaves = signals | values.map(Number)
     return st.recursive(
@@ -94,13 +86,9 @@ def atoms(running=True):
 
 def _connected(inner):
     some = st.lists(inner, min_size=2, max_size=3).map(tuple)
-    return [
-        inner.map(Not),
-        some.map(And),
-        some.map(Or),
-        st.builds(Implies, inner, inner),
-        st.builds(Iff, inner, inner),
-    ]
+    nary = [st.builds(Connective, st.just(operator), some) for operator in ("&", "|")]
+    binary = [st.builds(Connective, st.just(operator), st.tuples(inner, inner)) for operator in ("=>", "<=>")]
+    return [inner.map(Not), *nary, *binary]
 
 
 @cache
@@ -115,9 +103,14 @@ def bounds(largest=8):
 
 
 def _temporal(inner):
-    unary = [st.builds(operator, inner, bounds()) for operator in (Finally, Globally)]
-    binary = [st.builds(operator, inner, inner, bounds()) for operator in (Until, WeakUntil, Release)]
-    return [inner.map(Next), *unary, *binary]
+    return [st.builds(Temporal, st.just("X"), st.tuples(inner)), *bounded(inner, bounds())]
+
+
+def bounded(inner, windows):
+    """Every temporal operator that may have a bound."""
+    unary = [st.builds(Temporal, st.just(operator), st.tuples(inner), windows) for operator in "FG"]
+    pairs = st.tuples(inner, inner)
+    return [*unary, *(st.builds(Temporal, st.just(operator), pairs, windows) for operator in "UWR")]
 
 
 @cache
@@ -145,7 +138,7 @@ def constraints(draw, name=None):
 
 @cache
 def quantities():
-    """Numbers about episodes, and shares of time."""
+    """Quantities, and shares of time."""
     over = st.one_of(
         st.none().map(Total),
         st.integers(0, 8).map(Total),

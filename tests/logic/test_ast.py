@@ -29,7 +29,7 @@ def test_a_printed_formula_parses_to_an_equal_one(formula):
     assert parse_formula(str(formula)) == formula
 
 
-def test_printing_is_prism_with_no_more_parentheses_than_a_reader_wants():
+def test_printing_is_prism_with_few_parentheses():
     text = (
         '"optimize return": Rmax=? [ C ];\n'
         '"bounded collisions": P>=0.85 [ G (distance >= 0.1 | collisions <= 1) ] & C>=0.98;\n'
@@ -56,14 +56,14 @@ def test_parentheses_are_printed_where_they_matter_and_only_there(text):
     assert str(parse_formula(text)) == text
 
 
-def test_places_and_text_are_no_part_of_equality():
+def test_locations_and_text_are_no_part_of_equality():
     assert parse("P>=0.5 [ G a ]") == parse("\n\n  P>=0.5 [G(a)] & C>=0.95;")
-    assert parse_formula("  a").place != parse_formula("a").place
+    assert parse_formula("  a").location != parse_formula("a").location
 
 
-def test_empty_text_asks_for_nothing_but_return():
+def test_empty_text_only_maximises_the_return():
     assert parse("") == parse(" // nothing\n") == Requirement(Goal(maximize=True), ())
-    assert parse("").demands == ()
+    assert parse("").probability_bounds == ()
 
 
 @pytest.mark.parametrize(
@@ -81,10 +81,10 @@ def test_empty_text_asks_for_nothing_but_return():
         ("P>=0", [(0.0, False)]),
     ],
 )
-def test_demands_are_one_sided(constraint, sides):
+def test_probability_bounds_are_one_sided(constraint, sides):
     a = Signal("a")
     requirement = parse(f"P>=0.5 [ b ]; {constraint} [ a ] & C>=0.9")
-    assert requirement.demands == (
+    assert requirement.probability_bounds == (
         ProbabilityBound(Signal("b"), 0.5, DEFAULT_CONFIDENCE, 0, False),
         *(ProbabilityBound(Not(a) if negated else a, p, 0.9, 1, negated) for p, negated in sides),
     )

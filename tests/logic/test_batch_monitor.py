@@ -9,22 +9,16 @@ from hypothesis import strategies as st
 
 from psyco._src.core.errors import RequirementError
 from psyco._src.logic import batch_monitor
-from psyco._src.logic.array_eval import BEGINNING, PathPrefix, SignalArrays
+from psyco._src.logic.array_eval import EMPTY_PREFIX, PathPrefix, SignalArrays
 from psyco._src.logic.ast import (
     Aggregate,
-    And,
     Bool,
     Compare,
-    Finally,
-    Globally,
-    Next,
+    Connective,
     Not,
     Number,
-    Or,
-    Release,
     Signal,
-    Until,
-    WeakUntil,
+    Temporal,
     walk,
 )
 from psyco._src.logic.batch_monitor import compile_monitor
@@ -32,6 +26,38 @@ from psyco._src.logic.parser import parse_formula
 from psyco._src.logic.trace_check import check_path
 from tests.logic import by_definition
 from tests.logic.strategies import bounds, formulas, paths, state_formulas
+
+
+def next_(body):
+    return Temporal("X", (body,))
+
+
+def finally_(body, bound=None):
+    return Temporal("F", (body,), bound)
+
+
+def globally(body, bound=None):
+    return Temporal("G", (body,), bound)
+
+
+def until(left, right, bound=None):
+    return Temporal("U", (left, right), bound)
+
+
+def release(left, right, bound=None):
+    return Temporal("R", (left, right), bound)
+
+
+def weak_until(left, right, bound=None):
+    return Temporal("W", (left, right), bound)
+
+
+def both(*operands):
+    return Connective("&", operands)
+
+
+def either(*operands):
+    return Connective("|", operands)
 
 
 def with_step(path):
@@ -162,31 +188,31 @@ def same(one, other, path, cost=True):
 
 @given(formulas(3), formulas(3), bounds(), paths())
 def test_dual_operators_hold_and_cost_the_same(p, q, bound, path):
-    same(Not(Finally(Not(p), bound)), Globally(p, bound), path)
-    same(Not(Globally(Not(p), bound)), Finally(p, bound), path)
-    same(Not(Next(Not(p))), Next(p), path)
-    same(Not(Until(Not(p), Not(q), bound)), Release(p, q, bound), path)
-    same(Not(Release(Not(p), Not(q), bound)), Until(p, q, bound), path)
-    same(Until(Bool(True), q, bound), Finally(q, bound), path)
-    same(Release(Bool(False), q, bound), Globally(q, bound), path)
-    same(Not(And((p, q))), Or((Not(p), Not(q))), path, cost=False)
+    same(Not(finally_(Not(p), bound)), globally(p, bound), path)
+    same(Not(globally(Not(p), bound)), finally_(p, bound), path)
+    same(Not(next_(Not(p))), next_(p), path)
+    same(Not(until(Not(p), Not(q), bound)), release(p, q, bound), path)
+    same(Not(release(Not(p), Not(q), bound)), until(p, q, bound), path)
+    same(until(Bool(True), q, bound), finally_(q, bound), path)
+    same(release(Bool(False), q, bound), globally(q, bound), path)
+    same(Not(both(p, q)), either(Not(p), Not(q)), path, cost=False)
 
 
 @given(formulas(3), formulas(3), st.none() | bounds(), paths())
 def test_weak_until_and_release_in_terms_of_until(p, q, bound, path):
     up_to = bound and type(bound)(0, bound.upper)
-    weak = WeakUntil(p, q, bound)
-    same(weak, Or((Until(p, q, bound), Globally(p, up_to))), path, cost=False)
+    weak = weak_until(p, q, bound)
+    same(weak, either(until(p, q, bound), globally(p, up_to)), path, cost=False)
     if bound is None or bound.lower == 0:
-        same(Release(p, q, bound), WeakUntil(q, And((p, q)), bound), path, cost=False)
-    assert check_path(weak, path).cost <= check_path(Until(p, q, bound), path).cost
+        same(release(p, q, bound), weak_until(q, both(p, q), bound), path, cost=False)
+    assert check_path(weak, path).cost <= check_path(until(p, q, bound), path).cost
 
 
 @given(formulas(3), formulas(3), paths(min_size=4))
 def test_the_unrolling_that_defines_them(p, q, path):
-    until, release = Until(p, q), Release(p, q)
-    same(until, Or((q, And((p, Next(until))))), path, cost=False)
-    same(release, And((q, Or((p, Next(release))))), path, cost=False)
+    until_q, release_q = until(p, q), release(p, q)
+    same(until_q, either(q, both(p, next_(until_q))), path, cost=False)
+    same(release_q, both(q, either(p, next_(release_q))), path, cost=False)
 
 
 # ---- the end of a path -----------------------------------------------------------------------------------------
@@ -206,7 +232,7 @@ def test_a_path_with_its_last_state_repeated_satisfies_the_same(formula, path, c
     assert (cost[0] == 0) == satisfied[0]
 
 
-def test_next_at_the_end_is_the_end():
+def test_next_in_the_last_state_is_the_last_state():
     assert check_path("X a", {"a": [True]}) == check_path("a", {"a": [True]})
     assert check_path('X X X (a & "end")', {"a": [False, True]}).satisfied
 
@@ -216,7 +242,7 @@ def test_end_is_the_last_state(formula, singles):
     (path,) = singles
     last = {name: array[-1:] for name, array in path.items()}
     if "step" not in str(formula):
-        at_end = check_path(Finally(And((parse_formula('"end"'), formula))), path)
+        at_end = check_path(finally_(both(parse_formula('"end"'), formula)), path)
         assert at_end.satisfied == check_path(formula, last).satisfied
 
 
@@ -282,7 +308,7 @@ def test_a_state_formula_costs_one_as_a_whole():
     assert check_path("(G a) | (G b)", path).cost == 2
 
 
-def test_numbers_keep_the_precision_they_have():
+def test_numbers_keep_their_precision():
     """0.1 is 0.1, whether recorded in float32 on a device or in float64."""
     assert check_path("x <= 0.1 & x >= 0.1", {"x": np.array([0.1], np.float32)}).satisfied
     assert check_path("x <= 0.1 & x >= 0.1", {"x": [0.1]}).satisfied
@@ -319,8 +345,8 @@ RUNNING = {
 
 @pytest.mark.parametrize("xp", [np, jnp])
 @pytest.mark.parametrize("term", RUNNING)
-def test_an_aggregate_is_about_the_states_so_far_and_stays_when_the_path_has_ended(term, xp):
-    """Two repetitions of the last state stand behind the path."""
+def test_an_aggregate_covers_the_states_so_far_and_is_constant_after_the_end(term, xp):
+    """The last state is repeated twice."""
     path = {"x": xp.asarray([0.5, 3.0, 1.0, -0.5, -0.5, -0.5]), "step": xp.asarray([0, 1, 2, 3, 3, 3])}
     states = SignalArrays(xp, path, xp.arange(6) >= 3, (6,))
     expected = RUNNING[term]
@@ -334,17 +360,19 @@ def test_an_aggregate_fails_by_its_distance():
     assert check_path("F (least(x) < 0)", {"x": [0.25]}, severity=True).cost == 0.25
 
 
-def test_counts_are_exact_as_long_as_float32_has_all_whole_numbers():
-    """2^24 states before a piece of two."""
+def test_counts_are_exact_up_to_2_to_the_24():
+    """A piece of two states after a prefix of 2^24."""
     count = Aggregate("count", Signal("a"))
     past = PathPrefix(2**24, {count: jnp.int32(2**24 - 2)})
-    formula = Globally(Compare("=", count, Number(2.0**24 - 1)))
-    cost, past = compile_monitor([formula]).arising({"a": jnp.ones(2, bool)}, jnp.zeros(2, bool), past)
+    formula = globally(Compare("=", count, Number(2.0**24 - 1)))
+    cost, past = compile_monitor([formula]).known_step_costs(
+        {"a": jnp.ones(2, bool)}, jnp.zeros(2, bool), past
+    )
     assert cost[:, 0].tolist() == [0, 1] and past.totals[count] == 2**24
 
 
-def test_sums_of_float32_are_sums_of_float64_but_for_what_rounding_explains():
-    """A path of n states: at most n rounding errors of 2^-24 of what has been added up."""
+def test_sums_of_float32_differ_from_float64_by_rounding_only():
+    """After n states the error is at most n roundings of 2^-24 of the sum of absolute values."""
     x = np.random.default_rng(0).normal(size=1000).astype(np.float32)
     total = Aggregate("sum", Signal("x"))
     (host, device) = (
@@ -356,57 +384,57 @@ def test_sums_of_float32_are_sums_of_float64_but_for_what_rounding_explains():
     assert (abs(device - host) <= np.arange(1, 1001) * 2.0**-24 * np.cumsum(abs(x))).all()
 
 
-# ---- blame ----------------------------------------------------------------------------------------------------
+# ---- costs by step ---------------------------------------------------------------------------------------------
 
 
-def blamed(formula, severity):
-    return compile_monitor([formula, Globally(formula), And((formula, Globally(formula)))], severity=severity)
+def nested_monitor(formula, severity):
+    return compile_monitor([formula, globally(formula), both(formula, globally(formula))], severity=severity)
 
 
 @settings(max_examples=150)
 @given(formulas() | state_formulas(), paths(), st.booleans())
-def test_blame_is_the_cost_spread_over_the_path(formula, path, severity):
-    batch_monitor, signals = blamed(formula, severity), with_step(path)
+def test_step_costs_sum_to_the_cost(formula, path, severity):
+    batch_monitor, signals = nested_monitor(formula, severity), with_step(path)
     _, cost = batch_monitor(signals)
-    assume(cost.max() < 1e12)  # of larger ones a limit cuts off some
-    blame = batch_monitor.blame(signals)
-    assert blame.shape == (len(path["x"]), 3)
-    assert (blame >= 0).all()
-    np.testing.assert_allclose(blame.sum(axis=0), cost, rtol=1e-9)
+    assume(cost.max() < 1e12)  # larger ones are clipped
+    by_step = batch_monitor.step_costs(signals)
+    assert by_step.shape == (len(path["x"]), 3)
+    assert (by_step >= 0).all()
+    np.testing.assert_allclose(by_step.sum(axis=0), cost, rtol=1e-9)
 
 
 @settings(max_examples=8)
 @given(state_formulas(), paths(min_size=6, max_size=6), st.booleans())
-def test_jax_and_numpy_blame_the_same(formula, path, severity):
-    batch_monitor, signals = blamed(formula, severity), with_step(path)
-    on_device = batch_monitor.blame({name: jnp.asarray(array) for name, array in signals.items()})
+def test_step_costs_agree_between_jax_and_numpy(formula, path, severity):
+    batch_monitor, signals = nested_monitor(formula, severity), with_step(path)
+    on_device = batch_monitor.step_costs({name: jnp.asarray(array) for name, array in signals.items()})
     assert on_device.dtype == jnp.float32
-    np.testing.assert_allclose(batch_monitor.blame(signals), on_device, rtol=1e-3, atol=1e-30)
+    np.testing.assert_allclose(batch_monitor.step_costs(signals), on_device, rtol=1e-3, atol=1e-30)
 
 
 @pytest.mark.parametrize(
-    ("formula", "severity", "blame"),
+    ("formula", "severity", "costs"),
     [
         ("G x <= 1", False, [0, 1, 0, 1, 1]),
         ("G x <= 1", True, [0, 1, 0, 2, 3]),
         ("G[2,3] x <= 1", False, [0, 0, 0, 1, 0]),
         ("!F (x > 1)", False, [0, 1, 0, 1, 1]),
         ("(G x <= 1) & (G<=1 x < 1)", False, [0, 2, 0, 1, 1]),
-        ("G (x <= 1 | X x <= 1)", False, [0, 0, 0, 0, 2]),  # about two states each: 3 and 4 are to blame
+        ("G (x <= 1 | X x <= 1)", False, [0, 0, 0, 0, 2]),  # about two states each, so the cost is at the end
         ("F x > 7", False, [0, 0, 0, 0, 1]),
         ("G<=9 x <= 1", False, [0, 0, 0, 0, 8]),  # the last state repeats
         ("G (x <= 1 | count(x > 1) <= 1)", False, [0, 0, 0, 1, 1]),
         ("G sum(x) <= 4", True, [0, 0, 0, 2, 6]),
     ],
 )
-def test_blame_stands_where_a_state_fails_and_at_the_end_for_all_else(formula, severity, blame):
+def test_a_top_level_G_costs_where_a_state_fails_and_other_formulas_at_the_end(formula, severity, costs):
     batch_monitor = compile_monitor([parse_formula(formula)], severity=severity)
-    found = batch_monitor.blame({"x": np.array([0.0, 2.0, 1.0, 3.0, 4.0])})
-    assert found[:, 0].tolist() == blame
+    found = batch_monitor.step_costs({"x": np.array([0.0, 2.0, 1.0, 3.0, 4.0])})
+    assert found[:, 0].tolist() == costs
 
 
-def test_nobody_is_to_blame_where_nothing_is_demanded():
-    assert compile_monitor([]).blame({"x": np.zeros((2, 3))}).shape == (2, 3, 0)
+def test_without_formulas_there_are_no_step_costs():
+    assert compile_monitor([]).step_costs({"x": np.zeros((2, 3))}).shape == (2, 3, 0)
 
 
 # ---- inside compiled code --------------------------------------------------------------------------------------
@@ -464,7 +492,7 @@ def test_nested_equivalences_stay_small():
     assert check_path(text, {"a": [True], "b": [True]}).satisfied
 
 
-# ---- recorded paths that are none -----------------------------------------------------------------------------
+# ---- invalid recorded paths -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -486,12 +514,12 @@ def test_nested_equivalences_stay_small():
         ("G x >", {"x": [1.0]}, "ends too early"),
     ],
 )
-def test_check_path_refuses_what_is_no_path(formula, signals, says):
+def test_check_path_refuses_invalid_paths(formula, signals, says):
     with pytest.raises(RequirementError, match=says):
         check_path(formula, signals)
 
 
-def test_check_path_counts_steps_but_takes_the_given_ones():
+def test_check_path_adds_the_step_signal_unless_it_is_given():
     assert check_path("F step = 2", {"x": [0, 0, 0]}).satisfied
     assert not check_path("F step = 2", {"step": [5, 6, 7]}).satisfied
     assert check_path("G x", {"x": [1, 1]}).satisfied  # Booleans recorded as numbers
@@ -502,12 +530,12 @@ def test_check_path_counts_steps_but_takes_the_given_ones():
 
 
 @settings(max_examples=200)
-@given(formulas(), paths(), st.booleans(), st.sampled_from([1, batch_monitor.MEMORY]))
-def test_a_beginning_costs_what_it_costs_as_a_path_of_its_own(formula, path, severity, memory):
+@given(formulas(), paths(), st.booleans(), st.sampled_from([1, batch_monitor.PREFIX_BATCH_BYTES]))
+def test_a_prefix_costs_the_same_as_a_separate_path(formula, path, severity, memory):
     signals = with_step(path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch_monitor, "MEMORY", memory)  # one by one, or all at once
-        found = compile_monitor([formula], severity=severity).beginnings(signals)
+        patch.setattr(batch_monitor, "PREFIX_BATCH_BYTES", memory)  # one by one, or all at once
+        found = compile_monitor([formula], severity=severity).prefix_costs(signals)
     alone = [
         check_path(formula, {name: array[: t + 1] for name, array in signals.items()}, severity=severity).cost
         for t in range(len(path["x"]))
@@ -517,30 +545,30 @@ def test_a_beginning_costs_what_it_costs_as_a_path_of_its_own(formula, path, sev
 
 @settings(max_examples=100)
 @given(state_formulas(), bounds(largest=5), paths(min_size=6), st.booleans(), st.integers(0, 6))
-def test_what_a_top_level_G_costs_is_known_piece_by_piece(formula, bound, path, severity, cut):
-    batch_monitor = compile_monitor([And((Globally(formula, bound), Globally(formula)))], severity=severity)
+def test_the_cost_of_a_top_level_G_is_known_piece_by_piece(formula, bound, path, severity, cut):
+    batch_monitor = compile_monitor([both(globally(formula, bound), globally(formula))], severity=severity)
     signals = with_step(path)
     end = np.arange(len(path["x"])) == len(path["x"]) - 1
     pieces = [slice(0, cut), slice(cut, None)]
-    known, past = [], BEGINNING
+    known, past = [], EMPTY_PREFIX
     for piece in pieces:
         part = {name: array[piece] for name, array in signals.items()}
-        costs, past = batch_monitor.arising(part, end[piece], past)
+        costs, past = batch_monitor.known_step_costs(part, end[piece], past)
         known.append(costs)
-    np.testing.assert_allclose(np.concatenate(known), batch_monitor.blame(signals), rtol=1e-9)
+    np.testing.assert_allclose(np.concatenate(known), batch_monitor.step_costs(signals), rtol=1e-9)
 
 
-def test_nothing_else_is_known_before_the_end():
+def test_other_costs_are_unknown_before_the_end():
     batch_monitor = compile_monitor([parse_formula("F x > 7"), parse_formula("G (x > 7 | X x > 7)")])
-    costs, past = batch_monitor.arising({"x": np.zeros(3)}, np.zeros(3, bool), BEGINNING)
+    costs, past = batch_monitor.known_step_costs({"x": np.zeros(3)}, np.zeros(3, bool), EMPTY_PREFIX)
     assert not costs.any() and past == PathPrefix(3, {})
 
 
-def test_blame_is_found_in_linear_time_in_nested_equivalences():
-    """Their parts are shared: by 45 levels there are 2^45 ways to the innermost one."""
+def test_step_costs_take_linear_time_in_nested_equivalences():
+    """Operands are shared: 45 levels have 2^45 paths to the innermost one."""
     text = "x >= 0"
     for _ in range(45):
         text = f"(y >= 0) <=> ({text})"
     signals = {"x": np.array([1.0, -1.0]), "y": np.array([1.0, 1.0])}
-    shares = compile_monitor([parse_formula(f"G ({text})")], severity=True).blame(signals)[:, 0]
+    shares = compile_monitor([parse_formula(f"G ({text})")], severity=True).step_costs(signals)[:, 0]
     assert (shares > 0).tolist() == [False, True]

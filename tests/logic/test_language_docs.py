@@ -26,11 +26,11 @@ GROUPINGS = [
 
 
 @pytest.mark.parametrize(("text", "meaning"), GROUPINGS)
-def test_every_this_is_that_of_the_docs_is_one_tree(text, meaning):
+def test_equivalent_spellings_in_the_docs_parse_to_one_tree(text, meaning):
     assert parse_formula(text) == parse_formula(meaning)
 
 
-def test_there_is_something_to_test():
+def test_examples_and_equivalences_are_found_in_the_docs():
     assert len(EXAMPLES) == 4
     assert len(GROUPINGS) >= 7
 
@@ -43,7 +43,7 @@ def test_the_recorded_path_of_the_docs():
 
 
 @pytest.mark.parametrize("text", re.findall(r"\| `([PRS][^`]+ \])` \|", UNBOUNDED))
-def test_what_can_be_said_of_them_can_be_written(text):
+def test_properties_in_unbounded_md_parse(text):
     assert str(parse(text).constraints[0]).startswith(text)
 
 
@@ -88,7 +88,7 @@ def test_every_bound_does_what_its_example_says(example, outcomes, times, verdic
 
 
 def test_no_operator_of_the_grammar_is_left_out():
-    grammar = (Path(__file__).parents[2] / "src/psyco/_src/spec/grammar.lark").read_text(encoding="utf-8")
+    grammar = (Path(__file__).parents[2] / "src/psyco/_src/logic/grammar.lark").read_text(encoding="utf-8")
     words = "abs min max count sum mean least most true false X F G U W R ! & | => <=> = != < <= > >= + - * /"
     for terminal in ("FUNCTION", "AGGREGATE", "TRUTH"):
         listed = re.search(rf"^{terminal}\.1: /\((.*?)\)", grammar, re.M)[1].split("|")

@@ -8,13 +8,12 @@ from psyco._src.logic.ast import (
     Aggregate,
     Bound,
     Constraint,
-    Globally,
     Goal,
     Label,
     Minus,
-    Next,
     Number,
     Signal,
+    Temporal,
 )
 from psyco._src.logic.parser import parse, parse_formula
 
@@ -29,7 +28,7 @@ def test_the_requirement_of_the_paper():
     (constraint,) = requirement.constraints
     assert (constraint.name, constraint.lower, constraint.upper) == ("bounded collisions", 0.85, 1.0)
     assert constraint.confidence == 0.98
-    assert isinstance(constraint.formula, Globally)
+    assert constraint.formula.operator == "G"
 
 
 @pytest.mark.parametrize(
@@ -85,18 +84,18 @@ def test_precedence(text, meaning):
     assert parse_formula(text) == parse_formula(meaning)
 
 
-def test_signals_have_dots_indices_and_places():
+def test_signals_have_dots_indices_and_locations():
     formula = parse_formula('true &\n  obs[2] > -info.cost & "crashed" & min_x > 0')
     second, third, fourth = formula.operands[1:]
     assert second.left == Signal("obs", 2)
     assert second.right == Minus(Signal("info.cost"))
     assert third == Label("crashed")
     assert fourth.left == Signal("min_x")
-    assert second.left.place[:2] == (2, 3)
-    assert second.right.body.place.source == '  obs[2] > -info.cost & "crashed" & min_x > 0'
+    assert second.left.location[:2] == (2, 3)
+    assert second.right.body.location.source == '  obs[2] > -info.cost & "crashed" & min_x > 0'
 
 
-def test_only_in_front_of_a_parenthesis_are_the_names_of_aggregates_taken():
+def test_aggregate_names_are_reserved_only_before_a_parenthesis():
     formula = parse_formula("count > sum (count) & most.least = mean[1]")
     assert formula.operands[0].left == Signal("count")
     assert formula.operands[0].right == Aggregate("sum", Signal("count"))
@@ -130,7 +129,7 @@ def test_constraints_keep_their_order_and_questions_stand_apart():
         "Expectation",
     ]
     assert [each.best for each in requirement.questions] == [None, "max"]
-    assert [demand.constraint for demand in requirement.demands] == [1]
+    assert [bound.constraint for bound in requirement.probability_bounds] == [1]
     assert requirement.measured == (*requirement.constraints[::2], requirement.questions[0])
 
 
@@ -140,7 +139,7 @@ def test_defaults_are_spelled_out():
     )
     assert str(parse("P>=0.5 [ a ]")) == "Rmax=? [ C ];\nP>=0.5 [ a ] & C>=0.95;"
     assert parse_formula("F<=3 a").bound == Bound(0, 3)
-    assert isinstance(parse_formula("X a"), Next)
+    assert parse_formula("X a") == Temporal("X", (Signal("a"),))
     assert parse_formula("x = 1e3").right == Number(1000.0)
 
 
@@ -253,7 +252,7 @@ ERRORS = [
 
 
 @pytest.mark.parametrize(("text", "line", "column", "says"), ERRORS, ids=[e[0][:30] for e in ERRORS])
-def test_errors_name_the_place_and_the_remedy(text, line, column, says):
+def test_errors_name_the_location_and_the_remedy(text, line, column, says):
     with pytest.raises(RequirementError) as caught:
         parse(text)
     error, message = caught.value, str(caught.value)
@@ -268,7 +267,7 @@ def test_errors_name_the_place_and_the_remedy(text, line, column, says):
     assert not re.search(r"RPAR|LPAR|RSQB|LSQB|SEMICOLON|\$END|NAME|PREFIX|RELATION", message)
 
 
-def test_an_error_reads_like_this():
+def test_the_full_text_of_an_error():
     with pytest.raises(PsycoError) as caught:
         parse("P>=0.85 [ G (distance + true >= 0.1) ]")
     assert str(caught.value) == (
@@ -305,14 +304,14 @@ def test_beyond_the_stated_limits_a_text_is_refused_with_the_reason(text, words)
         parse(";".join(["P>=0.5 [ true ]"] * 1001))
 
 
-def test_the_places_of_a_line_share_its_text():
-    """Each had a copy of its own: the memory of a long line was quadratic."""
+def test_locations_in_a_line_share_its_text():
+    """Otherwise the memory for a long line is quadratic."""
     a, b = parse_formula("aaa & bbb").operands
-    assert a.place.source is b.place.source
+    assert a.location.source is b.location.source
 
 
-def test_no_text_gives_anything_but_a_requirement_error():
-    """Every prefix, deletion and insertion of a valid text either parses or is refused in words."""
+def test_invalid_texts_raise_only_requirement_errors():
+    """Every prefix, deletion and insertion of a valid text either parses or raises RequirementError."""
     text = '"n": P>=0.85 [ G (obs[1] >= -0.1 | "a" U<=3 !b) ] & C>=0.98; Rmin=? [ C ];'
     refused = 0
     for i in range(len(text)):

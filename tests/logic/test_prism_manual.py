@@ -10,7 +10,7 @@ from psyco._src.core.errors import RequirementError
 from psyco._src.logic.parser import parse
 
 ACCEPTED = [
-    # text, and the same in our words
+    # text, and an equal requirement in our syntax
     ('P>=1 [ F "terminate" ]', 'P>=1 [ F "terminate" ]'),
     ("P<0.1 [ F<=100 num_errors > 5 ]", "P<0.1 [ F[0,100] (num_errors > 5) ]"),
     ("S<0.01 [ num_sensors < min_sensors ]", "S<0.01 [ num_sensors < min_sensors ]"),

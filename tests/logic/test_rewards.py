@@ -1,4 +1,4 @@
-"""Numbers about episodes are what docs/language.md says, on NumPy arrays and compiled."""
+"""Quantities have the values that docs/language.md defines, on NumPy arrays and compiled."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -27,7 +27,7 @@ def test_the_value_of_a_path_is_the_definition(quantity, path):
 @settings(max_examples=100)
 @given(st.lists(quantities() | formulas(), min_size=1, max_size=3), paths(min_size=2))
 def test_repetitions_of_the_last_state_add_nothing(measured, path):
-    """As rollouts fill episodes up to the horizon; a formula is worth what it is on the path itself."""
+    """As rollouts pad episodes up to the horizon; a formula has its value on the unpadded path."""
     monitor = compile_monitor([], measured=measured)
     path |= {"step": np.arange(len(path["x"]))}
     index = np.minimum(np.arange(len(path["x"]) + LONGER), len(path["x"]) - 1)
@@ -91,11 +91,11 @@ def test_the_values_of_a_path_by_hand(question, value):
         ("R{y}=? [ C ]", "unknown signal 'y'"),
     ],
 )
-def test_what_is_no_question_about_a_path_is_refused(question, says):
+def test_invalid_questions_are_refused(question, says):
     with pytest.raises(RequirementError, match=says):
         path_value(question, PATH)
 
 
-def test_without_anything_to_measure_there_are_no_columns():
+def test_without_measured_values_there_are_no_columns():
     monitor = compile_monitor([parse("P>=0.5 [ a ]").constraints[0].formula])
     assert monitor.measure({"a": np.ones(3, bool)}) == (None, None, None)

@@ -1,4 +1,4 @@
-"""rtamt, a monitor of others, as an oracle where both define the same.
+"""rtamt, another STL monitor, as an oracle where both definitions agree.
 
 rtamt's trace just ends, ours repeats its last state. So rtamt gets the path with as many copies of the last state
 as the bounds can look ahead, and unbounded operators stand over state formulas only. Its robustness is compared by
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from psyco._src.logic.trace_check import check_path
 
-pytestmark = pytest.mark.slow  # needs a tool of others
+pytestmark = pytest.mark.slow  # needs an external tool
 
 rtamt = pytest.importorskip("rtamt")
 

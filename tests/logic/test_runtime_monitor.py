@@ -1,4 +1,4 @@
-"""The monitor of a running episode: right, as early as can be, and it says what is left."""
+"""The runtime monitor: correct, as early as possible, with a description of the remainder."""
 
 import copy
 import itertools
@@ -6,37 +6,31 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import psyco
 from psyco import Outlook
 from psyco._src.logic import anticipation
 from psyco._src.logic.ast import (
-    And,
     Compare,
+    Connective,
     Constraint,
     Expectation,
-    Finally,
-    Globally,
-    Iff,
     Label,
     LongRun,
-    Next,
     Not,
     Number,
-    Or,
-    Release,
     Requirement,
     Signal,
-    Until,
-    WeakUntil,
+    Temporal,
 )
 from psyco._src.logic.batch_monitor import compile_monitor
-from psyco._src.logic.runtime_monitor import decision, decisions
+from psyco._src.logic.parser import parse_formula
+from psyco._src.logic.runtime_monitor import episode_verdict, replay_episode
 from psyco._src.logic.trace_check import check_path
 from tests.logic import by_definition
-from tests.logic.strategies import bounds, formulas, paths, quantities
+from tests.logic.strategies import bounded, bounds, formulas, paths, quantities
 
 DANCE = "P>=0.85 [ G (distance >= 0.1 | collisions <= 1) ] & C>=0.98"
 
@@ -50,7 +44,7 @@ def state(path, i):
 
 
 def outlooks(formula, path, **arguments):
-    """After each state, the last of which ends the path."""
+    """The outlook after each state; the last one ends the path."""
     monitor, last = psyco.Monitor(requiring(formula), **arguments), len(path["x"]) - 1
     return [monitor.update(state(path, i), end=i == last).constraints[0].outlook for i in range(last + 1)]
 
@@ -59,8 +53,12 @@ def of(satisfied: bool) -> Outlook:
     return Outlook.SATISFIED if satisfied else Outlook.VIOLATED
 
 
+ZERO_TIMES_INFINITY = parse_formula("y * (x / y) > x")
+
+
 @settings(max_examples=200)
 @given(formulas(), paths())
+@example(ZERO_TIMES_INFINITY, {"x": np.array([0.5]), "y": np.array([0.0])})
 def test_it_agrees_with_the_offline_monitor_on_every_prefix(formula, path):
     whole = of(check_path(formula, path).satisfied)
     for n in range(1, len(path["x"]) + 1):
@@ -68,16 +66,16 @@ def test_it_agrees_with_the_offline_monitor_on_every_prefix(formula, path):
         *before, last = outlooks(formula, prefix)
         offline = check_path(formula, prefix)
         assert last is of(offline.satisfied)
-        assert set(before) <= {Outlook.OPEN, whole}  # what was decided stays true, however it goes on
-        (found,) = decisions(psyco.Monitor(requiring(formula)), prefix)
+        assert set(before) <= {Outlook.OPEN, whole}  # a decision holds for every continuation
+        (found,) = replay_episode(psyco.Monitor(requiring(formula)), prefix)
         assert found.cost in (None, offline.cost)
 
 
-# ---- as early as can be: against all ways in which an episode can go on ---------------------------------------------
+# ---- as early as possible: against all continuations of an episode ---------------------------------------------
 
 
 class World(NamedTuple):
-    """One state of a world of eight: two switches and a counter that is at 1 or 2."""
+    """One of eight states: two Boolean signals, and a counter at 1 or 2."""
 
     a: bool
     b: bool
@@ -90,15 +88,11 @@ ATOMS = [Signal("a"), Signal("b"), Label("end"), Compare("<=", Signal("n"), Numb
 
 def small_formulas():
     def grow(inner):
-        two = st.tuples(inner, inner)
         return st.one_of(
-            two.map(And),
-            two.map(Or),
-            st.builds(Iff, inner, inner),
+            st.builds(Connective, st.sampled_from(["&", "|", "<=>"]), st.tuples(inner, inner)),
             st.builds(Not, inner),
-            st.builds(Next, inner),
-            *(st.builds(op, inner, bounds(3)) for op in (Finally, Globally)),
-            *(st.builds(op, inner, inner, bounds(3)) for op in (Until, WeakUntil, Release)),
+            st.builds(Temporal, st.just("X"), st.tuples(inner)),
+            *bounded(inner, bounds(3)),
         )
 
     return st.recursive(st.sampled_from(ATOMS), grow, max_leaves=5)
@@ -110,7 +104,7 @@ def arrays(rows):
 
 
 def possible(formula, prefix, horizon):
-    """The verdicts of all episodes that begin so and go on."""
+    """The verdicts of all continuations of a prefix."""
     monitor, found, futures = compile_monitor([formula]), set(), [prefix]
     for _ in range(horizon + 1 - len(prefix)):
         futures = [[*f, w] for f in futures for w in WORLDS if not f or w.n >= f[-1].n]
@@ -121,7 +115,7 @@ def possible(formula, prefix, horizon):
 
 @settings(max_examples=60)
 @given(small_formulas(), st.lists(st.sampled_from(WORLDS), max_size=2), st.integers(2, 3))
-def test_a_verdict_comes_as_soon_as_nothing_else_is_possible(formula, prefix, horizon):
+def test_a_verdict_comes_as_soon_as_all_continuations_agree(formula, prefix, horizon):
     prefix = sorted(prefix, key=lambda world: world.n)  # counters never fall
     monitor = psyco.Monitor(requiring(formula), horizon=horizon, counters=["n"])
     status = monitor.start()
@@ -145,7 +139,7 @@ def test_a_verdict_comes_as_soon_as_nothing_else_is_possible(formula, prefix, ho
     ],
 )  # fmt: skip
 def test_a_decision_is_made_at_the_earliest_step(text, path, decided):
-    (found,) = decisions(psyco.Monitor(f"P>=0.5 [ {text} ]"), path)
+    (found,) = replay_episode(psyco.Monitor(f"P>=0.5 [ {text} ]"), path)
     assert found.decided == decided
 
 
@@ -157,32 +151,32 @@ def test_an_episode_is_violated_with_its_first_constraint_and_satisfied_with_its
         ("P>=0.5 [ true ]", (Outlook.SATISFIED, 0)),
         ("R{b}<=1 [ C ]", None),
     ):
-        assert decision(psyco.Monitor(text), path) == found
+        assert episode_verdict(psyco.Monitor(text), path) == found
 
 
-def test_the_horizon_is_known():
+def test_the_horizon_is_anticipated():
     for horizon, last in ((3, Outlook.VIOLATED), (4, Outlook.OPEN)):
         monitor = psyco.Monitor("P>=0.5 [ F (a & X (!a & X a)) ]", horizon=horizon)
         statuses = [monitor.update({"a": False}) for _ in range(2)]
         assert [each.outlook for each in statuses] == [Outlook.OPEN, last]
 
 
-def test_what_is_searched_too_long_is_open_and_decided_later(monkeypatch):
+def test_beyond_the_search_limit_a_verdict_comes_later(monkeypatch):
     text, path = "P>=0.5 [ F (a & !a) ]", {"a": [True] * 3}
-    monkeypatch.setattr(anticipation, "SEARCHED", 0)
-    assert decisions(psyco.Monitor(text), path)[0].decided == 2
-    monkeypatch.setattr(anticipation, "PROPOSITIONS", 0)
-    assert decisions(psyco.Monitor(text), path)[0].decided == 2
+    monkeypatch.setattr(anticipation, "MAX_SEARCHED_STATES", 0)
+    assert replay_episode(psyco.Monitor(text), path)[0].decided == 2
+    monkeypatch.setattr(anticipation, "MAX_PROPOSITIONS", 0)
+    assert replay_episode(psyco.Monitor(text), path)[0].decided == 2
 
 
-# ---- what is left, values, memory ------------------------------------------------------------------------------------
+# ---- remainders, values, cache ------------------------------------------------------------------------------------
 
 
-def test_what_is_left_is_said_in_words():
+def test_the_remainder_is_described_in_words():
     monitor = psyco.Monitor(DANCE, counters=["collisions"])
-    left = [monitor.start().constraints[0].left]
+    left = [monitor.start().constraints[0].remaining]
     for distance, collisions in ((0.5, 0), (0.05, 1), (0.2, 2), (0.05, 3)):
-        left.append(monitor.update({"distance": distance, "collisions": collisions}).constraints[0].left)
+        left.append(monitor.update({"distance": distance, "collisions": collisions}).constraints[0].remaining)
     assert left == [
         "distance >= 0.1 or at most 1 more collisions, in every state from now on",
         "distance >= 0.1 or at most 1 more collisions, in every state from now on",
@@ -207,13 +201,13 @@ def test_what_is_left_is_said_in_words():
 )  # fmt: skip
 def test_every_operator_has_words(text, left):
     status = psyco.Monitor(f"P>=0.5 [ {text} ]").update({"a": False, "b": True})
-    assert status.constraints[0].left == left
+    assert status.constraints[0].remaining == left
     assert left in str(status)
 
 
 @settings(max_examples=100)
 @given(quantities(), paths())
-def test_expected_values_show_what_the_episode_has_come_to(quantity, path):
+def test_expected_values_show_the_value_so_far(quantity, path):
     monitor = psyco.Monitor(Requirement(constraints=(Expectation(quantity, "<=", upper=1.0),)))
     for n in range(1, len(path["x"]) + 1):
         found = monitor.update(state(path, n - 1)).constraints[0]
@@ -231,7 +225,7 @@ def test_running_aggregates_are_shown():
     assert status.aggregates == {"count(x > 1)": 2, "mean(x)": 3.0, "least(x)": 1.0}
 
 
-def test_what_is_bounded_from_above_should_not_happen():
+def test_a_formula_bounded_from_above_is_negated():
     monitor = psyco.Monitor("P<=0.1 [ F a ]; P>=0.5 [ F a ]; R{x}<=3 [ C ]")
     status = monitor.update({"a": True, "x": 2.0})
     assert [each.outlook for each in status.constraints] == [
@@ -242,22 +236,22 @@ def test_what_is_bounded_from_above_should_not_happen():
     assert status.outlook is Outlook.VIOLATED
 
 
-def test_memory_is_bounded(monkeypatch):
-    monkeypatch.setattr(anticipation, "KEPT", 50)
+def test_the_cache_of_states_is_bounded(monkeypatch):
+    monkeypatch.setattr(anticipation, "MAX_CACHED_STATES", 50)
     monitor = psyco.Monitor("P>=0.5 [ G (a => F[6,9] b) ]")
     rng = np.random.default_rng(0)
     for _ in range(400):
         monitor.update({"a": rng.random() < 0.5, "b": True})
-    (track,) = monitor._tracks
-    assert len(track.future._situations) < 200
+    (tracker,) = monitor._trackers
+    assert len(tracker.future._states) < 200
 
 
-def test_a_deadline_is_one_of_its_window_however_often_it_is_set():
+def test_repeated_deadlines_need_one_state_per_step_of_the_window():
     monitor = psyco.Monitor("P>=0.5 [ G (a => F<=200 b) ]")
     for i in range(600):
         monitor.update({"a": i % 3 == 0, "b": i % 97 == 0})
-    (track,) = monitor._tracks
-    assert len(track.future._situations) <= 2 * 202
+    (tracker,) = monitor._trackers
+    assert len(tracker.future._states) <= 2 * 202
 
 
 # ---- bad input -------------------------------------------------------------------------------------------------------
@@ -275,14 +269,14 @@ def test_a_deadline_is_one_of_its_window_however_often_it_is_set():
         ({"distance": np.ones(1), "collisions": 0}, "the signal distance is array"),
     ],
 )
-def test_what_is_no_number_is_never_safe(signals, words):
+def test_invalid_values_are_refused(signals, words):
     monitor = psyco.Monitor(DANCE)
     with pytest.raises(psyco.RequirementError, match=words.replace("(", r"\(")):
         monitor.update(signals)
-    assert monitor.update({"distance": 1.0, "collisions": 0}).step == 0  # it has not counted
+    assert monitor.update({"distance": 1.0, "collisions": 0}).step == 0  # the refused state was not counted
 
 
-def test_a_state_that_was_refused_is_in_no_aggregate():
+def test_a_refused_state_changes_no_aggregate():
     monitor = psyco.Monitor("P>=0.5 [ G (hits <= 9 & count(near) <= 1) ]", counters=["hits"])
     monitor.update({"near": True, "hits": 2})
     for wrong in ({"near": True, "hits": 1}, {"near": np.ones(1), "hits": 2}):
@@ -301,7 +295,7 @@ def test_a_vector_is_read_by_its_entries():
         monitor.update({"obs": [9.0, 0.5], "up": "yes"})
 
 
-def test_an_episode_that_is_over_takes_no_more_states():
+def test_no_update_after_the_end_of_an_episode():
     monitor = psyco.Monitor(DANCE, horizon=1)
     fine = {"distance": 1.0, "collisions": 0}
     assert [monitor.update(fine).over for _ in range(2)] == [False, True]
@@ -348,8 +342,8 @@ def test_a_horizon_is_a_number_of_steps(horizon):
         "F (hits >= 2)",
     ],
 )
-def test_slack_is_used_up_where_a_next_state_violates(text):
-    """By trying all next states: `low` either way, `hits` one more or not."""
+def test_critical_means_that_some_next_state_violates(text):
+    """By trying all next states: both values of `low`, and `hits` with and without one more."""
     rng, requirement = np.random.default_rng(0), psyco.parse(f"P>=0.5 [ {text} ]")
     known = {True: 0, False: 0}
     for _ in range(40):
@@ -368,11 +362,11 @@ def test_slack_is_used_up_where_a_next_state_violates(text):
     assert all(known.values())
 
 
-def test_another_monitor_watches_an_episode_of_its_own():
+def test_a_fresh_copy_monitors_a_separate_episode():
     monitor = psyco.Monitor(f'{DANCE}; P>=0.5 [ F ("end" & count(distance < 0.1) <= 1) ]', horizon=9)
     near, far = {"distance": 0.0, "collisions": 5}, {"distance": 1.0, "collisions": 0}
     monitor.update(near)
-    other = monitor.another()
+    other = monitor.fresh_copy()
     assert other.update(far).outlook is Outlook.OPEN
     status = monitor.update(far)
     assert [status.step, *status.aggregates.values()] == [1, 1] and status.outlook is Outlook.VIOLATED

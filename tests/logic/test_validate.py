@@ -24,7 +24,7 @@ AVAILABLE = {
         'count(crashed & !"landed") <= 1 & sum(obs[1]) + mean(info.cost) < most(distance) - least(distance)',
     ],
 )
-def test_signals_that_are_there_pass(text):
+def test_known_signals_pass(text):
     check_signals(parse_formula(text), AVAILABLE, "test")
     check_signals(parse(f"P>=0.5 [ {text} ]"), AVAILABLE, "test")
 
@@ -48,7 +48,7 @@ def test_signals_that_are_there_pass(text):
         ("abs(crashed) = 0", 5, "signal 'crashed' is true or false, not a number"),
     ],
 )
-def test_signals_that_do_not_fit_are_named_with_their_place(text, column, says):
+def test_wrong_signals_are_named_with_their_location(text, column, says):
     with pytest.raises(RequirementError) as caught:
         check_signals(parse(f"P>=0.5 [\n{text} ]"), AVAILABLE, "test")
     assert (caught.value.line, caught.value.column) == (2, column)
@@ -67,7 +67,7 @@ def test_signals_that_do_not_fit_are_named_with_their_place(text, column, says):
         ("P=? [ G distance ]", "signal 'distance' is a number, not true or false"),
     ],
 )
-def test_what_is_measured_is_checked_too(text, says):
+def test_signals_of_quantities_are_checked(text, says):
     check_signals(
         parse(
             'R{distance}<=1 [ C ]; R{crashed}<=1 [ F landed ]; R{"distance"}=? [ S ]; S=? [ crashed ]; P=? [ landed ]'
@@ -82,13 +82,13 @@ def test_what_is_measured_is_checked_too(text, says):
 @pytest.mark.parametrize(
     "text", ["R<=1 [ C<=50 ]", "R=? [ I=50 ]", "P=? [ F<=50 a ]", "R<=1 [ C<=3 ]; R<=1 [ I=50 ]"]
 )
-def test_what_is_measured_ends_at_the_horizon_too(text):
+def test_bounds_of_quantities_end_at_the_horizon(text):
     check_bounds(parse(text), 50, "test")
     with pytest.raises(RequirementError, match="50 reaches beyond the horizon at line 1"):
         check_bounds(parse(text), 49, "test")
 
 
-def test_an_unknown_signal_lists_what_there_is():
+def test_an_unknown_signal_lists_the_known_ones():
     with pytest.raises(RequirementError) as caught:
         check_signals(parse("P>=0.85 [ G (distanc >= 0.1) ]"), AVAILABLE, "particle-dance")
     assert str(caught.value) == (

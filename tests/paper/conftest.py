@@ -1,4 +1,4 @@
-"""Tiny reproductions of everything and of one part, made once and looked at by many tests."""
+"""Small reproductions, of all parts and of one part, shared by many tests."""
 
 import fcntl
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Runs whose episodes are made up, so that everything about them is known."""
+"""Synthetic runs with known episodes."""
 
 import numpy as np
 
@@ -12,14 +12,14 @@ from psyco._src.policies.serialization import policy_for
 
 
 def episodes_of(rng, generations, *, ret=-25.0, share=0.855, violating_gain=5.0, cost=3.0):
-    """Single episodes `[G, N]`: return, satisfied, cost."""
+    """Return random episodes `[G, N]`: return, satisfied, cost."""
     satisfied = rng.random((generations, POPULATION)) < share
     returns = ret + rng.normal(0, 1, satisfied.shape) + np.where(satisfied, 0.0, violating_gain)
     return returns, satisfied, np.where(satisfied, 0.0, cost + rng.normal(0, 0.1, satisfied.shape))
 
 
 def metrics_of(returns, satisfied, cost, *, c_sat=0.99, verified=0.9, every=10):
-    """The metrics of these episodes, computed in the plainest way."""
+    """Return the metrics of these episodes."""
     rows = len(returns)
     columns = {
         "episodes": np.arange(1, rows + 1) * POPULATION,
@@ -39,7 +39,7 @@ def metrics_of(returns, satisfied, cost, *, c_sat=0.99, verified=0.9, every=10):
 
 
 def run_of(experiment, seed, **shape):
-    """One run; `shape` is that of its episodes, `c_sat` and `verified` (from, to) what the learner believed."""
+    """Return a run; `shape` describes its episodes, `c_sat` and `verified` (from, to) its confidence."""
     metrics = {k: shape.pop(k) for k in ("c_sat", "verified") if k in shape}
     rng = np.random.default_rng(seed)
     made = metrics_of(*episodes_of(rng, experiment.episodes // POPULATION, **shape), **metrics)
@@ -49,7 +49,7 @@ def run_of(experiment, seed, **shape):
 
 
 def results_of(experiment, **shapes):
-    """Results in which each variant has the given shape; spaces and signs of its name are left out."""
+    """Return results in which each variant has the given shape; keys are names without " = "."""
     return Results(
         experiment,
         {

@@ -1,4 +1,4 @@
-"""Each statement must be able to come out either way: its runs are made up to hold, to fail, or to leave it open."""
+"""Every claim can hold, fail or stay open, depending on synthetic runs."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from psyco._src.paper.claims import CLAIMS, belief_claims
 from psyco._src.paper.experiments import CALIBRATION, EXPERIMENTS, OBSTACLE_RUN, PARTICLE_DANCE
 from tests.paper.made_up import results_of
 
-pytestmark = pytest.mark.slow  # made-up runs of full size
+pytestmark = pytest.mark.slow  # synthetic runs of full size
 
 DANCE = PARTICLE_DANCE.resized(episodes=20_000)
 COMPARISON = CALIBRATION.resized(episodes=20_000, repetitions=5)
@@ -47,37 +47,37 @@ CASES = [
 
 def claim_of(name, experiment, shapes):
     results = results_of(experiment, **shapes)
-    statements = [s for s in CLAIMS[experiment.name] if getattr(s, "func", s).__name__ not in SAMPLING]
-    (claim,) = [claim for s in statements if (claim := s(results)).name == name]
+    functions = [s for s in CLAIMS[experiment.name] if getattr(s, "func", s).__name__ not in SAMPLING]
+    (claim,) = [claim for s in functions if (claim := s(results)).name == name]
     return claim
 
 
-SAMPLING = {"_without_collision"}  # asks policies, which made-up runs do not have
+SAMPLING = {"_without_collision"}  # samples policies, which synthetic runs do not have
 
 
 @pytest.mark.parametrize(("name", "experiment", "shapes", "_"), CASES, ids=[case[0] for case in CASES])
-def test_a_statement_holds_where_the_runs_are_as_the_paper_says(name, experiment, shapes, _):
+def test_a_claim_holds_for_runs_as_the_paper_describes_them(name, experiment, shapes, _):
     assert claim_of(name, experiment, shapes).outcome is ClaimOutcome.HOLDS
 
 
 @pytest.mark.parametrize(("name", "experiment", "_", "shapes"), CASES, ids=[case[0] for case in CASES])
-def test_a_statement_does_not_hold_where_the_runs_are_otherwise(name, experiment, _, shapes):
+def test_a_claim_fails_for_opposite_runs(name, experiment, _, shapes):
     assert claim_of(name, experiment, shapes).outcome is ClaimOutcome.FAILS
 
 
-def test_one_repetition_leaves_every_statement_about_means_open():
+def test_one_repetition_leaves_claims_about_means_open():
     claim = claim_of("particle-dance-ordering", DANCE.resized(repetitions=1), ORDERED)
     assert claim.outcome is ClaimOutcome.OPEN
 
 
 def test_rejected_policies_at_the_end_are_what_may_violate_is_about():
     results = results_of(DANCE, **both())
-    (statement,) = [s for s in CLAIMS[DANCE.name] if getattr(s, "__name__", "") == "_may_violate"]
-    assert statement(results).outcome is ClaimOutcome.FAILS  # not one was rejected
+    (function,) = [s for s in CLAIMS[DANCE.name] if getattr(s, "__name__", "") == "_may_violate"]
+    assert function(results).outcome is ClaimOutcome.FAILS  # not one was rejected
     for runs in results.runs.values():
         for run in runs:
             run.metrics["verdict"][run.metrics["verdict"] != ""] = "VIOLATED"
-    assert statement(results).outcome is ClaimOutcome.HOLDS
+    assert function(results).outcome is ClaimOutcome.HOLDS
 
 
 def test_the_belief_sharpens():

@@ -2,7 +2,7 @@ import pytest
 
 from psyco._src.core.errors import RunError
 from psyco._src.paper.experiments import EXPERIMENTS, NAMES, PARTICLE_DANCE, check_names
-from psyco._src.runs.session import build
+from psyco._src.runs.session import build_problem
 from psyco._src.studies.study_plan import make_plan
 
 
@@ -23,10 +23,10 @@ def test_the_experiments_have_the_papers_size():
 def test_a_run_has_the_papers_parameters_whatever_the_defaults_are(experiment):
     for variant in experiment.variants.values():
         (cell,) = make_plan({"cells": [experiment.cell(variant)], "seeds": 1}, seeds=[3]).cells
-        problem = build(cell.config)
+        problem = build_problem(cell.config)
         learner = problem.learner
         assert type(learner).__name__ == "SNES"
-        assert (learner.population, learner.alpha, learner.sigma) == (20, 0.01, 0.1)
+        assert (learner.population, learner.learning_rate, learner.sigma) == (20, 0.01, 0.1)
         assert (problem.network.hidden, problem.network.bias) == (32, "one")
         (constraint,) = problem.requirement.constraints
         assert (constraint.lower, constraint.confidence) == (experiment.p_req, experiment.c_req)

@@ -40,7 +40,7 @@ def test_a_line_in_a_table_is_the_mean_of_its_repetitions(part):
 
 
 def same_in(folder, whole):
-    """SVG, CSV and claims of the part in a folder are those of another one, to the byte."""
+    """Assert that SVG, CSV and claims of a part are byte-identical in two folders."""
     for pattern in ("*.csv", "*.svg"):
         found, before = files(folder / "figures", pattern), files(whole / "figures", pattern)
         assert len(found) == len(FIGURES["obstacle-run"])
@@ -50,9 +50,9 @@ def same_in(folder, whole):
 
 
 def test_the_same_again_elsewhere_gives_the_same_figures_and_numbers(part, tmp_path):
-    """Other workers, another folder."""
+    """Another number of workers and another folder."""
     done = reproduce(["obstacle-run"], tmp_path, **TINY, workers=1)
-    assert (done.computed, done.kept) == (3 * 2, 0)
+    assert (done.computed, done.reused) == (3 * 2, 0)
     same_in(tmp_path, part)
 
 
@@ -63,7 +63,7 @@ def test_one_part_alone_is_what_it_is_among_all(part, reproduction):
 
 def test_one_part_alone_needs_no_learning(tmp_path):
     done = reproduce(["belief"], tmp_path)
-    assert (done.computed, done.kept) == (0, 0)
+    assert (done.computed, done.reused) == (0, 0)
     assert [part.title for part in done.parts] == ["The belief (section 2.4)"]
     assert "belief" in done.page.read_text()
     assert 'class="banner"' not in done.page.read_text()
@@ -82,16 +82,16 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path):
 
 
 def test_repetitions_are_added_until_every_claim_is_decided_or_all_are_spent(part, tmp_path, monkeypatch):
-    """In so few episodes some claims cannot be decided, so all that is permitted is spent."""
-    monkeypatch.setattr(module, "MOST_REPETITIONS", 3)
-    monkeypatch.setattr(module, "draw_all", lambda results: [])  # others look at figures
-    shutil.copytree(part / "runs", tmp_path / "runs")  # the first look, and runs that this one leaves alone
+    """With few episodes some claims stay open, so the maximum number of repetitions is reached."""
+    monkeypatch.setattr(module, "MAX_REPETITIONS", 3)
+    monkeypatch.setattr(module, "draw_all", lambda results: [])  # figures have their own tests
+    shutil.copytree(part / "runs", tmp_path / "runs")  # the runs of the first look are reused
     done = reproduce(["obstacle-run"], tmp_path, **TINY, until_decided=True, workers=1)
     claims = done.parts[0].claims
     (study,) = [psyco.open_study(folder) for folder in (tmp_path / "runs").iterdir()]
     assert any(claim.outcome is ClaimOutcome.OPEN for claim in claims)
     assert study.complete and len(study.outcomes) == 3 * 3
-    assert (done.computed, done.kept) == (3, 6)  # those of the first look were kept
+    assert (done.computed, done.reused) == (3, 6)  # those of the first look were reused
     page = done.page.read_text()
     assert "--until-decided" in page and "with 2 looks at the results and at most 3 repetitions" in page
     again = reproduce(["obstacle-run"], tmp_path, episodes=TINY["episodes"], repetitions=3)
@@ -101,7 +101,7 @@ def test_repetitions_are_added_until_every_claim_is_decided_or_all_are_spent(par
 def test_what_is_decided_gets_no_more_repetitions():
     e = EXPERIMENTS["obstacle-run"]
     assert module._larger(e, ([], None)) is e
-    full = e.resized(repetitions=module.MOST_REPETITIONS)
+    full = e.resized(repetitions=module.MAX_REPETITIONS)
     claim = type("Open", (), {"outcome": ClaimOutcome.OPEN})
     assert module._larger(full, ([claim], None)) is full
     assert module._larger(e, ([claim], None)).repetitions == 2 * e.repetitions

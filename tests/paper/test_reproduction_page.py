@@ -3,7 +3,7 @@ from playwright.sync_api import sync_playwright
 
 from psyco._src.paper.claims import CLAIMS
 from psyco._src.paper.figures import FIGURES
-from psyco._src.paper.reproduction_page import _text
+from psyco._src.paper.reproduction_page import with_symbols
 
 pytestmark = pytest.mark.full  # draws every figure
 
@@ -21,7 +21,7 @@ def browser(chromium):
 
 @pytest.fixture
 def page(browser, reproduction):
-    """The page in a browser that notes down whatever goes wrong and whatever it asks the network for."""
+    """Open the page; `problems` collects console messages and requests to the network."""
     page = browser.new_page(viewport={"width": 1200, "height": 900})
     page.set_default_timeout(180_000)  # a busy machine is no failure
     page.problems = []
@@ -105,6 +105,6 @@ def test_a_page_of_another_size_than_the_papers_says_so(page):
 
 
 def test_text_is_escaped_and_symbols_are_set():
-    assert _text("<script> n_max = 1 & p_req") == (
+    assert with_symbols("<script> n_max = 1 & p_req") == (
         "&lt;script&gt; <i>n</i><sub>max</sub>&nbsp;=&nbsp;1 &amp; <i>p</i><sub>req</sub>"
     )

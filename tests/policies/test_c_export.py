@@ -16,7 +16,7 @@ from psyco._src.logic.c_monitor import c_monitor
 from psyco._src.policies.c_export import HEADER, SOURCE, TEST, c_files
 from psyco._src.policies.network import Network, network_for
 from psyco._src.policies.serialization import Policy, policy_for
-from psyco._src.rollout.record import record_many
+from psyco._src.rollout.record import record_episodes
 
 pytestmark = pytest.mark.slow  # runs a compiler
 
@@ -66,7 +66,7 @@ def test_a_thousand_episodes_have_the_same_actions_and_verdicts_at_the_same_step
     text = Path("examples/particle_dance.props").read_text()
     requirement = psyco.parse(text)
     files = c_files(policy, requirement, horizon=domain.horizon, counters=["collisions"])
-    episodes = record_many(domain, policy, seed=0, count=EPISODES)
+    episodes = record_episodes(domain, policy, seed=0, count=EPISODES)
     ends = [np.arange(len(e["step"])) == len(e["step"]) - 1 for e in episodes]
     columns = [np.concatenate(ends)[:, None]]
     for name in ("obs", "distance", "collisions"):
@@ -177,14 +177,14 @@ int main(void) {{
 @pytest.mark.parametrize(
     ("formula", "words"),
     [
-        ("G (a => F[8,20] b)", "can be more than"),
+        ("G (a => F[8,20] b)", "has more than"),
         (" & ".join(f"(F x > {i})" for i in range(11)), "11 state formulas"),
     ],
 )
 def test_a_monitor_that_is_too_large_is_refused(
     monkeypatch: pytest.MonkeyPatch, formula: str, words: str
 ) -> None:
-    monkeypatch.setattr("psyco._src.logic.c_monitor.LARGEST", 1000)  # as it is for larger bounds
+    monkeypatch.setattr("psyco._src.logic.c_monitor.MAX_TABLE_ENTRIES", 1000)  # as it is for larger bounds
     with pytest.raises(psyco.RequirementError, match=f"too large for C: .*{words}"):
         c_monitor(psyco.parse(f"P>=0.5 [ {formula} ]"))
 
@@ -207,4 +207,4 @@ def test_the_command_line_exports_a_run_with_its_monitor(cli: Any, compiler: str
         {name: (tmp_path / "c" / name).read_text() for name in (HEADER, SOURCE, TEST)},
     )
     nothing = cli("export", tmp_path / "policy.safetensors")
-    assert nothing.status == 2 and "say --onnx FILE, --c DIR, or both" in nothing.err
+    assert nothing.status == 2 and "give --onnx FILE, --c DIR, or both" in nothing.err

@@ -15,6 +15,7 @@ from psyco._src.policies.loaders import sb3_algorithm
 from psyco._src.policies.network import network_for
 from psyco._src.policies.serialization import policy_for
 from tests.environments import Mixed, Walk, to_the_left
+from tests.making import with_execution
 
 pytestmark = pytest.mark.slow  # needs extras
 
@@ -23,7 +24,7 @@ REQUIREMENT = "P>=0.5 [ G (abs(obs[0]) <= 2.9) ] & C>=0.9"
 
 def verified(policy: object, **options: object) -> tuple[object, float]:
     domain = psyco.make(Walk, horizon=20)
-    certificate = psyco.verify(policy, domain, REQUIREMENT, max_episodes=100, **options)  # type: ignore[arg-type]
+    certificate = psyco.verify(policy, domain, REQUIREMENT, **with_execution(max_episodes=100, **options))  # type: ignore[arg-type]
     return certificate.findings[0].satisfied, certificate.mean_return
 
 
@@ -41,7 +42,7 @@ def test_an_onnx_file_a_pytorch_module_and_the_policy_itself_agree(tmp_path: Pat
     network = network_for(domain)
     policy = policy_for(domain, network, np.random.default_rng(3).normal(0, 0.5, network.size))
     psyco.export(policy, tmp_path / "p.onnx")
-    w1, w2 = network.parts(policy.theta)
+    w1, w2 = network.unflatten(policy.theta)
 
     class Net(torch.nn.Module):
         def __init__(self) -> None:
@@ -152,7 +153,7 @@ class Predictor:
 
 def test_whatever_predicts_is_a_policy_unless_it_has_a_memory() -> None:
     assert verified(Predictor()) == verified(to_the_left)
-    with pytest.raises(psyco.RunError, match="Predictor has a memory"):
+    with pytest.raises(psyco.RunError, match="Predictor returns a memory"):
         verified(Predictor(memory=np.zeros(3)))
 
 
@@ -176,8 +177,8 @@ def test_the_algorithm_of_an_sb3_file_is_found(algorithm: str, tmp_path: Path) -
     observation, _ = env.reset(seed=1)
     expected = model.predict(observation, deterministic=True)[0]
     domain, policy = psyco.make(environment, horizon=15), open_policy(f"sb3:{path}", trust=[str(path)])
-    crew = policy.network.crew(domain, np.zeros((1, 0), np.float32), [1])
-    np.testing.assert_allclose(crew(observation[None], [observation])[0], expected, rtol=1e-4)
+    act = policy.network.vectorize(domain, np.zeros((1, 0), np.float32), [1])
+    np.testing.assert_allclose(act(observation[None], [observation])[0], expected, rtol=1e-4)
     certificate = psyco.verify(policy, domain, "P>=0.5 [ G (step <= 15) ]", max_episodes=10)
     assert certificate.verdict is psyco.Verdict.SATISFIED or certificate.episodes == 10
 
@@ -243,7 +244,7 @@ def test_actions_of_a_network_that_leave_their_range_are_clipped(tmp_path: Path)
     [
         ("python:tests.environments:nobody", "has no 'nobody'"),
         ("python:no.such:thing", "cannot import"),
-        ("python:os:sep", "'/' is no policy"),
+        ("python:os:sep", "'/' is not a policy"),
         ("missing.onnx", "cannot read"),
         ("sb3:missing.zip", "cannot read"),
         ("missing.safetensors", "there is no file"),
@@ -284,5 +285,5 @@ def test_files_of_others_are_named_with_a_remedy(trained: Any, tmp_path: Path) -
 
 
 def test_what_cannot_be_called_is_no_policy() -> None:
-    with pytest.raises(psyco.RunError, match="42 is no policy"):
+    with pytest.raises(psyco.RunError, match="42 is not a policy"):
         as_policy(42)  # type: ignore[arg-type]

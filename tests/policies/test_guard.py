@@ -15,8 +15,9 @@ from psyco._src.logic.batch_monitor import compile_monitor
 from psyco._src.policies.network import Network
 from psyco._src.policies.risk import fit_risk, risk_inputs
 from psyco._src.policies.serialization import Policy
-from psyco._src.rollout.gym_sampler import GymSampler, Job, in_process
+from psyco._src.rollout.gym_sampler import GymSampler, Job, in_process_backend
 from tests.environments import Alternating, CompiledSteps, Steps, Walk
+from tests.making import with_execution
 
 DOMAINS = {"gymnasium": psyco.make(Steps, horizon=6), "compiled": CompiledSteps()}
 # Alternating changes its action with every step but the first.
@@ -55,20 +56,25 @@ def test_the_fallback_acts_from_where_the_slack_is_used_up(kind: str) -> None:
 
 def test_episodes_side_by_side_are_guarded_each_by_itself() -> None:
     guard = psyco.Guard(lambda observation: 1, lambda observation: 0, "P>=0.5 [ G (count(obs[0] > 0) <= 2) ]")
-    sampler = GymSampler(Job(psyco.make(Walk, horizon=30), guard, compile_monitor([])), in_process())
+    sampler = GymSampler(Job(psyco.make(Walk, horizon=30), guard, compile_monitor([])), in_process_backend())
     seeds = list(range(1, 13))
     together = sampler.run(np.zeros((12, 0), np.float32), seeds)
-    assert len(set(together.length.tolist())) > 3 and len(set(together.handed.tolist())) > 3
+    assert len(set(together.length.tolist())) > 3 and len(set(together.fallback_steps.tolist())) > 3
     for row, seed in enumerate(seeds):
         alone = sampler.run(np.zeros((1, 0), np.float32), [seed])
-        assert (alone.length[0], alone.handed[0]) == (together.length[row], together.handed[row])
+        assert (alone.length[0], alone.fallback_steps[0]) == (
+            together.length[row],
+            together.fallback_steps[row],
+        )
 
 
 @pytest.mark.slow  # worker processes
 def test_workers_count_the_fallback_too() -> None:
     def certified(**where: Any) -> str:
         guard = psyco.Guard(Alternating(), same, FEW)
-        return psyco.verify(guard, psyco.make(Steps, horizon=6), issued="now", **where).to_json()
+        return psyco.verify(
+            guard, psyco.make(Steps, horizon=6), **with_execution(issued="now", **where)
+        ).to_json()
 
     assert certified() == certified(workers=2)
 
@@ -121,7 +127,7 @@ def test_its_identity_is_that_of_its_parts() -> None:
         psyco.Guard(one, other, count.replace("0.9", "0.8")),
         psyco.Guard(one, other, count, horizon=9),
         psyco.Guard(one, other, HIT, when=risk),
-        psyco.Guard(one, other, HIT, when=risk.above(0.3)),
+        psyco.Guard(one, other, HIT, when=risk.with_limit(0.3)),
         psyco.Guard(one, same, count),
     ]
     assert len({guard.digest for guard in guards}) == len(guards)
@@ -136,10 +142,10 @@ def test_its_identity_is_that_of_its_parts() -> None:
 @pytest.mark.parametrize(
     ("requirement", "arguments", "words"),
     [
-        ("P>=0.9 [ G a ]", {}, "no slack that could be used up"),
+        ("P>=0.9 [ G a ]", {}, "no slack to use up"),
         ("P>=0.9 [ G collisions <= 1 ]", {}, "name in counters"),
         ("P>=0.9 [ G collisions <= 0 ]", {"counters": ["collisions"]}, "no slack"),
-        ("P>=0.9 [ G (count(action > 0) <= 1) ]", {}, "can't speak of the action"),
+        ("P>=0.9 [ G (count(action > 0) <= 1) ]", {}, "cannot use the signal"),
         ("R{x}<=1 [ C ] within [0,2]", {}, "needs a bound on a probability"),
         (FEW, {"when": "never"}, "got 'never'"),
         (FEW, {"when": ()}, "say when"),
@@ -172,7 +178,7 @@ def test_a_guard_that_does_not_fit_a_domain_or_a_verb_says_why(tmp_path: Any) ->
         psyco.export(guard, tmp_path / "guard.onnx")
     with pytest.raises(psyco.RunError, match="is a guard"):
         psyco.export_c(guard, tmp_path)
-    with pytest.raises(psyco.RunError, match="has a memory; exact answers"):
+    with pytest.raises(psyco.RunError, match="is stateful; exact answers"):
         psyco.exact(psyco.Guard(same, same, "P>=0.9 [ G (count(caught) <= 1) ]"), "obstacle-run")
     with pytest.raises(psyco.RunError, match="can't be asked for a single action"):
         psyco.Guard("a.onnx", same, FEW).act([0.0], {"info.changed": False})
@@ -219,7 +225,7 @@ def test_a_risk_may_look_only_a_few_steps_ahead() -> None:
 
 def test_a_guard_hands_over_where_the_risk_reaches_its_limit() -> None:
     risk = fit_risk(psyco.Monitor(HIT), coins(2000))
-    guard = psyco.Guard(lambda x: "go", lambda x: "stop", HIT, when=risk.above(0.5))
+    guard = psyco.Guard(lambda x: "go", lambda x: "stop", HIT, when=risk.with_limit(0.5))
     acted = {}
     for x in (0.2, 0.8):
         guard.reset()
@@ -233,12 +239,12 @@ def test_a_guard_hands_over_where_the_risk_reaches_its_limit() -> None:
     with pytest.raises(psyco.RunError, match=r"a guard hands over when='slack'.* got None"):
         psyco.Guard(same, same, HIT, when=None)
     guard.reset()
-    with pytest.raises(psyco.RunError, match="learned from 3 numbers in every state, here there are 4"):
+    with pytest.raises(psyco.RunError, match="learned from 3 inputs per state, got 4"):
         guard.act([0.2, 0.3], {"hit": False})
 
 
 def test_a_risk_survives_its_file_and_a_damaged_one_is_refused(tmp_path: Any) -> None:
-    risk = fit_risk(psyco.Monitor(HIT), coins(100)).above(0.25)
+    risk = fit_risk(psyco.Monitor(HIT), coins(100)).with_limit(0.25)
     file = tmp_path / "risk.json"
     file.write_text(risk.to_json())
     assert psyco.Risk.load(file) == risk
@@ -267,7 +273,7 @@ def test_what_no_risk_can_be_learned_from_is_refused() -> None:
     risk = fit_risk(psyco.Monitor(HIT), coins(100))
     for limit in (0.0, 1.5, True, "high", float("nan")):
         with pytest.raises(psyco.RunError, match="a probability above 0"):
-            risk.above(limit)  # type: ignore[arg-type]
+            risk.with_limit(limit)  # type: ignore[arg-type]
 
 
 def test_a_risk_is_learned_from_episodes_of_a_policy() -> None:

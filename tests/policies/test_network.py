@@ -38,15 +38,15 @@ def test_scores_are_those_of_the_equation_compiled_and_in_numpy(hidden, bias):
     x = rng.normal(size=(5, 4)).astype(np.float32)
     wanted = [by_definition(network, *row) for row in zip(theta, x, strict=True)]
     np.testing.assert_allclose(jax.jit(jax.vmap(network.scores))(theta, x), wanted, rtol=0, atol=2e-5)
-    ours = network.evaluator(theta)(x)
+    ours = network.numpy_scores(theta)(x)
     np.testing.assert_allclose(ours, wanted, rtol=0, atol=2e-5)
-    alone = [network.evaluator(t[None])(row[None])[0] for t, row in zip(theta, x, strict=True)]
+    alone = [network.numpy_scores(t[None])(row[None])[0] for t, row in zip(theta, x, strict=True)]
     np.testing.assert_array_equal(ours, alone)  # a row does not see its neighbours
 
 
 def test_first_weights_stay_within_their_fan_in():
     network = Network(4, 2, (100, 25), "learned")
-    parts = network.parts(np.asarray(network.init(jax.random.key(0))))
+    parts = network.unflatten(np.asarray(network.init(jax.random.key(0))))
     assert [part.shape for part in parts] == [(4, 100), (25, 100), (2, 25), (100,), (25,), (2,)]
     for part, fan_in in zip(parts, [4, 100, 25] * 2, strict=True):
         assert 0.7 < np.abs(part).max() * np.sqrt(fan_in) <= 1 or part.size < 3

@@ -119,9 +119,9 @@ def test_choices_may_differ_only_where_their_scores_are_equal_up_to_rounding(
     apart: float, outcome: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = random_policy(Discrete(2), 0.1)
-    _, w2 = policy.network.parts(policy.theta)  # views into theta
+    _, w2 = policy.network.unflatten(policy.theta)  # views into theta
     w2[1] = w2[0] * (1 + apart)
     swapped = policy.theta.copy()
-    policy.network.parts(swapped)[1][:] = w2[::-1]
+    policy.network.unflatten(swapped)[1][:] = w2[::-1]
     with outcome:
         export_another(policy, swapped, tmp_path / "p.onnx", monkeypatch)

@@ -55,7 +55,7 @@ def test_a_policy_refuses_another_domain():
     policy.check(domain)
     with pytest.raises(psyco.RunError, match=r"made for particle-dance.*obstacle-run has 4 observations"):
         policy.check(psyco.make("obstacle-run"))
-    with pytest.raises(psyco.RunError, match="sees 8 numbers"):
+    with pytest.raises(psyco.RunError, match="takes 8 numbers"):
         policy(np.zeros(5))
 
 

@@ -14,9 +14,10 @@ from psyco._src.logic.batch_monitor import compile_monitor
 from psyco._src.policies.external import as_policy
 from psyco._src.policies.network import network_for
 from psyco._src.rollout.episodes import Stream, episode_keys, stream_key
-from psyco._src.rollout.gym_sampler import GymSampler, Job, episode_seeds, in_process
+from psyco._src.rollout.gym_sampler import GymSampler, Job, episode_seeds, in_process_backend
 from psyco._src.rollout.sampler import make_sampler
 from tests.environments import Alternating, CompiledSteps, Steps, Walk
+from tests.making import with_execution
 
 DOMAINS = {"gymnasium": psyco.make(Steps, horizon=6), "compiled": CompiledSteps()}
 # Alternating meets the first always and the second in 5% of the episodes. Were one memory to serve 64 episodes side by
@@ -87,7 +88,7 @@ def test_each_episode_has_its_own_memory(kind: str, controller: Any) -> None:
 def lucky(kind: str, certificate: psyco.Certificate) -> int:
     """How many of its episodes are lucky: looked up, or played by a network in compiled code."""
     stream, count = Stream[str(certificate.stream).upper()], certificate.episodes
-    keys = episode_keys(stream_key(0, stream, certificate.block or 0), 0, count)
+    keys = episode_keys(stream_key(0, stream, certificate.seed_block or 0), 0, count)
     if kind == "gymnasium":
         found = sum(Steps().reset(seed=seed)[1]["lucky"] for seed in episode_seeds(keys))
     else:
@@ -103,7 +104,9 @@ def lucky(kind: str, certificate: psyco.Certificate) -> int:
 def test_workers_keep_memories_apart_too() -> None:
     def certified(**where: Any) -> str:
         domain = psyco.make(Steps, horizon=6)
-        return psyco.verify(Alternating(), domain, f"{CHANGING}; {STEADY}", issued="now", **where).to_json()
+        return psyco.verify(
+            Alternating(), domain, f"{CHANGING}; {STEADY}", **with_execution(issued="now", **where)
+        ).to_json()
 
     assert certified() == certified(workers=2)
 
@@ -186,12 +189,12 @@ class PatientByState:
 def test_memories_stay_with_their_episodes_when_others_end(controller: Any) -> None:
     domain = psyco.make(Walk, horizon=30)
     job = Job(domain, as_policy(controller).network, compile_monitor([]))
-    sampler, seeds = GymSampler(job, in_process()), list(range(1, 13))
+    sampler, seeds = GymSampler(job, in_process_backend()), list(range(1, 13))
     together = sampler.run(np.zeros((12, 0), np.float32), seeds)
     assert len(set(together.length.tolist())) > 3
     for row, seed in enumerate(seeds):
         alone = sampler.run(np.zeros((1, 0), np.float32), [seed])
-        assert (alone.length, alone.ret) == (together.length[row], together.ret[row])
+        assert (alone.length, alone.returns) == (together.length[row], together.returns[row])
     psyco.verify(
         controller, domain, "P>=0.5 [ G step >= 0 ]", max_episodes=5
     )  # asked twice, it says the same
@@ -216,7 +219,7 @@ def test_memories_stay_with_their_episodes_in_a_compiled_domain() -> None:
     assert len(set(together.length.tolist())) > 3
     for row in range(12):
         alone = sampler(np.zeros((1, 0)), keys[row : row + 1])
-        assert (alone.length, alone.ret) == (together.length[row], together.ret[row])
+        assert (alone.length, alone.returns) == (together.length[row], together.returns[row])
 
 
 @pytest.mark.parametrize("name", ["obstacle-run", "particle-dance"])
@@ -234,7 +237,7 @@ def test_stepping_a_compiled_domain_gives_the_episodes_of_compiled_code(name: st
     )
     np.testing.assert_array_equal(ours.length, theirs.length)
     np.testing.assert_array_equal(ours.satisfied, theirs.satisfied)
-    np.testing.assert_allclose(ours.ret, theirs.ret, rtol=1e-5)
+    np.testing.assert_allclose(ours.returns, theirs.returns, rtol=1e-5)
     np.testing.assert_allclose(ours.cost, theirs.cost, rtol=1e-5)
 
 
@@ -254,7 +257,7 @@ def test_an_episode_is_recorded_with_the_memory_of_its_own() -> None:
 
 
 def test_there_is_no_exact_answer_about_a_memory() -> None:
-    with pytest.raises(psyco.RunError, match=r"Alternating has a memory; exact answers"):
+    with pytest.raises(psyco.RunError, match=r"Alternating is stateful; exact answers"):
         psyco.exact(Alternating, psyco.make("obstacle-run"), "P>=0.5 [ F target ]")
     with pytest.raises(psyco.RunError, match=r"OneForAll chose"):
         psyco.exact(OneForAll(), psyco.make("obstacle-run"), "P>=0.5 [ F target ]")

@@ -7,8 +7,8 @@ import pytest
 
 import psyco
 from psyco._src.field.service import WatchSession
-from psyco._src.reports.field_page import LiveWatch, _range
-from psyco._src.reports.live_server import PageServer
+from psyco._src.reports.field_page import LiveWatch, _value_range
+from psyco._src.reports.live_server import PageServer, live_html, live_update
 from tests.reports.test_run_page import EVIL, HANGING_OVER, OVERLAPPING, browser, open_page
 
 __all__ = ["browser"]  # a fixture
@@ -17,8 +17,8 @@ REQUIREMENT = '"safe": P>=0.85 [ F a ] & C>=0.98; "cost": R{x}<=25 [ C ] within 
 
 
 def fed(session: WatchSession, data: bytes) -> None:
-    """As by a stream without numbers that begins again: everything in `data` is new."""
-    list(session.listen([data], stop=lambda _: False))
+    """Feed `data` as a stream without episode numbers that begins with the episodes counted before."""
+    list(session.read_stream([data], should_stop=lambda _: False))
 
 
 def watched(requirement: str = REQUIREMENT) -> WatchSession:
@@ -40,14 +40,14 @@ def test_a_page_shows_intervals_and_alarms_and_follows(browser: Any, width: int,
             assert page.locator(".verdict .badge").inner_text() == "ALARM"
             assert "safe" in page.locator(".verdict").inner_text()
             assert page.locator(".chart svg .area").count() == 2
-            assert page.locator(".chart .happened.lost").count() == 1
+            assert page.locator(".chart .event.lost").count() == 1
             assert page.locator(".chart .limit").count() == 2
             for figure in page.locator(".chart").all():
                 assert not figure.evaluate(OVERLAPPING)
                 assert not figure.evaluate(HANGING_OVER)
             assert page.evaluate("document.documentElement.scrollWidth") == width
             assert not page.locator("#learning").is_visible()
-            session.watcher.update([False, 1.0])
+            session.field_test.update([False, 1.0])
             page.locator(".facts dd", has_text="311").wait_for(timeout=20_000)
     finally:
         server.shutdown()
@@ -57,26 +57,27 @@ def test_a_page_shows_intervals_and_alarms_and_follows(browser: Any, width: int,
 def test_right_after_an_alarm_the_picture_is_still_about_what_was_before() -> None:
     session = WatchSession(psyco.FieldTest("P>=0.85", 1000))
     fed(session, b"1\n" * 300)
-    before = _range(session.watcher.watched[0], 0, session.progress.history)
-    while not session.watcher.in_alarm:
-        fed(session, b"1\n" * session.watcher.episodes + b"0\n")
-    history = [*session.progress.history, session.point()]
+    before = _value_range(session.field_test.constraints[0], 0, session.progress.history)
+    while not session.field_test.in_alarm:
+        fed(session, b"1\n" * session.field_test.episodes + b"0\n")
+    history = [*session.progress.history, session.current_point()]
     assert history[-1].intervals[0] == (0.0, 1.0)
-    assert _range(session.watcher.watched[0], 0, history) == pytest.approx(before, abs=0.05)
+    assert _value_range(session.field_test.constraints[0], 0, history) == pytest.approx(before, abs=0.05)
 
 
 def test_text_from_outside_is_escaped() -> None:
     session = WatchSession(psyco.FieldTest(f'"{EVIL.replace(chr(34), chr(39))}": P>=0.85 [ F a ]', 1000))
     fed(session, b"0\n" * 30)
-    for text in (LiveWatch(session, EVIL).page(), *LiveWatch(session, EVIL).news()["sections"].values()):
+    page = LiveWatch(session, EVIL)
+    for text in (live_html(page), *live_update(page)["sections"].values()):
         assert "<img" not in text
         assert "owned'</script" not in text.replace("&lt;/script", "")
 
 
 def test_the_version_changes_with_every_episode() -> None:
     session = watched()
-    shown = LiveWatch(session, "x")
-    before = shown.version()
-    session.watcher.update([True, 1.0])
-    assert shown.version() != before == "310 ()"
-    assert shown.news()["data"]["runs"] == []
+    page = LiveWatch(session, "x")
+    before = page.version()
+    session.field_test.update([True, 1.0])
+    assert page.version() != before == "310 ()"
+    assert live_update(page)["data"]["runs"] == []

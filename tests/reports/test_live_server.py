@@ -12,7 +12,8 @@ import pytest
 
 from psyco._src.core.errors import RunError
 from psyco._src.reports import live_server
-from psyco._src.reports.live_server import CONNECTIONS, LiveRun, PageServer
+from psyco._src.reports.live_server import MAX_CONNECTIONS, PageServer
+from psyco._src.reports.run_page import LiveRun
 from tests.runs.small import begun
 
 HOST = "Host: localhost\r\n"
@@ -134,14 +135,14 @@ def test_a_request_that_comes_in_too_slowly_is_dropped(
 
 
 def test_there_is_room_for_some_connections_and_for_others_when_they_have_gone(server: PageServer) -> None:
-    idle = [connect(server) for _ in range(CONNECTIONS)]
+    idle = [connect(server) for _ in range(MAX_CONNECTIONS)]
     with connect(server) as late:
         assert late.recv(1) == b"", "closed at once"
     for connection in idle:
         connection.close()
-    for _ in range(CONNECTIONS):
-        assert server.free.acquire(timeout=30)
-    server.free.release(CONNECTIONS)
+    for _ in range(MAX_CONNECTIONS):
+        assert server.free_connections.acquire(timeout=30)
+    server.free_connections.release(MAX_CONNECTIONS)
     assert get(server) == 200
 
 
@@ -149,7 +150,7 @@ def test_a_client_that_hangs_up_leaves_no_traceback(
     server: PageServer, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone, answered = threading.Event(), threading.Event()
-    monkeypatch.setattr(LiveRun, "page", lambda _: gone.wait(30) and "x" * 10_000_000)
+    monkeypatch.setattr(live_server, "live_html", lambda _: gone.wait(30) and "x" * 10_000_000)
     monkeypatch.setattr(live_server.PageServer, "shutdown_request", lambda *_: answered.set())
     with connect(server) as connection:
         connection.sendall(f"GET / HTTP/1.1\r\n{HOST}\r\n".encode())

@@ -1,4 +1,4 @@
-"""What `psyco render` writes: pictures and animations that show every body in every state."""
+"""Pictures and animations of `psyco render` show every body in every state."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +19,7 @@ from psyco._src.logic.ast import SignalInfo
 from psyco._src.policies.network import network_for
 from psyco._src.policies.serialization import Policy, policy_for
 from psyco._src.reports.trajectory import animate_trajectory, draw_trajectory
-from psyco._src.reports.video import LINE, WIDTH, animate_film, film
+from psyco._src.reports.video import CAPTION_HEIGHT, FRAME_WIDTH, animate_video, record_video
 from tests.environments import Drawn, Walk
 
 # ---- scenes ---------------------------------------------------------------------------------------------------
@@ -106,44 +106,48 @@ def test_a_scene_without_bodies_or_room_and_a_body_that_is_no_position_are_refus
         Scene(("a",), (0, 1), (1, 1))
     domain = domain_with("a")
     domain.scene = Scene(("b",), (0, 0), (1, 1))
-    with pytest.raises(DomainError, match=r"body 'b'.*there are: a"):
+    with pytest.raises(DomainError, match=r"body 'b'.*such signals are: a"):
         scene_of(domain)
 
 
-# ---- films ----------------------------------------------------------------------------------------------------
+# ---- videos ---------------------------------------------------------------------------------------------------
 
 
-def filmable(source: Any, **parameters: Any) -> tuple[Any, Policy]:
+def video_subject(source: Any, **parameters: Any) -> tuple[Any, Policy]:
     domain = psyco.make(source, horizon=6, **parameters)
     network = network_for(domain, hidden=2)
     return domain, policy_for(domain, network, np.zeros(network.size))
 
 
-def test_a_film_has_the_environments_frames_and_step_and_return_above_them(tmp_path: Path) -> None:
-    domain, policy = filmable(Drawn)
-    shown = film(domain, policy)
-    states = len(shown.signals["step"])
-    assert len(shown.frames) == states > 2
-    animate_film(shown, tmp_path / "a.gif")
+def test_a_video_has_the_environments_frames_and_step_and_return_above_them(tmp_path: Path) -> None:
+    domain, policy = video_subject(Drawn)
+    video = record_video(domain, policy)
+    states = len(video.signals["step"])
+    assert len(video.frames) == states > 2
+    animate_video(video, tmp_path / "a.gif")
     frames = frames_of(tmp_path / "a.gif")
-    assert [frame.shape for frame in frames] == [(LINE + WIDTH * 20 // 30, WIDTH, 3)] * states
+    assert [frame.shape for frame in frames] == [
+        (CAPTION_HEIGHT + FRAME_WIDTH * 20 // 30, FRAME_WIDTH, 3)
+    ] * states
     assert [int(frame[-5, 5, 0]) for frame in frames] == pytest.approx([8 * t for t in range(states)], abs=4)
-    assert all(frame[:LINE].min() < 60 < 200 < frame[:LINE].max() for frame in frames), "black on white"
-    draw_trajectory(domain, [shown.signals], tmp_path / "film.png", shown.frames)
-    with Image.open(tmp_path / "film.png") as picture:
+    assert all(frame[:CAPTION_HEIGHT].min() < 60 < 200 < frame[:CAPTION_HEIGHT].max() for frame in frames), (
+        "black on white"
+    )
+    draw_trajectory(domain, [video.signals], tmp_path / "video.png", video.frames)
+    with Image.open(tmp_path / "video.png") as picture:
         assert picture.height > 1.2 * picture.width, "a strip above the signals"
 
 
-def test_a_film_is_of_the_same_episode_and_goes_through_the_wrappers() -> None:
+def test_a_video_is_of_the_same_episode_and_goes_through_the_wrappers() -> None:
     class Bright(gymnasium.Wrapper):  # type: ignore[type-arg]
         def render(self) -> Any:
             return self.env.render() + np.uint8(100)
 
-    domain, policy = filmable(Drawn, wrappers=[Bright])
-    shown = film(domain, policy)
+    domain, policy = video_subject(Drawn, wrappers=[Bright])
+    video = record_video(domain, policy)
     expected = psyco.record(policy, domain)
-    assert shown.signals["obs"].tolist() == expected["obs"].tolist()
-    assert shown.frames[0].convert("RGB").getpixel((5, 5)) == pytest.approx((100,) * 3, abs=4)
+    assert video.signals["obs"].tolist() == expected["obs"].tolist()
+    assert video.frames[0].convert("RGB").getpixel((5, 5)) == pytest.approx((100,) * 3, abs=4)
     assert domain.wrappers == (Bright,), "the domain stays as it was"
 
 
@@ -155,8 +159,8 @@ def test_a_film_is_of_the_same_episode_and_goes_through_the_wrappers() -> None:
         (Drawn, {"broken": "grey"}, r"shape \(20, 30, 1\)"),
     ],
 )
-def test_an_environment_that_gives_no_pictures_says_why(
+def test_an_environment_that_renders_no_frames_says_why(
     source: Any, parameters: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(DomainError, match=why):
-        film(*filmable(source, **parameters))
+        record_video(*video_subject(source, **parameters))

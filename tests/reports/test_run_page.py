@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from psyco._src.reports.live_server import LiveRun, PageServer
-from psyco._src.reports.run_page import compare_page, embed, run_page
+from psyco._src.reports.live_server import PageServer
+from psyco._src.reports.page import embed
+from psyco._src.reports.run_page import LiveRun, compare_page, run_page
 from psyco._src.runs.config import Config
-from psyco._src.runs.sample_trajectories import sampling
-from psyco._src.runs.session import build, execute, resume_run, start_run
+from psyco._src.runs.sample_trajectories import sampling_callback
+from psyco._src.runs.session import build_problem, execute, resume_run, start_run
 from psyco._src.runs.store import load_episodes, read_run
 from psyco._src.runs.train import Callback
 from psyco._src.verification.base import Verdict
@@ -37,7 +38,7 @@ EVIL = "</script><script>document.title='owned'</script><img src=x onerror=\"doc
 
 
 def run(folder: Path, config: Config = CONFIG) -> Path:
-    with start_run(folder, config, build(config)) as session:
+    with start_run(folder, config, build_problem(config)) as session:
         execute(session)
     return folder
 
@@ -60,8 +61,11 @@ def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if position.generation >= 70:
             raise KeyboardInterrupt
 
-    with start_run(folder, CONFIG, build(CONFIG)) as session, pytest.raises(KeyboardInterrupt):
-        execute(session, sinks=[sampling(folder / "episodes.json", every=0), Callback(reached=stop)])
+    with start_run(folder, CONFIG, build_problem(CONFIG)) as session, pytest.raises(KeyboardInterrupt):
+        execute(
+            session,
+            callbacks=[sampling_callback(folder / "episodes.json", every=0), Callback(on_checkpoint=stop)],
+        )
     return folder
 
 
@@ -250,7 +254,7 @@ def test_a_run_without_a_certificate_has_a_page(browser: Any, unfinished: Path, 
 
 @pytest.mark.browser
 def test_a_run_that_has_only_begun_has_a_page(browser: Any, tmp_path: Path) -> None:
-    with start_run(tmp_path / "run", CONFIG, build(CONFIG)):
+    with start_run(tmp_path / "run", CONFIG, build_problem(CONFIG)):
         page_text = run_page(read_run(tmp_path / "run"))
     with open_page(browser, write(tmp_path / "page.html", page_text)) as page:
         assert page.locator(".verdict .badge").inner_text() == "PENDING"
@@ -280,7 +284,7 @@ def test_text_from_outside_is_text_and_no_script(browser: Any, finished: Path, t
     record = read_run(finished)
     assert record.config is not None
     assert record.certificate is not None
-    assert record.about is not None
+    assert record.info is not None
     evil = dataclasses.replace(
         record,
         folder=tmp_path / "<script>alert(1)<",
@@ -288,7 +292,7 @@ def test_text_from_outside_is_text_and_no_script(browser: Any, finished: Path, t
             record.config, domain=EVIL, requirement=f"// {EVIL}\n{record.config.requirement}"
         ),
         certificate=dataclasses.replace(record.certificate, domain=EVIL, issued=EVIL, method=EVIL),
-        about=dataclasses.replace(record.about, machine={EVIL: EVIL}),
+        info=dataclasses.replace(record.info, machine={EVIL: EVIL}),
         problems=(EVIL,),
     )
     for name, text in {"run": run_page(evil), "compare": compare_page([evil, record])}.items():

@@ -15,19 +15,19 @@ from psyco._src.logic.trace_check import check_path
 from psyco._src.policies.network import Network, network_for
 from psyco._src.policies.serialization import load_policy, policy_for
 from psyco._src.rollout.episodes import Episodes, Stream, episode_keys, episode_seeds, stream_key
-from psyco._src.rollout.gym_sampler import Chunk, EpisodeRunner, GymSampler, Job, in_process
-from psyco._src.rollout.obs_normalization import scaled
+from psyco._src.rollout.gym_sampler import Chunk, EpisodeRunner, GymSampler, Job, in_process_backend
+from psyco._src.rollout.obs_normalization import with_obs_normalization
 from psyco._src.rollout.sampler import make_sampler
-from psyco._src.runs.train import deployed
+from psyco._src.runs.train import current_policy
 from tests.environments import Mixed, Sparing, Walk
-from tests.making import learned, prepared
+from tests.making import flat, learned, prepared
 
 FORMULA = "G (abs(obs[0]) <= 2 | info.cost = 0)"
 
 
 def sampler_for(domain: GymDomain, formula: str, **network: object) -> GymSampler:
     made = network_for(domain, **network)  # type: ignore[arg-type]
-    return GymSampler(Job(domain, made, compile_monitor([parse_formula(formula)])), in_process())
+    return GymSampler(Job(domain, made, compile_monitor([parse_formula(formula)])), in_process_backend())
 
 
 def random_theta(sampler: GymSampler, count: int) -> np.ndarray:
@@ -62,7 +62,7 @@ def test_an_episode_is_what_a_plain_loop_gives(bias: str) -> None:
         judged = check_path(
             FORMULA, {"obs": np.pad(path, padding, "edge"), "info.cost": np.pad(cost, padding[0], "edge")}
         )
-        assert episodes.ret[i] == total
+        assert episodes.returns[i] == total
         assert episodes.length[i] == len(path) - 1
         assert episodes.satisfied[i, 0] == judged.satisfied
         assert episodes.cost[i, 0] == judged.cost
@@ -77,9 +77,9 @@ def test_a_network_gives_the_same_bits_in_any_company(shape: tuple[int, int, int
     rng = np.random.default_rng(1)
     theta = rng.normal(size=(64, network.size)).astype(np.float32)
     x = rng.normal(size=(64, inputs)).astype(np.float32)
-    together = network.crew(domain, theta).scores(x)
+    together = network.vectorize(domain, theta).scores(x)
     for rows in ([0], [63], [5, 9, 33], list(range(31)), list(rng.permutation(64))):
-        alone = network.crew(domain, theta).take(np.array(rows)).scores(x[rows])
+        alone = network.vectorize(domain, theta).take(np.array(rows)).scores(x[rows])
         np.testing.assert_array_equal(alone, together[rows])
 
 
@@ -92,7 +92,7 @@ def test_aggregates_stay_when_an_episode_has_ended() -> None:
     sampler = sampler_for(domain, formula)
     theta, seeds = random_theta(sampler, 20), list(range(1, 21))
     episodes = sampler.run(theta, seeds)
-    played = EpisodeRunner().play(sampler.job, Chunk(theta, seeds), frozenset({"obs", "info.cost"}))
+    played = EpisodeRunner().rollout(sampler.job, Chunk(theta, seeds), frozenset({"obs", "info.cost"}))
     for i, n in enumerate(played.length):
         path = {name: values[i, : n + 1] for name, values in played.signals.items()}
         assert episodes.satisfied[i, 0] == check_path(formula, path).satisfied
@@ -115,12 +115,12 @@ def test_signals_are_those_of_the_environment_and_stay_at_the_end() -> None:
     domain = psyco.make(Walk, horizon=25, signals={"square": lambda obs, info: obs[0] ** 2})
     job = Job(domain, network_for(domain), compile_monitor([]))
     theta = np.random.default_rng(0).normal(0, 0.5, (6, network_for(domain).size)).astype(np.float32)
-    played = EpisodeRunner().play(job, Chunk(theta, [1, 2, 3, 4, 5, 6]), None)
+    played = EpisodeRunner().rollout(job, Chunk(theta, [1, 2, 3, 4, 5, 6]), None)
     s = played.signals
     assert played.length.min() < 25  # the walk asserts that nobody steps it beyond its end
     for i, n in enumerate(played.length):
         assert s["step"][i].tolist() == [*range(n + 1), *[n] * (25 - n)]
-        assert s["return"][i, -1] == played.ret[i] == n
+        assert s["return"][i, -1] == played.returns[i] == n
         assert s["terminated"][i].tolist() == [False] * n + [n < 25 or abs(s["obs"][i, n, 0]) >= 3] * (26 - n)
         assert s["truncated"][i, :n].sum() == 0
         assert s["truncated"][i, n] != s["terminated"][i, n]
@@ -144,8 +144,8 @@ def test_nested_and_vector_information_can_be_named() -> None:
 def test_it_is_told_in_which_part_of_the_states_a_key_is_missing() -> None:
     sampler = sampler_for(psyco.make(Sparing, horizon=6), "G (info.deep.x < 9 & info.cost <= 1 & obs[0] < 9)")
     chunk = Chunk(random_theta(sampler, 12), list(range(1, 13)))
-    absent = np.asarray(EpisodeRunner()(sampler.job, chunk).absent)
-    played = EpisodeRunner().play(sampler.job, chunk, frozenset({"obs"}))
+    absent = np.asarray(EpisodeRunner()(sampler.job, chunk).missing_info)
+    played = EpisodeRunner().rollout(sampler.job, chunk, frozenset({"obs"}))
     for parts, obs, length in zip(absent, played.signals["obs"], played.length, strict=True):
         lacking = [t == 0 or x <= 1 for t, x in enumerate(obs[: length + 1, 0])]
         assert parts == pytest.approx([sum(lacking) / len(lacking)] * 2)
@@ -180,7 +180,7 @@ def test_a_signal_of_one_s_own_that_is_none_is_an_error() -> None:
         ("exit", r"it tried to end the process \(SystemExit: 0\)"),
         ("memory", "MemoryError: no memory for the next state"),
         ("tuple", "Gymnasium wants a tuple of 5"),
-        ("info", r"info\.cost is nan, which is no finite number"),
+        ("info", r"info\.cost is nan, which is not a finite number"),
     ],
 )
 def test_a_faulty_environment_is_named_with_episode_and_step(fault: str, message: str) -> None:
@@ -205,17 +205,17 @@ def test_what_was_learned_before_a_fault_is_kept(tmp_path) -> None:
                 raise OSError("the licence has expired")
             return super().reset(**options)  # type: ignore[arg-type]
 
-    settings = {"learner": "snes", "verify_every": 0, "scaling": "none"}
+    settings = {"learner": "snes", "verify_every": 0, "normalization": "none"}
     requirement = "P>=0.9 [ F (obs[0] >= 2) ]"
     with pytest.raises(psyco.EpisodeError, match=r"in reset.*licence"):
         psyco.start(
-            psyco.make(LateFault, horizon=10), requirement, tmp_path / "run", episodes=400, **settings
+            psyco.make(LateFault, horizon=10), requirement, tmp_path / "run", **flat(episodes=400, **settings)
         )
     kept = psyco.load_policy(tmp_path / "run" / "policy.safetensors")
     # 150 resets, one of them for the trial: seven generations of 20 episodes were whole.
     problem = prepared(psyco.make(Walk, horizon=10), requirement, episodes=140, **settings)
     run = learned(problem)
-    np.testing.assert_array_equal(kept.theta, deployed(problem, run.at).theta)
+    np.testing.assert_array_equal(kept.theta, current_policy(problem, run.at).theta)
     assert psyco.open_run(tmp_path / "run").metrics["return"].tolist() == pytest.approx(
         run.metrics["return"].tolist()
     )
@@ -224,9 +224,13 @@ def test_what_was_learned_before_a_fault_is_kept(tmp_path) -> None:
 def test_scaling_makes_observations_standard_and_is_part_of_the_policy_file(tmp_path) -> None:
     domain = psyco.make("Pendulum-v1", horizon=50)
     network = network_for(domain)
-    key = stream_key(3, Stream.SCALE)
-    made = scaled(network, domain, key)
-    assert made == scaled(network, domain, key) != scaled(network, domain, stream_key(4, Stream.SCALE))
+    key = stream_key(3, Stream.NORMALIZE)
+    made = with_obs_normalization(network, domain, key)
+    assert (
+        made
+        == with_obs_normalization(network, domain, key)
+        != with_obs_normalization(network, domain, stream_key(4, Stream.NORMALIZE))
+    )
     assert len(made.shift) == len(made.scale) == 3
     policy = policy_for(domain, made, np.ones(made.size))
     policy.save(tmp_path / "p")
@@ -239,7 +243,9 @@ def test_scaling_makes_observations_standard_and_is_part_of_the_policy_file(tmp_
 
 
 def test_switches_are_not_scaled() -> None:
-    network = scaled(network_for(lake := psyco.make("FrozenLake-v1")), lake, stream_key(0, Stream.SCALE))
+    network = with_obs_normalization(
+        network_for(lake := psyco.make("FrozenLake-v1")), lake, stream_key(0, Stream.NORMALIZE)
+    )
     assert set(network.shift) == {0.0}
     assert set(network.scale) == {1.0}
 
@@ -265,7 +271,9 @@ def test_the_sampler_of_a_requirement_has_one_column_per_demand() -> None:
 
 def test_workers_are_for_host_domains() -> None:
     with pytest.raises(psyco.RunError, match="compiled"):
-        psyco.synthesize(psyco.make("particle-dance"), "P>=0.5 [ G (distance >= 0) ]", workers=2)
+        psyco.synthesize(
+            psyco.make("particle-dance"), "P>=0.5 [ G (distance >= 0) ]", execution=psyco.Execution(workers=2)
+        )
 
 
 class Views(Walk):
@@ -284,7 +292,7 @@ class Views(Walk):
 def test_what_an_environment_changes_later_is_kept_as_it_was() -> None:
     sampler = sampler_for(psyco.make(Views, horizon=4), "G (info.place[0] >= 0)")
     theta = np.zeros((2, sampler.job.network.size), np.float32)
-    played = EpisodeRunner().play(sampler.job, Chunk(theta, [1, 3]), frozenset({"info.place"}))
+    played = EpisodeRunner().rollout(sampler.job, Chunk(theta, [1, 3]), frozenset({"info.place"}))
     for row, length in enumerate(played.length.tolist()):
         steps = np.minimum(np.arange(5), length) * 1.0
         np.testing.assert_array_equal(played.signals["info.place"][row, :, 0] - steps, 0.0)
@@ -294,9 +302,9 @@ def test_a_long_path_is_kept_in_blocks_and_loses_nothing(monkeypatch: pytest.Mon
     domain = psyco.make(Walk, horizon=30)
     sampler = sampler_for(domain, FORMULA)
     theta = np.random.default_rng(0).normal(0, 1, (5, sampler.job.network.size)).astype(np.float32)
-    at_once = EpisodeRunner().play(sampler.job, Chunk(theta, [1, 3, 5, 7, 9]), None)
+    at_once = EpisodeRunner().rollout(sampler.job, Chunk(theta, [1, 3, 5, 7, 9]), None)
     monkeypatch.setattr("psyco._src.rollout.signal_recorder.BLOCK", 3)
-    in_blocks = EpisodeRunner().play(sampler.job, Chunk(theta, [1, 3, 5, 7, 9]), None)
+    in_blocks = EpisodeRunner().rollout(sampler.job, Chunk(theta, [1, 3, 5, 7, 9]), None)
     assert len(set(at_once.length.tolist())) > 1
     for name, values in at_once.signals.items():
         np.testing.assert_array_equal(values, in_blocks.signals[name])

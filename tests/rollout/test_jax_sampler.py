@@ -39,19 +39,19 @@ def test_an_episode_is_judged_as_its_recording_is(name):
     domain, requirement = psyco.make(name), psyco.parse(REQUIREMENTS[name])
     network = network_for(domain)
     sampler = make_sampler(domain, network, requirement)
-    theta, keys = thetas(network, 40), episode_keys(stream_key(0, Stream.SHOW), 0, 40)
+    theta, keys = thetas(network, 40), episode_keys(stream_key(0, Stream.RECORD), 0, 40)
     episodes = jax.jit(sampler)(theta, keys)
     seen = set()
     for i in range(40):
         path = psyco.record(policy_for(domain, network, theta[i]), domain, episode=i)
         assert len(path["step"]) == episodes.length[i] + 1
-        assert path["return"][-1] == episodes.ret[i]
-        assert path["reward"][1:].sum() == pytest.approx(float(episodes.ret[i]), rel=1e-5)
+        assert path["return"][-1] == episodes.returns[i]
+        assert path["reward"][1:].sum() == pytest.approx(float(episodes.returns[i]), rel=1e-5)
         # The last state repeats up to the horizon; numbers are float32 in the simulation.
         padded = {
             key: np.concatenate([x] + [x[-1:]] * (domain.horizon - len(x) + 1)) for key, x in path.items()
         }
-        for k, demand in enumerate(requirement.demands):
+        for k, demand in enumerate(requirement.probability_bounds):
             if '"end"' in str(demand.formula):
                 check = psyco.check_path(demand.formula, path)
                 assert check.satisfied == episodes.satisfied[i, k]
@@ -62,7 +62,7 @@ def test_an_episode_is_judged_as_its_recording_is(name):
             assert check.cost == episodes.cost[i, k]
             seen.add((k, check.satisfied))
     # Both outcomes occurred for most formulas, so the comparison means something.
-    assert len(seen) >= 2 * len(requirement.demands) - 3
+    assert len(seen) >= 2 * len(requirement.probability_bounds) - 3
 
 
 @pytest.mark.parametrize("name", ["obstacle-run", pytest.param("particle-dance", marks=pytest.mark.full)])
@@ -125,7 +125,7 @@ def test_nothing_past_an_episodes_end_is_seen():
         thetas(network, 2), episode_keys(jax.random.key(0), 0, 2)
     )
     assert episodes.satisfied.all()
-    assert episodes.ret.tolist() == [3, 3] and episodes.length.tolist() == [3, 3]
+    assert episodes.returns.tolist() == [3, 3] and episodes.length.tolist() == [3, 3]
 
 
 DIGESTS = """
@@ -135,8 +135,8 @@ assert len(jax.devices()) == devices
 domain, require = psyco.make("obstacle-run"), "P>=0.9 [ G (!caught | collisions <= 1) ] & C>=0.98"
 for again in range(2):
     run = psyco.synthesize(
-        domain, require, episodes=2100, seed=4, devices=devices, learner="snes", learner_options={"population": 21},
-        method="bayes",
+        domain, require, episodes=2100, seed=4, learner=psyco.SNES(population=21),
+        settings=psyco.Settings(method="bayes"), execution=psyco.Execution(devices=devices),
     )
     print(run.policy.digest, hashlib.sha256(run.metrics.to_csv().encode()).hexdigest())
 """

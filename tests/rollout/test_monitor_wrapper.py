@@ -8,7 +8,7 @@ import pytest
 
 import psyco
 from psyco import Outlook
-from psyco._src.logic.runtime_monitor import decisions
+from psyco._src.logic.runtime_monitor import replay_episode
 from psyco._src.rollout.episodes import Stream, episode_keys, episode_seeds, stream_key
 from tests.environments import Walk, height, to_the_left
 
@@ -37,9 +37,11 @@ def test_it_says_what_recorded_episodes_say() -> None:
     env = psyco.MonitorWrapper(domain.make_env(), REQUIREMENT, signals={"height": height})  # type: ignore[attr-defined]
     assert env.monitor.horizon == HORIZON
     monitor = psyco.Monitor(REQUIREMENT, horizon=HORIZON)
-    seeds = episode_seeds(episode_keys(stream_key(0, Stream.SHOW), 0, EPISODES))
+    seeds = episode_seeds(episode_keys(stream_key(0, Stream.RECORD), 0, EPISODES))
     found = [watched(env, seed)[-1].constraints for seed in seeds]
-    recorded = [decisions(monitor, psyco.record(to_the_left, domain, episode=i)) for i in range(EPISODES)]
+    recorded = [
+        replay_episode(monitor, psyco.record(to_the_left, domain, episode=i)) for i in range(EPISODES)
+    ]
     shown = [[(c.outlook, c.decided, c.value) for c in constraints] for constraints in found]
     assert shown == [[(c.outlook, c.decided, c.value) for c in constraints] for constraints in recorded]
     assert {outlook for episode in shown for outlook, *_ in episode} == set(Outlook)

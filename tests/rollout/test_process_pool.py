@@ -16,10 +16,11 @@ from psyco._src.logic.batch_monitor import compile_monitor
 from psyco._src.logic.parser import parse_formula
 from psyco._src.policies.network import network_for
 from psyco._src.rollout.execution import Execution
-from psyco._src.rollout.gym_sampler import GymSampler, Job, in_process
-from psyco._src.rollout.obs_normalization import scaled
-from psyco._src.rollout.process_pool import ProcessPool, in_processes
+from psyco._src.rollout.gym_sampler import GymSampler, Job, in_process_backend
+from psyco._src.rollout.obs_normalization import RANDOM_EPISODES, with_obs_normalization
+from psyco._src.rollout.process_pool import ProcessPool, shared_pool
 from tests.environments import Walk, slow_walk
+from tests.making import flat
 
 pytestmark = pytest.mark.slow  # needs other processes
 
@@ -32,7 +33,7 @@ SETTINGS = {
 
 def synthesized(environment: Callable[..., object] = Walk, **options: object) -> bytes:
     domain = psyco.make(environment, horizon=25)
-    return psyco.synthesize(domain, REQUIREMENT, **SETTINGS, **options).policy.to_bytes()  # type: ignore[arg-type]
+    return psyco.synthesize(domain, REQUIREMENT, **flat(**SETTINGS, **options)).policy.to_bytes()  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +60,8 @@ def test_a_function_from_a_script_reaches_the_workers() -> None:
             domain,
             "P>=0.5 [ G (twice <= 5) ]",
             max_episodes=80,
-            workers=workers,
             issued="now",
+            execution=psyco.Execution(workers=workers),
         )
         return certificate.findings
 
@@ -70,7 +71,7 @@ def test_a_function_from_a_script_reaches_the_workers() -> None:
 @pytest.mark.full
 def test_killing_a_worker_in_the_middle_of_a_run_changes_no_byte() -> None:
     undisturbed = synthesized(slow_walk, workers=2)
-    pool = in_processes(2, None)
+    pool = shared_pool(2, None)
     killed: set[int] = set()
     over = threading.Event()
 
@@ -96,12 +97,12 @@ def sampler(fault: str, pool: ProcessPool, **options: object) -> tuple[GymSample
     faulty = GymSampler(
         Job(gym_domain(Walk, fault=fault, at=2, horizon=10, **options), network, monitor), pool, 2
     )
-    sound = GymSampler(Job(gym_domain(Walk, horizon=10), network, monitor), in_process())
+    sound = GymSampler(Job(gym_domain(Walk, horizon=10), network, monitor), in_process_backend())
     return faulty, sound, np.random.default_rng(0).normal(size=(6, network.size)).astype(np.float32)
 
 
 def test_an_environment_that_crashes_once_costs_time_only(tmp_path) -> None:
-    faulty, sound, theta = sampler("crash once", in_processes(2, None), marker=str(tmp_path / "crashed"))
+    faulty, sound, theta = sampler("crash once", shared_pool(2, None), marker=str(tmp_path / "crashed"))
     episodes = faulty.run(theta, [1, 3, 5, 7, 8, 9])
     assert (tmp_path / "crashed").exists()
     for ours, theirs in zip(episodes, sound.run(theta, [1, 3, 5, 7, 8, 9]), strict=True):
@@ -109,19 +110,19 @@ def test_an_environment_that_crashes_once_costs_time_only(tmp_path) -> None:
 
 
 def test_an_environment_that_always_crashes_is_an_error() -> None:
-    faulty, sound, theta = sampler("crash", in_processes(2, None))
+    faulty, sound, theta = sampler("crash", shared_pool(2, None))
     with pytest.raises(
         psyco.EpisodeError, match=r"ended its worker process 3 times \(exit status 7\)"
     ) as caught:
         faulty.run(theta, [1, 3, 5, 7, 8, 9])
     assert (caught.value.seed, caught.value.step) == (8, 2)
     # The pool works again afterwards.
-    again = GymSampler(sound.job, in_processes(2, None), 2).run(theta, [1, 3, 5, 7, 8, 9])
-    np.testing.assert_array_equal(again.ret, sound.run(theta, [1, 3, 5, 7, 8, 9]).ret)
+    again = GymSampler(sound.job, shared_pool(2, None), 2).run(theta, [1, 3, 5, 7, 8, 9])
+    np.testing.assert_array_equal(again.returns, sound.run(theta, [1, 3, 5, 7, 8, 9]).returns)
 
 
 def test_a_hanging_environment_is_named_with_episode_and_step() -> None:
-    faulty, _, theta = sampler("hang", in_processes(1, 1.5))
+    faulty, _, theta = sampler("hang", shared_pool(1, 1.5))
     with pytest.raises(psyco.EpisodeError, match=r"step timeout of 1\.5 s") as caught:
         faulty.run(theta, [1, 3, 5, 7, 8, 9])
     assert (caught.value.seed, caught.value.step) == (8, 2)
@@ -130,11 +131,11 @@ def test_a_hanging_environment_is_named_with_episode_and_step() -> None:
 def test_scaling_too_ends_what_hangs() -> None:
     domain = psyco.make(Walk, fault="hang", at=2, horizon=10)
     with pytest.raises(psyco.EpisodeError, match=r"step timeout of 1\.5 s"):
-        scaled(network_for(domain), domain, jax.random.key(0), Execution(step_timeout=1.5))
+        with_obs_normalization(network_for(domain), domain, jax.random.key(0), Execution(step_timeout=1.5))
 
 
 def test_an_error_in_a_worker_is_the_error_it_would_be_here() -> None:
-    faulty, _, theta = sampler("raise", in_processes(2, None))
+    faulty, _, theta = sampler("raise", shared_pool(2, None))
     with pytest.raises(psyco.EpisodeError, match="fell over") as caught:
         faulty.run(theta, [1, 3, 5, 7, 8, 9])
     assert (caught.value.environment, caught.value.seed, caught.value.step) == (
@@ -157,7 +158,18 @@ def test_workers_make_their_environments_once_for_learning_checks_selection_and_
     book = tmp_path / "made.txt"
     domain = psyco.make(Counted, book=str(book), horizon=10)
     # With severity learning is judged by another monitor than the certificate: the job changes, the domain does not.
-    psyco.synthesize(domain, REQUIREMENT, workers=2, scaling="none", severity=True, **SETTINGS)
+    psyco.synthesize(domain, REQUIREMENT, **flat(**SETTINGS, normalization="none", severity=True, workers=2))
     made = Counter(book.read_text().split())
     made.pop(str(os.getpid()))  # the one that was looked at
     assert sum(made.values()) <= 60, "as many as the largest batch, the test's, has episodes"
+
+
+def test_observation_statistics_come_from_workers_and_each_episode_runs_once(tmp_path) -> None:
+    book = tmp_path / "made.txt"
+    domain = psyco.make(Counted, book=str(book), horizon=10)
+    network, key = network_for(domain), jax.random.key(1)
+    made = with_obs_normalization(network, domain, key, Execution(workers=2))
+    pids = Counter(book.read_text().split())
+    assert pids.pop(str(os.getpid())) == 1, "the parent has made only the environment that it inspected"
+    assert sum(pids.values()) == RANDOM_EPISODES
+    assert made == with_obs_normalization(network, domain, key)

@@ -1,4 +1,4 @@
-"""Values of episodes: the same compiled, on the host, for a policy of others and for a recording."""
+"""Values of episodes: equal in compiled domains, in Gymnasium environments, for external policies and recordings."""
 
 import gymnasium
 import jax
@@ -11,8 +11,7 @@ from psyco._src.core.errors import EpisodeError
 from psyco._src.policies.external import as_policy
 from psyco._src.policies.network import network_for
 from psyco._src.policies.serialization import policy_for
-from psyco._src.rollout.episodes import Stream, episode_keys, stream_key
-from psyco._src.rollout.range_check import check_values
+from psyco._src.rollout.episodes import Stream, check_value_ranges, episode_keys, stream_key
 from psyco._src.rollout.sampler import make_sampler
 from psyco._src.verification.recordings import read_traces
 from tests.environments import Walk
@@ -29,7 +28,7 @@ COUNT = 20
 
 def played(domain, requirement, network=None, theta=None):
     network = network or network_for(domain)
-    keys = episode_keys(stream_key(0, Stream.SHOW), 0, COUNT)
+    keys = episode_keys(stream_key(0, Stream.RECORD), 0, COUNT)
     theta = np.zeros((COUNT, 0)) if theta is None else np.broadcast_to(theta, (COUNT, len(theta)))
     return make_sampler(domain, network, psyco.parse(requirement))(theta, keys), keys
 
@@ -94,7 +93,7 @@ def test_a_value_outside_of_its_range_is_an_error_with_seed_and_value(text, says
     with pytest.raises(
         EpisodeError, match=f"obstacle-run, episode with seed {{}}, {says}".replace("{}", r"\d+")
     ):
-        check_values(episodes, psyco.parse(text), RUN, keys)
+        check_value_ranges(episodes, psyco.parse(text), RUN, keys)
 
 
 def test_values_inside_of_their_ranges_pass():
@@ -103,8 +102,8 @@ def test_values_inside_of_their_ranges_pass():
         "R<=1 [ C ] within [-7,0]; R{caught}<=1 [ C ]; S<=0.5 [ caught ]; P=? [ F caught ]; R{step}=? [ I=7 ]"
     )
     episodes, keys = played(RUN, text, network, network.init(jax.random.key(3)))
-    check_values(episodes, psyco.parse(text), RUN, keys)
-    check_values(episodes._replace(value=None), psyco.parse(text), RUN, keys)
+    check_value_ranges(episodes, psyco.parse(text), RUN, keys)
+    check_value_ranges(episodes._replace(value=None), psyco.parse(text), RUN, keys)
 
 
 def test_recorded_traces_have_values_too():

@@ -8,6 +8,7 @@ import pytest
 
 import psyco
 from psyco._src.rollout import ray_backend
+from tests.making import flat
 
 pytestmark = pytest.mark.slow  # needs an extra and other processes
 
@@ -29,12 +30,12 @@ def test_losing_a_node_in_the_middle_of_a_run_changes_no_byte() -> None:
     from ray.cluster_utils import Cluster
 
     domain = psyco.make("CartPole-v1", horizon=100)
-    alone = psyco.synthesize(domain, REQUIREMENT, **SETTINGS)
+    alone = psyco.synthesize(domain, REQUIREMENT, **flat(**SETTINGS))
     memory = 100 * 2**20
     nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": memory})
     try:
         node = nodes.add_node(num_cpus=1, object_store_memory=memory)
-        undisturbed = psyco.synthesize(domain, REQUIREMENT, ray=nodes.address, **SETTINGS)
+        undisturbed = psyco.synthesize(domain, REQUIREMENT, **flat(**SETTINGS, ray=nodes.address))
         assert undisturbed.policy.to_bytes() == alone.policy.to_bytes()
 
         removed_after = []
@@ -54,7 +55,9 @@ def test_losing_a_node_in_the_middle_of_a_run_changes_no_byte() -> None:
         remover = threading.Thread(target=remove)
         remover.start()
         disturbed = psyco.synthesize(
-            domain, REQUIREMENT, ray=nodes.address, sinks=[psyco.Callback(reached=reached)], **SETTINGS
+            domain,
+            REQUIREMENT,
+            **flat(callbacks=[psyco.Callback(on_checkpoint=reached)], **SETTINGS, ray=nodes.address),
         )
         remover.join()
         assert removed_after[0] < len(segments)  # there was work left to do
@@ -73,35 +76,38 @@ def test_a_cluster_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", refuse)
     with pytest.raises(psyco.RunError, match="no Ray cluster at 'auto'"):
-        psyco.verify(lambda obs: 0, psyco.make("CartPole-v1"), REQUIREMENT, ray="auto")
+        psyco.verify(
+            lambda obs: 0, psyco.make("CartPole-v1"), REQUIREMENT, execution=psyco.Execution(ray="auto")
+        )
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"HTTP/1.0 400 Bad Request\r\n\r\n"], ids=["silence", "another server"]
+)
+def test_a_server_that_is_not_ray_is_an_error_in_time(monkeypatch: pytest.MonkeyPatch, answer: bytes) -> None:
+    """`ray.init` would try for two minutes, and then end the process."""
+    monkeypatch.setattr(ray_backend, "HEALTH_CHECK_SECONDS", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        if answer:
+            threading.Thread(target=lambda: server.accept()[0].sendall(answer)).start()
+        with pytest.raises(psyco.RunError, match="does not answer as a Ray cluster; give the address"):
+            ray_backend.check_cluster(f"127.0.0.1:{server.getsockname()[1]}")
 
 
 @pytest.mark.parametrize("prefix", ["", "ray://"])
 @pytest.mark.parametrize(
-    ("answer", "words"),
-    [
-        (None, "nobody answers at the Ray address"),
-        (b"", "nobody answers at the Ray address"),
-        (b"HTTP/1.0 400 Bad Request\r\n\r\n", "is no Ray cluster"),
-    ],
-    ids=["nobody", "silence", "another server"],
+    "address", ["nowhere.invalid:6379", "x" * 300 + ":1", "127.0.0.1:99999", ":1", "127.0.0.1:1"]
 )
-def test_an_address_of_nobody_or_of_somebody_else_is_refused_at_once(
-    monkeypatch: pytest.MonkeyPatch, prefix: str, answer: bytes | None, words: str
-) -> None:
-    """Ray itself tries for two minutes, and then ends the process."""
-    monkeypatch.setattr(ray_backend, "ANSWER_WITHIN", 0.2)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"{prefix}127.0.0.1:{server.getsockname()[1]}"
-        if answer is None:
-            server.close()
-        elif answer:
-            threading.Thread(target=lambda: server.accept()[0].sendall(answer)).start()
-        with pytest.raises(psyco.RunError, match=words):
-            ray_backend._check_answers(address)
+def test_an_address_where_nothing_listens_is_refused(prefix: str, address: str) -> None:
+    with pytest.raises(psyco.RunError, match="nothing answers at the Ray address"):
+        ray_backend.check_cluster(prefix + address)
 
 
-@pytest.mark.parametrize("address", ["nowhere.invalid:6379", "x" * 300 + ":1", "127.0.0.1:99999", ":1"])
-def test_an_address_that_cannot_be_is_refused(address: str) -> None:
-    with pytest.raises(psyco.RunError, match="nobody answers at the Ray address"):
-        ray_backend._check_answers(address)
+def test_a_cluster_that_answers_is_accepted() -> None:
+    from ray.cluster_utils import Cluster
+
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 100 * 2**20})
+    try:
+        ray_backend.check_cluster(nodes.address)
+    finally:
+        nodes.shutdown()

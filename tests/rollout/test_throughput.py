@@ -27,7 +27,7 @@ class Clocked:
 
 
 def measured(sampler: Clocked, workers: int = 1) -> throughput.Throughput:
-    return throughput.measure(sampler, Network(2, 1), jax.random.key(0), workers=workers)  # type: ignore[arg-type]
+    return throughput.measure_throughput(sampler, Network(2, 1), jax.random.key(0), workers=workers)  # type: ignore[arg-type]
 
 
 def test_quick_episodes_are_played_in_ever_larger_batches(monkeypatch: Any) -> None:

@@ -62,7 +62,7 @@ def test_without_noise_exploring_episodes_are_those_of_the_deployed_policy(name:
     everything = samplers(name)
     still = played(*everything, std=0.0)
     assert_same(still._replace(trace=None), played(*everything, std=None))
-    assert (still.trace.disturbance == 0).all()
+    assert (still.trace.noise == 0).all()
 
 
 @pytest.mark.parametrize("name", REQUIREMENTS)
@@ -71,20 +71,20 @@ def test_a_trace_adds_up_to_its_episode(name: str) -> None:
     trace = episodes.trace
     assert trace is not None
     np.testing.assert_array_equal(trace.alive.sum(axis=1), episodes.length)
-    np.testing.assert_allclose(trace.reward.sum(axis=1), episodes.ret, rtol=1e-4)
-    np.testing.assert_allclose(trace.blame.sum(axis=1), episodes.cost, rtol=1e-4)
+    np.testing.assert_allclose(trace.reward.sum(axis=1), episodes.returns, rtol=1e-4)
+    np.testing.assert_allclose(trace.cost.sum(axis=1), episodes.cost, rtol=1e-4)
     assert (np.diff(trace.alive, axis=1) <= 0).all()
     assert (trace.terminated[episodes.length < trace.alive.shape[1]] == 1).all()
     assert trace.terminated.any() == (name != "particle-dance")  # where the dance goes on until time runs out
     over = trace.alive == 0
-    for column in (trace.reward, trace.blame, trace.disturbance):
+    for column in (trace.reward, trace.cost, trace.noise):
         assert (column[over] == 0).all()
-    assert np.std(trace.disturbance[~over]) == pytest.approx(0.7, rel=0.1)
+    assert np.std(trace.noise[~over]) == pytest.approx(0.7, rel=0.1)
     # Costs of states arise within episodes, others at their last step.
-    assert np.count_nonzero(trace.blame[..., 0]) > COUNT / 4
+    assert np.count_nonzero(trace.cost[..., 0]) > COUNT / 4
     last = np.arange(trace.alive.shape[1]) == episodes.length[:, None] - 1
-    assert not trace.blame[~last][..., 1].any()
-    assert trace.blame[last][..., 1].any()
+    assert not trace.cost[~last][..., 1].any()
+    assert trace.cost[last][..., 1].any()
 
 
 def test_observations_are_those_before_each_step() -> None:
@@ -99,7 +99,7 @@ def test_a_trace_says_how_an_episode_ended_and_what_the_policy_would_see_next() 
     """The walk counts its steps in the observation, and ends by itself where it has gone too far."""
     episodes = played(*samplers("walk"), std=3.0)
     trace = episodes.trace
-    np.testing.assert_array_equal(trace.final[:, 1], episodes.length)
+    np.testing.assert_array_equal(trace.final_obs[:, 1], episodes.length)
     np.testing.assert_array_equal(trace.terminated, episodes.length < 30)
     assert 0 < trace.terminated.sum() < COUNT
 
@@ -137,7 +137,7 @@ def test_noise_belongs_to_the_episode_not_to_its_batch(name: str) -> None:
     whole = played(sampler, theta, keys, std=0.5)
     for part in (slice(3, 4), slice(5, 16)):
         assert_same(played(sampler, theta[part], keys[part], std=0.5), rows(whole, part))
-    noise = whole.trace.disturbance[:, 0]
+    noise = whole.trace.noise[:, 0]
     assert len(np.unique(noise.round(6))) == noise.size  # all differ
 
 
@@ -155,7 +155,7 @@ def test_noise_changes_what_happens_where_it_is() -> None:
     std[: COUNT // 2] = 1.0
     mixed = jax.device_get(jax.jit(sampler.explore)(theta, std, keys))
     still = played(sampler, theta, keys, std=None)
-    moved = mixed.ret != still.ret
+    moved = mixed.returns != still.returns
     assert moved[: COUNT // 2].all()
     assert not moved[COUNT // 2 :].any()
 
@@ -170,6 +170,6 @@ def test_noise_has_nothing_to_do_with_what_the_domain_draws() -> None:
     velocity = trace.obs[:, :, 6:8]  # of the particle, before each step
     push = np.diff(velocity, axis=1)[:, :, 0].ravel()
     for axis in range(2):
-        noise = trace.disturbance[:, :, axis]
+        noise = trace.noise[:, :, axis]
         assert stats.pearsonr(noise[:, :-1].ravel(), push).pvalue > 1e-6
         assert stats.pearsonr(noise[:, 0], trace.obs[:, 0, 2]).pvalue > 1e-6

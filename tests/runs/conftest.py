@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from psyco._src.runs.session import build, execute, start_run
+from psyco._src.runs.session import build_problem, execute, start_run
 from tests.runs.small import CONFIG
 
 
@@ -16,7 +16,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "original"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SOURCE_DATE_EPOCH", "1700000000")
-        with start_run(folder, CONFIG, build(CONFIG)) as session:
+        with start_run(folder, CONFIG, build_problem(CONFIG)) as session:
             execute(session, checkpoint_every=0)
     return folder
 
@@ -33,11 +33,11 @@ def stopped(finished: Path) -> Path:
     """A copy as it was just before its outcome was written."""
     import dataclasses
 
-    from psyco._src.runs.store import load_about
+    from psyco._src.runs.store import load_run_info
 
     for name in ("policy.safetensors", "certificate.json", "episodes.json"):
         (finished / name).unlink()
-    dataclasses.replace(load_about(finished), outcome={}).save(finished)
+    dataclasses.replace(load_run_info(finished), outcome={}).save(finished)
     return finished
 
 

@@ -7,8 +7,8 @@ import os
 import signal
 import sys
 
-from psyco._src.core import atomic_io
 from psyco._src.cli import main
+from psyco._src.core import atomic_io
 
 countdown, how = int(sys.argv[1]), sys.argv[2]
 fsync, replace = os.fsync, os.replace

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
+from psyco._src.core.provenance import package_versions
 from psyco._src.learners.metrics import COLUMNS, Metrics
 from psyco._src.runs.config import Config
-from psyco._src.runs.store import RunInfo
 from psyco._src.runs.settings import Settings
-from psyco._src.core.versions import versions
+from psyco._src.runs.store import RunInfo
 
 REQUIREMENT = "P>=0.85 [ G (distance >= 0.1 | collisions <= 1) ] & C>=0.9"
 # 30 segments of 5 generations of 10 episodes.
@@ -32,7 +32,7 @@ def begun(folder: Path) -> Path:
     """A run that has learned for three generations, written by hand: nothing is compiled for it."""
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text(CONFIG.to_toml())
-    RunInfo(1_700_000_000, versions(), {"system": "none"}, {}).save(folder)
+    RunInfo(1_700_000_000, package_versions(), {"system": "none"}, {}).save(folder)
     numbers = {name: np.linspace(0.1, 0.9, 3) for name in COLUMNS}
     counts = {"generation": np.arange(3), "episodes": 10 * np.arange(1, 4), "verdict": np.full(3, "")}
     (folder / "metrics.csv").write_text(Metrics(numbers | counts).to_csv())

@@ -6,7 +6,7 @@ import pytest
 
 from psyco._src.core.errors import PsycoError, RunError
 from psyco._src.runs.config import Config, is_sealed, read_config
-from psyco._src.runs.session import build
+from psyco._src.runs.session import build_problem
 from tests.runs.small import CONFIG, REQUIREMENT
 
 BASE = f"""
@@ -21,7 +21,7 @@ def test_a_domain_and_a_requirement_are_enough() -> None:
 
 
 def test_a_written_configuration_is_complete_and_reads_back_equal() -> None:
-    complete = CONFIG.complete(build(CONFIG))
+    complete = CONFIG.complete(build_problem(CONFIG))
     text = complete.to_toml()
     assert read_config(text, "x") == complete
     assert complete.parameters["d_min"] == 0.1, "defaults of the domain are written out"
@@ -67,8 +67,8 @@ def test_the_identity_depends_on_everything_but_the_length() -> None:
         (BASE + "[settings]\nhidden = [64, 0]", ["hidden", "at least 1", "as in 64,64", "(64, 0)"]),
         (BASE + "[settings]\nseed = true", ["settings.seed = True", "a whole number"]),
         (BASE + "[learner]\nname = 'snse'", ["learner.name = 'snse'", "did you mean 'snes'"]),
-        (BASE + "[learner]\nalpa = 0.1", ["'learner.alpa'", "did you mean 'alpha'"]),
-        (BASE + "[learner]\nalpha = '0.1'", ["learner.alpha = '0.1'", "a number"]),
+        (BASE + "[learner]\nlearning_rat = 0.1", ["'learner.learning_rat'", "did you mean 'learning_rate'"]),
+        (BASE + "[learner]\nlearning_rate = '0.1'", ["learner.learning_rate = '0.1'", "a number"]),
         (BASE + "[tracking]\nto = ['tensorbord']", ["'tensorbord'", "did you mean 'tensorboard'"]),
         (BASE.replace(">=0.85", ">=1.85"), ["my.toml", "1.85"]),
         ("settings = 3\n" + BASE, ["settings = 3", "must be a table"]),
@@ -94,11 +94,11 @@ def test_a_mistake_about_the_domain_is_named_when_it_is_made_and_not_before(
 ) -> None:
     config = read_config(text, "my.toml")
     with pytest.raises(PsycoError) as error:
-        build(config)
+        build_problem(config)
     for word in words:
         assert word in str(error.value)
 
 
-def test_how_an_earlier_version_computed_a_run_is_not_taken_from_its_file() -> None:
-    text = BASE + "[execution]\nworkers = 4\nray = 'ray://somewhere:10001'"
-    assert read_config(text, "my.toml") == Config("particle-dance", REQUIREMENT)
+def test_a_file_does_not_determine_how_a_run_is_computed() -> None:
+    with pytest.raises(RunError, match="unknown key 'execution'"):
+        read_config(BASE + "[execution]\nworkers = 4\nray = 'ray://somewhere:10001'", "my.toml")

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from psyco._src.core import atomic_io
-from psyco._src.runs.store import is_run
-from psyco._src.runs.session import build, execute, resume_run, start_run
 from psyco._src.runs.problem import Problem
+from psyco._src.runs.session import build_problem, execute, resume_run, start_run
+from psyco._src.runs.store import is_run
 from tests.runs.small import CONFIG, outcome
 
 pytestmark = pytest.mark.slow  # one run for every moment of writing
@@ -75,7 +75,7 @@ def test_a_death_at_any_moment_of_writing_costs_nothing_but_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
-    problem = build(SMALL)
+    problem = build_problem(SMALL)
     go_on(tmp_path / "first", problem)  # which compiles, and keeps what it compiled in files of its own
     with dying(10**9, how) as moments:
         go_on(tmp_path / "whole", problem)

@@ -12,16 +12,16 @@ import pytest
 import psyco
 from psyco._src.core import atomic_io
 from psyco._src.envs.gym_env import gym_domain
+from psyco._src.logic.batch_monitor import compile_monitor
+from psyco._src.logic.parser import parse_formula
 from psyco._src.policies.network import network_for
 from psyco._src.rollout import gym_sampler
 from psyco._src.rollout.episodes import Episodes
-from psyco._src.rollout.gym_sampler import Chunk, GymSampler, Job, in_process
+from psyco._src.rollout.gym_sampler import Chunk, GymSampler, Job, in_process_backend
 from psyco._src.runs import episode_cache
-from psyco._src.runs.episode_cache import FileEpisodeCache
-from psyco._src.runs.local_key import secret
-from psyco._src.logic.batch_monitor import compile_monitor
-from psyco._src.logic.parser import parse_formula
+from psyco._src.runs.episode_cache import FileEpisodeCache, local_key
 from tests.environments import Walk
+from tests.making import flat
 from tests.runs.small import outcome
 
 COUNT = 12
@@ -42,10 +42,10 @@ class Counting:
         self.played, self.stop_after = 0, stop_after
 
     def __call__(self, job: Job, chunks: list[Chunk]) -> Iterator[tuple[int, Episodes]]:
-        for number, episodes in reversed(list(in_process()(job, chunks))):  # workers end in any order
+        for number, episodes in reversed(list(in_process_backend()(job, chunks))):  # workers end in any order
             if self.stop_after is not None and self.played >= self.stop_after:
                 raise Stop
-            self.played += len(episodes.ret)
+            self.played += len(episodes.returns)
             yield number, episodes
 
 
@@ -53,7 +53,7 @@ def play(
     folder: Path, backend: Any, std: float | None = None, observed: bool = False, **about: Any
 ) -> Episodes:
     with FileEpisodeCache(folder / "played", **({"run": "run", "code": "code"} | about)) as memory:
-        sampler = GymSampler(JOB, backend, observed=observed, memory=memory)
+        sampler = GymSampler(JOB, backend, with_obs_stats=observed, episode_cache=memory)
         noise = None if std is None else np.full((COUNT, JOB.network.outputs), std, np.float32)  # type: ignore[attr-defined]
         return sampler.run(THETA, SEEDS, noise)
 
@@ -70,7 +70,7 @@ def test_what_was_played_before_an_interruption_is_not_played_again(
 ) -> None:
     """Plain episodes, those that say what was seen, and exploring ones with everything that happened in them."""
     noise = None if std is None else np.full((COUNT, JOB.network.outputs), std, np.float32)  # type: ignore[attr-defined]
-    undisturbed = GymSampler(JOB, in_process(), observed=observed).run(THETA, SEEDS, noise)
+    undisturbed = GymSampler(JOB, in_process_backend(), with_obs_stats=observed).run(THETA, SEEDS, noise)
     with pytest.raises(Stop):
         play(tmp_path, Counting(stop_after=5), std, observed)
     rest, nothing = Counting(), Counting()
@@ -103,24 +103,24 @@ def test_episodes_that_somebody_else_has_written_are_played_again(
 ) -> None:
     """They would become part of a certificate. The key is made once, in a folder of the user's own."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "mine"))
-    secret.cache_clear()
+    local_key.cache_clear()
     with pytest.raises(Stop):
         play(tmp_path, Counting(stop_after=5))
     key = tmp_path / "mine" / "psyco" / "key"
-    assert key.stat().st_mode & 0o777 == 0o600 and secret() == key.read_bytes()
-    secret.cache_clear()
-    assert secret() == key.read_bytes(), "it stays the same"
+    assert key.stat().st_mode & 0o777 == 0o600 and local_key() == key.read_bytes()
+    local_key.cache_clear()
+    assert local_key() == key.read_bytes(), "it stays the same"
     assert len(FileEpisodeCache(tmp_path / "played", "run", "code").episodes) == 5
     for elsewhere in (
         tmp_path / "theirs",
         tmp_path / "played",
     ):  # the latter is a file, so nothing can be kept there
         monkeypatch.setenv("XDG_STATE_HOME", str(elsewhere))
-        secret.cache_clear()
+        local_key.cache_clear()
         backend = Counting()
         play(tmp_path, backend)
         assert backend.played == COUNT
-    secret.cache_clear()
+    local_key.cache_clear()
 
 
 def test_another_simulator_is_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -131,7 +131,7 @@ def test_another_simulator_is_noticed(tmp_path: Path, caplog: pytest.LogCaptureF
     class Changed(Counting):
         def __call__(self, job: Job, chunks: list[Chunk]) -> Iterator[tuple[int, Episodes]]:
             for number, episodes in super().__call__(job, chunks):
-                yield number, episodes._replace(ret=episodes.ret + np.float32(1))
+                yield number, episodes._replace(returns=episodes.returns + np.float32(1))
 
     backend = Changed()
     assert_same(play(tmp_path, backend), GymSampler(JOB, Changed()).run(THETA, SEEDS))
@@ -148,20 +148,22 @@ def test_a_damaged_file_is_played_again(tmp_path: Path, cut: float | None) -> No
         data[int(cut * len(data))] ^= 1
     (tmp_path / "played").write_bytes(b"" if cut is None else bytes(data))
     backend = Counting()
-    assert_same(play(tmp_path, backend), GymSampler(JOB, in_process()).run(THETA, SEEDS))
+    assert_same(play(tmp_path, backend), GymSampler(JOB, in_process_backend()).run(THETA, SEEDS))
     assert backend.played == COUNT, "none of them is taken over"
 
 
 def test_no_more_is_kept_than_was_asked_for_or_than_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = FileEpisodeCache(tmp_path / "few", "run", most=4)
-    GymSampler(JOB, in_process(), memory=few).run(THETA, SEEDS)
+    few = FileEpisodeCache(tmp_path / "few", "run", max_episodes=4)
+    GymSampler(JOB, in_process_backend(), episode_cache=few).run(THETA, SEEDS)
     assert list(few.episodes) == [Chunk(THETA, SEEDS).identity(row) for row in range(8, 12)]
     each = few.size // 4
-    monkeypatch.setitem(episode_cache.LIMITS, "played episodes", 4 * each)  # of which a tenth is left for the rest
+    monkeypatch.setitem(
+        episode_cache.SIZE_LIMITS, "played episodes", 4 * each
+    )  # of which a tenth is left for the rest
     small = FileEpisodeCache(tmp_path / "small", "run")
-    GymSampler(JOB, in_process(), memory=small).run(THETA, SEEDS)
+    GymSampler(JOB, in_process_backend(), episode_cache=small).run(THETA, SEEDS)
     assert len(small.episodes) == 3 and small.size == 3 * each
 
 
@@ -171,21 +173,21 @@ def test_where_episodes_take_long_each_is_kept(tmp_path: Path, monkeypatch: pyte
 
     def backend(job: Job, chunks: list[Chunk]) -> Iterator[tuple[int, Episodes]]:
         sizes.extend(len(chunk.seeds) for chunk in chunks)
-        return in_process()(job, chunks)
+        return in_process_backend()(job, chunks)
 
     clock = iter([0.0, 12.0, 20.0, 20.012, 30.0, 30.001])  # seconds for 12 episodes: 12, 0.012
     monkeypatch.setattr(gym_sampler, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     memory = SimpleMemory()
     for expected in ([1] * 12, [2] * 6, [12]):
         memory.known, before = {}, len(sizes)
-        GymSampler(JOB, backend, memory=memory).run(THETA, SEEDS)
+        GymSampler(JOB, backend, episode_cache=memory).run(THETA, SEEDS)
         assert sizes[before:] == expected
 
 
 class SimpleMemory:
     def __init__(self) -> None:
         self.known: dict[str, Episodes] = {}
-        self.seconds, self.proven = float("inf"), True
+        self.seconds_per_episode, self.verified = float("inf"), True
 
     def clear(self) -> None:
         raise AssertionError
@@ -204,7 +206,7 @@ def test_an_interrupted_run_plays_no_episode_twice(
 ) -> None:
     """In the middle of a generation and of the certificate; it ends with the same bytes."""
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
-    monkeypatch.setattr(gym_sampler, "KEPT_EVERY", 0.0)  # as if each episode took long
+    monkeypatch.setattr(gym_sampler, "CACHE_SECONDS", 0.0)  # as if each episode took long
     kept: list[str] = []  # in which file
     names: list[str] = []  # of episodes
     stops: dict[str, int] = {}
@@ -219,18 +221,18 @@ def test_an_interrupted_run_plays_no_episode_twice(
 
     monkeypatch.setattr(FileEpisodeCache, "put", interrupted)
     options: Any = {
-        "episodes": 30, "hidden": 4, "learner": learner, "learner_options": {"population": 8, "checks": 2},
+        "episodes": 30, "hidden": 4, "learner": learner, "options": {"population": 8, "checks": 2},
         "candidates": 1, "max_episodes": 60,
     }  # fmt: skip
     domain, demand = psyco.make("CartPole-v1", horizon=8), "P>=0.9 [ G (abs(obs[0]) <= 1) ] & C>=0.95"
-    psyco.start(domain, demand, tmp_path / "undisturbed", **options)
+    psyco.start(domain, demand, tmp_path / "undisturbed", **flat(**options))
     assert set(kept) == {"generation.safetensors", "played.safetensors"}
     kept.clear(), names.clear()
 
     folder = tmp_path / "disturbed"
     stops["generation.safetensors"] = 17
     with pytest.raises(KeyboardInterrupt):
-        psyco.start(domain, demand, folder, **options)
+        psyco.start(domain, demand, folder, **flat(**options))
     assert (folder / "generation.safetensors").exists()
     stops["played.safetensors"] = 9
     with pytest.raises(KeyboardInterrupt):
@@ -256,12 +258,12 @@ def test_a_generation_that_takes_long_is_written_meanwhile(
     )
     domain = psyco.make("CartPole-v1", horizon=8)
     options: Any = {
-        "episodes": 60, "hidden": 4, "learner": "ppo", "learner_options": {"population": 8, "checks": 2},
+        "episodes": 60, "hidden": 4, "learner": "ppo", "options": {"population": 8, "checks": 2},
         "candidates": 1, "max_episodes": 60,
     }  # fmt: skip
-    monkeypatch.setattr(episode_cache, "EVERY", 0.0)
-    monkeypatch.setattr(episode_cache, "SHARE", 1e9)
-    psyco.start(domain, "P>=0.9 [ G (abs(obs[0]) <= 1) ] & C>=0.95", tmp_path / "slow", **options)
+    monkeypatch.setattr(episode_cache, "SAVE_EVERY", 0.0)
+    monkeypatch.setattr(episode_cache, "MAX_SAVE_SHARE", 1e9)
+    psyco.start(domain, "P>=0.9 [ G (abs(obs[0]) <= 1) ] & C>=0.95", tmp_path / "slow", **flat(**options))
     assert written.count("generation.safetensors") == 60
 
 
@@ -271,10 +273,10 @@ def test_where_generations_are_quick_checkpoints_alone_are_written(
     now = [0.0]
     monkeypatch.setattr(episode_cache, "time", SimpleNamespace(monotonic=lambda: now[0]))
     memory = FileEpisodeCache(tmp_path / "played", "run")
-    episode = GymSampler(JOB, in_process()).run(THETA[:1], SEEDS[:1])
+    episode = GymSampler(JOB, in_process_backend()).run(THETA[:1], SEEDS[:1])
     now[0] = 1.5
     memory.put("one", episode)
-    memory.rest()  # the generation has ended
+    memory.postpone_save()  # the generation has ended
     now[0] = 3.0
     memory.put("another", episode)
     assert not memory.path.exists()

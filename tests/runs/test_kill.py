@@ -77,8 +77,18 @@ def test_a_killed_run_of_a_gymnasium_environment_ends_with_the_same_bytes(
     if where[0] == "--ray":
         pytest.importorskip("ray")
         env = env | {"RAY_ADDRESS": "127.0.0.1:1"}  # "local" is a cluster of its own, whatever else there is
-    what = ("synthesize", "CartPole-v1", "--require", POLE, "--episodes", "200", "--population", "10")
-    what += ("--learner", "snes", "--verify-every", "50", "--max-episodes", "50", "--horizon", "30", *where)
+    what = ("synthesize", "CartPole-v1", "--require", POLE, "--episodes", "200", "--option", "population=10")
+    what += (
+        "--learner",
+        "snes",
+        "--option",
+        "verify_every=50",
+        "--max-episodes",
+        "50",
+        "--horizon",
+        "30",
+        *where,
+    )
     what += ("--checkpoint-every", "0")
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
     process = psyco(*what, "--out", undisturbed, env=env)

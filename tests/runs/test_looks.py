@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import psyco
+from psyco._src.runs.lock import lock
+from psyco._src.runs.store import load_run_info
 from psyco._src.verification import episode_stream
 from psyco._src.verification import verifier as verification
 from psyco._src.verification.ledger import look_share
-from psyco._src.runs.store import load_about
-from psyco._src.runs.lock import lock
 from tests.runs.small import CONFIG
 from tests.runs.test_crash import Died, dying
 
@@ -30,8 +30,7 @@ def finished(tmp_path_factory):
         folder=folder,
         parameters={"horizon": 5},
         episodes=100,
-        hidden=4,
-        max_episodes=40,
+        settings=psyco.Settings(hidden=4, max_episodes=40),
     )
     return folder
 
@@ -47,13 +46,13 @@ def streams(monkeypatch):
     import jax
 
     seen = []
-    sample = episode_stream.sample
+    sample = episode_stream.sample_episodes
 
     def watched(sampler, theta, key, count, **where):
         seen.append(tuple(jax.random.key_data(key).tolist()))
         return sample(sampler, theta, key, count, **where)
 
-    monkeypatch.setattr(episode_stream, "sample", watched)
+    monkeypatch.setattr(episode_stream, "sample_episodes", watched)
     return seen
 
 
@@ -63,9 +62,9 @@ def test_verifying_a_run_twice_takes_fresh_episodes_and_never_more_than_the_perm
     again = [psyco.verify(folder, max_episodes=40) for _ in range(3)]
     for i, certificate in enumerate(again):
         assert [look.share for look in certificate.looks] == [look_share(n + 1) for n in range(taken + i + 1)]
-        assert certificate.guarantee.wrongly_satisfied <= 0.1 + 1e-12
+        assert certificate.guarantee.false_accept <= 0.1 + 1e-12
     assert len(set(streams)) == 3  # no stream is used twice
-    blocks = [look.block for look in again[-1].looks]
+    blocks = [look.seed_block for look in again[-1].looks]
     assert blocks == list(range(taken + 3))
     assert again[-1].looks[:taken] == first.looks
 
@@ -89,7 +88,7 @@ def test_a_look_that_was_begun_is_spent(folder, monkeypatch):
     certificate = psyco.verify(folder, max_episodes=40)
     assert len(certificate.looks) == taken + 2
     assert certificate.looks[-2].episodes == 0
-    assert certificate.looks[-1].block == taken + 1
+    assert certificate.looks[-1].seed_block == taken + 1
     assert certificate.share == look_share(taken + 2)
 
 
@@ -123,7 +122,7 @@ def test_a_question_that_cannot_be_asked_costs_nothing(folder):
 def test_another_requirement_has_an_error_of_its_own_and_fresh_episodes(folder, streams):
     taken = len(psyco.open_run(folder).certificate.looks)
     certificate = psyco.verify(folder, requirement=OTHER, max_episodes=40)
-    assert (certificate.share, len(certificate.looks), certificate.block) == (0.5, 1, taken)
+    assert (certificate.share, len(certificate.looks), certificate.seed_block) == (0.5, 1, taken)
 
 
 def test_looks_can_be_ignored_and_the_certificate_says_so(folder, cli):
@@ -139,7 +138,7 @@ def test_looks_can_be_ignored_and_the_certificate_says_so(folder, cli):
 
 def test_a_damaged_ledger_is_an_error_that_says_what_to_do(folder, cli):
     content = json.loads((folder / "looks.json").read_text())
-    content["looks"][0]["share"] = 0.001
+    content["entries"][0]["look"]["share"] = 0.001
     (folder / "looks.json").write_text(json.dumps(content))
     said = cli("verify", folder)
     assert said.status == 2
@@ -156,7 +155,7 @@ def test_an_account_that_is_gone_is_not_forgotten(folder):
 def test_an_older_run_without_an_account_has_the_looks_of_its_certificate(folder):
     taken = len(psyco.open_run(folder).certificate.looks)
     (folder / "looks.json").unlink()
-    dataclasses.replace(load_about(folder), ledger=False).save(folder)
+    dataclasses.replace(load_run_info(folder), ledger=False).save(folder)
     assert len(psyco.verify(folder, max_episodes=40).looks) == taken + 1
 
 
@@ -173,7 +172,7 @@ def test_every_way_to_a_runs_policy_leads_to_its_account(folder, tmp_path):
     shutil.copy(folder / "policy.safetensors", copy)
     for i, path in enumerate((link, copy), 1):
         assert len(psyco.verify(path, requirement=REQUIREMENT, max_episodes=40).looks) == taken + i
-    with pytest.raises(psyco.RunError, match="keeps account"):
+    with pytest.raises(psyco.RunError, match="keeps its own account of looks"):
         psyco.certify_candidates([folder], "particle-dance", REQUIREMENT)
 
 
@@ -208,7 +207,7 @@ def test_a_longer_run_takes_further_looks(folder):
     after = psyco.open_run(folder).certificate
     assert after.looks[: len(before.looks)] == before.looks
     assert len(after.looks) > len(before.looks)
-    assert len({look.block for look in after.looks}) == len(after.looks)
+    assert len({look.seed_block for look in after.looks}) == len(after.looks)
 
 
 def test_what_synthesize_returned_is_verified_further(streams):
@@ -217,9 +216,7 @@ def test_what_synthesize_returned_is_verified_further(streams):
         REQUIREMENT,
         parameters={"horizon": 5},
         episodes=100,
-        hidden=4,
-        max_episodes=40,
-        verify_every=0,
+        settings=psyco.Settings(hidden=4, max_episodes=40, verify_every=0),
     )
     used = set(streams)
     for i in (1, 2):

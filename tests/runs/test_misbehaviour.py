@@ -12,8 +12,9 @@ from threading import Lock
 import pytest
 
 import psyco
-from psyco._src.rollout import process_pool
+from psyco._src.rollout import process_pool, worker_pool
 from tests.environments import Moody, Walk, to_the_left
+from tests.making import flat
 from tests.runs import small
 
 pytestmark = pytest.mark.slow  # needs other processes
@@ -22,12 +23,12 @@ HERE = "tests.environments"
 REQUIREMENT = "P>=0.5 [ G (abs(obs[0]) <= 2.5) ] & C>=0.9"
 # Five segments of two generations; one episode in 97 may go wrong.
 SETTINGS = {
-    "learner": "snes", "learner_options": {"population": 20}, "episodes": 200, "verify_every": 40,
-    "verify_episodes": 20, "selection_episodes": 10, "max_episodes": 40, "scaling": "none",
+    "learner": "snes", "options": {"population": 20}, "episodes": 200, "verify_every": 40,
+    "verify_episodes": 20, "selection_episodes": 10, "max_episodes": 40, "normalization": "none",
 }  # fmt: skip
 OPTIONS = (
-    "--learner", "snes", "--population", "20", "--episodes", "200", "--verify-every", "40", "--verify-episodes", "20",
-    "--selection-episodes", "10", "--max-episodes", "40", "--scaling", "none", "--horizon", "20",
+    "--learner", "snes", "--option", "population=20", "--episodes", "200", "--option", "verify_every=40", "--option", "verify_episodes=20",
+    "--selection-episodes", "10", "--max-episodes", "40", "--option", "normalization=none", "--horizon", "20",
     "--require", REQUIREMENT,
 )  # fmt: skip
 VERDICTS = (0, 1, 3)
@@ -62,7 +63,7 @@ def _same_time() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def undisturbed(domain: psyco.Domain, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     folder = tmp_path_factory.mktemp("undisturbed") / "run"
-    psyco.start(domain, REQUIREMENT, folder, **SETTINGS)
+    psyco.start(domain, REQUIREMENT, folder, **flat(**SETTINGS))
     return small.outcome(folder)
 
 
@@ -77,11 +78,11 @@ def suffer(
         mood.write_text(fault)
         try:
             with pytest.raises(psyco.EpisodeError) as caught:
-                psyco.start(domain, REQUIREMENT, folder, **SETTINGS, **execution)  # type: ignore[arg-type]
+                psyco.start(domain, REQUIREMENT, folder, **flat(**SETTINGS, **execution))  # type: ignore[arg-type]
         finally:
             mood.write_text("")
         assert (folder / "policy.safetensors").exists(), "what was learned is kept"
-        psyco.resume(folder, domain=domain, **execution)  # type: ignore[arg-type]
+        psyco.resume(folder, **flat(domain=domain, **execution))  # type: ignore[arg-type]
         assert small.outcome(folder) == undisturbed
         assert caught.value.environment == f"{HERE}:Moody"
         assert caught.value.seed % 97 == 0
@@ -98,7 +99,7 @@ def test_in_this_process(suffer: Callable[..., psyco.EpisodeError]) -> None:
 def test_in_worker_processes(
     suffer: Callable[..., psyco.EpisodeError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_pool, "ATTEMPTS", 1)  # else every crash takes three workers
+    monkeypatch.setattr(worker_pool, "MAX_CRASHES", 1)  # by default every crash takes three workers
     for fault in ("exit", "object"):
         assert suffer(fault, workers=2).step == 3
     assert "killed by SIGSEGV" in str(suffer("segfault", workers=2))
@@ -123,7 +124,7 @@ def test_on_ray(suffer: Callable[..., psyco.EpisodeError]) -> None:
         assert "step timeout of 2 s" in str(suffer("hang", ray="local", step_timeout=2.0))
     finally:
         ray.shutdown()
-        ray_backend.connected.cache_clear()
+        ray_backend.connect_ray.cache_clear()
 
 
 def test_what_cannot_be_sent_or_started_is_said(
@@ -131,18 +132,18 @@ def test_what_cannot_be_sent_or_started_is_said(
 ) -> None:
     guarded = psyco.make(Walk, horizon=20, marker=Lock())
     with pytest.raises(
-        psyco.DomainError, match=r"Walk cannot go to other processes: TypeError: .*name a class"
+        psyco.DomainError, match=r"Walk cannot be sent to other processes: TypeError: .*name a class"
     ):
-        psyco.verify(to_the_left, guarded, REQUIREMENT, workers=2)
+        psyco.verify(to_the_left, guarded, REQUIREMENT, execution=psyco.Execution(workers=2))
 
     def refuse() -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr(process_pool, "_PoolWorker", refuse)
+    monkeypatch.setattr(worker_pool._spawn, "Pipe", refuse)
     with pytest.raises(
         psyco.RunError, match=r"cannot start a worker process: Too many open files; ask for fewer"
     ):
-        psyco.verify(to_the_left, domain, REQUIREMENT, workers=5)
+        psyco.verify(to_the_left, domain, REQUIREMENT, execution=psyco.Execution(workers=5))
 
 
 class Headless(Walk):
@@ -159,7 +160,7 @@ def test_an_environment_that_needs_a_display_says_so() -> None:
     with pytest.raises(
         psyco.DomainError, match=r"cannot make .*Headless: ConnectionError: cannot connect to display"
     ):
-        psyco.verify(to_the_left, domain, REQUIREMENT, workers=2)
+        psyco.verify(to_the_left, domain, REQUIREMENT, execution=psyco.Execution(workers=2))
 
 
 # ---- whole programs ----------------------------------------------------------------------------------------------
@@ -240,7 +241,7 @@ def test_a_signal_in_a_step_that_hangs_leaves_no_process(
     finally:
         mood.write_text("")
     assert "Traceback" not in errors
-    assert ended(workers, process_pool.CLOSING + 5)
+    assert ended(workers, process_pool.CLOSING_SECONDS + 5)
     if number == signal.SIGKILL:
         return
     assert process.returncode == 143, errors

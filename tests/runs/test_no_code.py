@@ -9,8 +9,8 @@ import pytest
 from psyco._src.core.errors import PsycoError
 from psyco._src.reports.run_page import run_page
 from psyco._src.runs.checkpoint import checkpoint_files
-from psyco._src.runs.store import FILES, read_run
 from psyco._src.runs.session import resume_run
+from psyco._src.runs.store import FILES, read_run
 
 pytestmark = pytest.mark.slow  # whole runs
 
@@ -57,9 +57,9 @@ def _resume(folder: Path) -> None:
 def test_a_configuration_that_names_code_is_refused(tmp_path: Path) -> None:
     """`module:name` is a domain when a user types it; a file must not choose what is imported and called."""
     from psyco._src.runs.config import read_config
-    from psyco._src.runs.session import build
+    from psyco._src.runs.session import build_problem
 
     text = "requirement = 'P>=0.5 [ G step >= 0 ]'\n[domain]\nname = 'pathlib:Path.cwd'"
     config = read_config(text, "config.toml")  # it can be looked at
     with pytest.raises(PsycoError, match="must not choose which code runs"):
-        build(config)
+        build_problem(config)

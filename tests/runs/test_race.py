@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 import psyco
-from psyco._src.verification.episode_stream import EpisodeStream
-from psyco._src.verification.verifier import verify_parameters
 from psyco._src.cli import display as progress
-from psyco._src.rollout.episodes import Episodes
-from psyco._src.verification.base import Counts, Verdict
-from psyco._src.verification.methods import make_test
-from psyco._src.verification.operating_characteristics import chance_left
 from psyco._src.logic.parser import parse
-from psyco._src.runs.train import RunProgress
-from psyco._src.runs.select import RacingCandidate, _raced
+from psyco._src.rollout.episodes import Episodes
+from psyco._src.runs.select import RacingCandidate, _race
 from psyco._src.runs.settings import Settings
+from psyco._src.runs.train import RunProgress
+from psyco._src.verification.base import Counts, Verdict
+from psyco._src.verification.episode_stream import EpisodeStream
+from psyco._src.verification.methods import make_test
+from psyco._src.verification.operating_characteristics import acceptance_probability
+from psyco._src.verification.verifier import verify_parameters
 
 REQUIREMENT = parse("P>=0.9 [ F goal ] & C>=0.95")
 POLE = "P>=0.9 [ G (abs(obs[0]) <= 1) ] & C>=0.95"
@@ -62,7 +62,7 @@ def test_the_chance_that_is_left_is_that_of_a_simulation() -> None:
         end = Counts(counts.satisfied + more, counts.violated + 136 - more)
         simulated = np.mean(test.decide(end) == 1)
         # 5 standard deviations of a share of 20,000: fails by chance once in a million
-        assert chance_left(test, counts, 200) == pytest.approx(simulated, abs=0.018)
+        assert acceptance_probability(test, counts, 200) == pytest.approx(simulated, abs=0.018)
 
 
 def test_giving_up_saves_episodes_and_never_changes_a_verdict_for_the_better() -> None:
@@ -71,7 +71,7 @@ def test_giving_up_saves_episodes_and_never_changes_a_verdict_for_the_better() -
         for p in (0.84, 0.9, 0.97):
             patient = verify_parameters(source(Coin(), p, seed=seed), method="anytime", max_episodes=256)
             thrifty = verify_parameters(
-                source(Coin(), p, seed=seed), method="anytime", max_episodes=256, give_up=0.01
+                source(Coin(), p, seed=seed), method="anytime", max_episodes=256, min_accept_probability=0.01
             )
             if thrifty.verdict is Verdict.UNDECIDED:
                 assert thrifty.episodes % 32 == 0 or thrifty.episodes == 256
@@ -79,7 +79,9 @@ def test_giving_up_saves_episodes_and_never_changes_a_verdict_for_the_better() -
             else:
                 assert (thrifty.verdict, thrifty.episodes) == (patient.verdict, patient.episodes)
     assert saved > 100
-    fixed = verify_parameters(source(Coin(), 0.5), method="fixed", max_episodes=64, give_up=0.5)
+    fixed = verify_parameters(
+        source(Coin(), 0.5), method="fixed", max_episodes=64, min_accept_probability=0.5
+    )
     assert fixed.episodes == 64  # counts on its cap
 
 
@@ -90,7 +92,7 @@ def race(coin: Coin, *, attempts: int = 1, most: int = 200) -> list[Any]:
         policy: Any = SimpleNamespace(digest=f"policy {i}")
         runners.append(RacingCandidate(i, policy, source(coin, p, r)))
     settings = Settings(selection_episodes=most, attempts=attempts)
-    return [c.generation for c in _raced(runners, settings, 1.0)]
+    return [c.generation for c in _race(runners, settings, 1.0)]
 
 
 def test_a_race_finds_the_best_with_fewer_episodes() -> None:
@@ -123,12 +125,8 @@ def test_plain_lines_say_which_phase_it_is_and_nobody_waits_for_a_word(
 @pytest.mark.slow
 def test_a_run_tells_its_phases_and_how_long_they_took(tmp_path: Path) -> None:
     stages: list[RunProgress] = []
-    run = psyco.start(
-        psyco.make("CartPole-v1", horizon=20), POLE, tmp_path / "pole", episodes=96, hidden=4,
-        learner="safe-es", learner_options={"population": 6, "checks": 2}, candidates=3, selection_episodes=8,
-        max_episodes=40, sinks=[psyco.Callback(progress=stages.append)],
-    )  # fmt: skip
+    run = psyco.start(psyco.make("CartPole-v1", horizon=20), POLE, tmp_path / "pole", episodes=96, callbacks=[psyco.Callback(on_progress=stages.append)], settings=psyco.Settings(learner="safe-es", options={"population": 6, "checks": 2}, hidden=4, candidates=3, selection_episodes=8, max_episodes=40))  # fmt: skip
     assert list(dict.fromkeys(stage.phase for stage in stages)) == ["learning", "selecting", "certifying"]
-    assert all(0 <= stage.done <= stage.of for stage in stages)
-    assert run.about is not None and set(run.about.seconds) == {"learning", "certifying"}
+    assert all(0 <= stage.done <= stage.total for stage in stages)
+    assert run.info is not None and set(run.info.seconds) == {"learning", "certifying"}
     assert not (run.folder / "played.safetensors").exists()

@@ -9,12 +9,12 @@ import pytest
 
 import psyco
 from psyco._src.core.errors import RunError
+from psyco._src.logic.parser import parse
 from psyco._src.policies.network import network_for
 from psyco._src.rollout.sampler import make_sampler
-from psyco._src.logic.parser import parse
 from psyco._src.runs import train
-from psyco._src.runs.train import TrainingState, beginning
-from psyco._src.runs.select import Candidate, certified, ranked, remark
+from psyco._src.runs.select import Candidate, certify_best, rank_candidates, remark
+from psyco._src.runs.train import TrainingState, initial_state
 from tests.making import learned, make_settings, prepared
 
 pytestmark = pytest.mark.slow  # whole runs
@@ -31,7 +31,7 @@ def small(requirement=CALM, **settings):
 
 def with_candidates(problem, thetas):
     """After the last generation, with the given parameters as candidates, the last one current."""
-    state = beginning(problem).state
+    state = initial_state(problem).state
     inner = state.inner._replace(theta=jnp.asarray(thetas[-1]))
     made = jnp.array([10 * i for i in range(1, len(thetas))] + [1000], jnp.int32)
     state = state._replace(inner=inner, theta=jnp.stack(thetas), made=made, generation=jnp.int32(1000))
@@ -50,28 +50,28 @@ def test_sufficient_candidates_come_first_by_return_the_rest_by_belief() -> None
     """`left` reaches the target from the last row; `up` and `stay` hardly ever do."""
     problem = small("P>=0.3 [ F target ] & C>=0.9", candidates=3, selection_episodes=250)
     up, left, stay = (constant(problem, action) for action in (2, 3, 0))
-    found = ranked(problem, with_candidates(problem, [up, left, stay]))
-    assert not any(c.enough for c in found)  # one in five starts in the last row
+    found = rank_candidates(problem, with_candidates(problem, [up, left, stay]))
+    assert not any(c.sufficient for c in found)  # one in five starts in the last row
     assert [c.confidence for c in found] == sorted((c.confidence for c in found), reverse=True)
     assert found[0].generation == 20
     easy = small("P>=0.02 [ F target ] & C>=0.9", candidates=3, selection_episodes=250)
-    first, *rest = ranked(easy, with_candidates(easy, [up, left, stay]))
+    first, *rest = rank_candidates(easy, with_candidates(easy, [up, left, stay]))
     assert first.generation == 20
-    assert first.enough
+    assert first.sufficient
     assert first.mean_return > max(c.mean_return for c in rest)
 
 
 def test_candidates_play_the_same_episodes() -> None:
     problem = small(candidates=2, selection_episodes=50)
     same = constant(problem, 3)
-    one, other = ranked(problem, with_candidates(problem, [same, same]))
+    one, other = rank_candidates(problem, with_candidates(problem, [same, same]))
     assert (one.mean_return, one.confidence) == (other.mean_return, other.confidence)
 
 
 def test_the_certificate_is_about_the_returned_policy_and_lists_every_look() -> None:
     problem = small("P>=0.8 [ F target ] & C>=0.9", candidates=3, selection_episodes=50, attempts=2)
     state = with_candidates(problem, [constant(problem, a) for a in (2, 3, 0)])
-    policy, certificate, candidate = certified(problem, state)
+    policy, certificate, candidate = certify_best(problem, state)
     assert certificate.verdict is psyco.Verdict.VIOLATED
     assert certificate.policy == policy.digest
     assert len(certificate.looks) == 2
@@ -81,7 +81,7 @@ def test_the_certificate_is_about_the_returned_policy_and_lists_every_look() -> 
     assert candidate.policy.digest == policy.digest
     words = remark(certificate, candidate)
     assert "2 candidates were tried" in words
-    assert f"{round(50 * candidate.found[0])} of 50 of the selection" in words, (
+    assert f"{round(50 * candidate.observed[0])} of 50 of the selection" in words, (
         "not only the few episodes of the test"
     )
     assert "out of reach" in words
@@ -92,9 +92,7 @@ def test_what_cannot_be_met_ends_without_a_certificate_and_says_why() -> None:
         DOMAIN,
         HOPELESS,
         episodes=440,
-        learner_options={"population": 20},
-        selection_episodes=50,
-        verify_every=0,
+        settings=psyco.Settings(options={"population": 20}, selection_episodes=50, verify_every=0),
     )
     assert result.certificate.verdict is not psyco.Verdict.SATISFIED
     assert "No policy was certified" in result.remark
@@ -109,7 +107,7 @@ def test_learning_ends_when_all_is_satisfied_also_when_it_was_interrupted_there(
     assert "SATISFIED" not in run.metrics["verdict"][:-1]
     again = learned(problem, run.at)
     assert again.at is run.at and not again.metrics
-    assert certified(problem, run.at).certificate.verdict is psyco.Verdict.SATISFIED
+    assert certify_best(problem, run.at).certificate.verdict is psyco.Verdict.SATISFIED
 
 
 def test_later_looks_of_a_run_until_satisfied_need_more_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,9 +157,10 @@ def test_bias_is_the_papers_for_snes_and_learned_otherwise_unless_it_is_given() 
 
 def test_schedules_follow_the_episodes_of_the_run() -> None:
     problem = small(episodes=4400)
-    assert problem.learner.budget == 4400
+    assert problem.learner.task.episode_budget == 4400
     assert problem.generations == problem.learner.generations == 200
-    assert dataclasses.replace(problem.learner, budget=440).generations == 20
+    task = dataclasses.replace(problem.learner.task, episode_budget=440)
+    assert dataclasses.replace(problem.learner, task=task).generations == 20
 
 
 # ---- expected values -----------------------------------------------------------------------------------------------
@@ -184,12 +183,12 @@ def test_mixed_requirements_are_checked_selected_and_certified(mixed):
     checks = ~np.isnan(metrics["verified_confidence"])
     assert checks.sum() >= 3
     assert (metrics["verified_lower"][checks] <= metrics["verified_share"][checks]).all()
-    for candidate in ranked(mixed, at):
-        share, cost, rate = candidate.found
+    for candidate in rank_candidates(mixed, at):
+        share, cost, rate = candidate.observed
         assert 0 <= share <= 1 and 0 <= cost <= 6 and 0 <= rate <= 1
-        assert candidate.enough == (candidate.confidence >= 0.9)
-    done = certified(mixed, at)
-    assert [f.about for f in done.certificate.findings] == ["probability", "expected value", "rate"]
+        assert candidate.sufficient == (candidate.confidence >= 0.9)
+    done = certify_best(mixed, at)
+    assert [f.estimand for f in done.certificate.findings] == ["probability", "expected value", "rate"]
     assert len(done.certificate.answers) == 1
     assert done.certificate.answers[0].episodes == mixed.settings.max_episodes
 

@@ -19,8 +19,8 @@ from psyco._src.core.errors import RunError
 from psyco._src.field.drift import find_reference
 from psyco._src.runs.checkpoint import checkpoint_files
 from psyco._src.runs.config import Config
+from psyco._src.runs.session import build_problem, default_folder, execute, resume_run, start_run
 from psyco._src.runs.store import read_run
-from psyco._src.runs.session import build, default_folder, execute, resume_run, start_run
 from psyco._src.runs.train import Callback
 from tests.runs.small import CONFIG, outcome
 
@@ -152,7 +152,7 @@ def test_a_longer_run_is_the_run_that_was_long_from_the_start(
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     settings = dataclasses.replace(CONFIG.settings, episodes=first)
     config = dataclasses.replace(CONFIG, settings=settings)
-    with start_run(tmp_path / "run", config, build(config)) as session:
+    with start_run(tmp_path / "run", config, build_problem(config)) as session:
         execute(session)
     resume(tmp_path / "run", episodes=more)
     found, expected = outcome(tmp_path / "run"), outcome(original)
@@ -178,14 +178,17 @@ def test_a_disk_full_during_a_checkpoint_loses_nothing_that_was_saved(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with start_run(tmp_path / "run", CONFIG, build(CONFIG)) as session, monkeypatch.context() as patch:
+    with (
+        start_run(tmp_path / "run", CONFIG, build_problem(CONFIG)) as session,
+        monkeypatch.context() as patch,
+    ):
 
         def fill(problem: Any, position: Any) -> None:
             if position.generation == 50:
                 patch.setattr(atomic_io if victim == "sync" else atomic_io.os, victim, full)
 
         with pytest.raises(RunError, match=r"No space left on device.*psyco resume"):
-            execute(session, sinks=[Callback(reached=fill)], checkpoint_every=0)
+            execute(session, callbacks=[Callback(on_checkpoint=fill)], checkpoint_every=0)
     with resume_run(tmp_path / "run") as session:
         assert session.start is not None
         assert session.start.generation == 50
@@ -211,7 +214,7 @@ def test_a_run_on_a_disk_that_is_really_full_goes_on_when_there_is_room(
         pytest.skip("mounting a small disk takes more rights than there are here")
     try:
         with (
-            start_run(disk / "run", CONFIG, build(CONFIG)) as session,
+            start_run(disk / "run", CONFIG, build_problem(CONFIG)) as session,
             pytest.raises(RunError, match="No space left on device"),
         ):
             execute(session, checkpoint_every=0)
@@ -271,17 +274,17 @@ def test_an_error_in_an_environment_keeps_what_was_learned(tmp_path: Path) -> No
             raise RunError("the simulator died")
 
     with (
-        start_run(tmp_path / "run", CONFIG, build(CONFIG)) as session,
+        start_run(tmp_path / "run", CONFIG, build_problem(CONFIG)) as session,
         pytest.raises(RunError, match="simulator"),
     ):
-        execute(session, sinks=[Callback(reached=fail)])
+        execute(session, callbacks=[Callback(on_checkpoint=fail)])
     with resume_run(tmp_path / "run") as session:
         assert session.start is not None
         assert session.start.generation == 60
 
 
 def test_a_folder_that_holds_a_run_or_something_else_is_refused(finished: Path, tmp_path: Path) -> None:
-    problem = build(CONFIG)
+    problem = build_problem(CONFIG)
     with pytest.raises(RunError, match="--overwrite"), start_run(finished, CONFIG, problem):
         pass
     other = tmp_path / "thesis"
@@ -293,7 +296,7 @@ def test_a_folder_that_holds_a_run_or_something_else_is_refused(finished: Path, 
 
 
 def test_overwrite_replaces_a_run(original: Path, finished: Path) -> None:
-    with start_run(finished, CONFIG, build(CONFIG), overwrite=True) as session:
+    with start_run(finished, CONFIG, build_problem(CONFIG), overwrite=True) as session:
         assert not (finished / "policy.safetensors").exists()
         execute(session)
     assert outcome(finished) == outcome(original)
@@ -343,7 +346,7 @@ def test_a_configuration_repeats_the_run_that_wrote_it(
 
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     config: Config = load_config(original / "config.toml")
-    with start_run(tmp_path / "again", config, build(config)) as session:
+    with start_run(tmp_path / "again", config, build_problem(config)) as session:
         execute(session)
     assert outcome(tmp_path / "again") == outcome(original)
 
@@ -363,7 +366,10 @@ def test_a_segment_whose_verification_failed_is_done_again(
             raise EpisodeError("dance", 7, 3, "it fell apart")
         return real(*arguments, **settings)
 
-    with start_run(tmp_path / "run", CONFIG, build(CONFIG)) as session, monkeypatch.context() as patch:
+    with (
+        start_run(tmp_path / "run", CONFIG, build_problem(CONFIG)) as session,
+        monkeypatch.context() as patch,
+    ):
         patch.setattr(train, "verify_parameters", fail)
         with pytest.raises(EpisodeError, match="it fell apart"):
             execute(session, checkpoint_every=0)

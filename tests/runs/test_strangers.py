@@ -11,9 +11,9 @@ import pytest
 from psyco._src.core import atomic_io
 from psyco._src.core.errors import RunError
 from psyco._src.reports.run_page import compare_page, run_page
-from psyco._src.runs.store import ABOUT, FILES, METRICS, load_about, read_run
 from psyco._src.runs.lock import lock
 from psyco._src.runs.session import resume_run
+from psyco._src.runs.store import FILES, METRICS, RUN_INFO, load_run_info, read_run
 from tests.runs.small import begun
 
 
@@ -93,10 +93,10 @@ def test_neither_the_lock_nor_a_temporary_file_is_written_through_a_link(run: Pa
 
 def _sealed(run: Path, **changes: Any) -> None:
     """run.json with other content, and a checksum that fits: anybody can compute one."""
-    content = json.loads((run / ABOUT).read_text()) | changes
+    content = json.loads((run / RUN_INFO).read_text()) | changes
     del content["sha256"]
     content["sha256"] = atomic_io.digest(json.dumps(content, sort_keys=True).encode())
-    (run / ABOUT).write_text(json.dumps(content))
+    (run / RUN_INFO).write_text(json.dumps(content))
 
 
 @pytest.mark.parametrize(
@@ -116,10 +116,10 @@ def _sealed(run: Path, **changes: Any) -> None:
 )
 def test_a_checksum_that_fits_is_no_reason_to_trust(run: Path, changes: dict[str, Any]) -> None:
     _sealed(run)
-    assert load_about(run).created == 1_700_000_000
+    assert load_run_info(run).created == 1_700_000_000
     _sealed(run, **changes)
     with pytest.raises(RunError, match="damaged"):
-        load_about(run)
+        load_run_info(run)
 
 
 def _cell(column: str, value: str) -> Callable[[str], str]:

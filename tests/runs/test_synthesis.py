@@ -8,16 +8,13 @@ import numpy as np
 import pytest
 
 import psyco
-from tests.making import learned, make_settings, prepared
+from tests.making import flat, learned, make_settings, prepared
 
 DANCE = "P>=0.85 [ G (distance >= 0.1 | collisions <= 1) ] & C>=0.98"
 
 
 def synthesized(requirement):
-    return psyco.synthesize(
-        psyco.make("particle-dance"), requirement, learner="snes", bias="one", method="bayes", candidates=1,
-        episodes=3010, seed=1,
-    )  # fmt: skip
+    return psyco.synthesize(psyco.make("particle-dance"), requirement, learner="snes", episodes=3010, seed=1, settings=psyco.Settings(bias="one", method="bayes", candidates=1))  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -67,10 +64,7 @@ def test_learning_helps(result):
 
 
 def test_several_constraints_have_columns_of_their_own():
-    run = psyco.synthesize(
-        psyco.make("obstacle-run"), f'{psyco.make("obstacle-run").requirement}; P in [0.1,0.99] [ F "target" ]',
-        learner="snes", method="bayes", episodes=400, verify_every=0,
-    )  # fmt: skip
+    run = psyco.synthesize(psyco.make("obstacle-run"), f'{psyco.make("obstacle-run").requirement}; P in [0.1,0.99] [ F "target" ]', learner="snes", episodes=400, settings=psyco.Settings(method="bayes", verify_every=0))  # fmt: skip
     assert {"c_sat[0]", "c_sat[2]", "satisfied[1]", "cost[2]"} <= set(run.metrics)
     lowest = np.minimum.reduce([run.metrics[f"c_sat[{i}]"] for i in range(3)])
     assert (run.metrics["c_sat"] == lowest).all()
@@ -105,4 +99,4 @@ def test_a_seed_may_come_from_numpy():
 )
 def test_bad_settings_are_refused_before_anything_runs(settings, message):
     with pytest.raises(psyco.RunError, match=message):
-        psyco.synthesize(psyco.make("particle-dance"), DANCE, **settings)
+        psyco.synthesize(psyco.make("particle-dance"), DANCE, **flat(**settings))

@@ -13,8 +13,8 @@ import pytest
 
 from psyco._src.core.errors import RunError
 from psyco._src.runs import tracking
+from psyco._src.runs.session import build_problem, execute, resume_run, start_run
 from psyco._src.runs.store import load_metrics
-from psyco._src.runs.session import build, execute, resume_run, start_run
 from psyco._src.runs.train import Callback
 from tests.runs.small import CONFIG
 
@@ -31,8 +31,8 @@ def interrupted_and_resumed(folder: Path, *trackers: str) -> Any:
             raise KeyboardInterrupt
 
     config = dataclasses.replace(CONFIG, settings=SETTINGS, tracking=trackers)
-    with start_run(folder, config, build(config)) as session, pytest.raises(KeyboardInterrupt):
-        execute(session, sinks=[Callback(reached=stop)])
+    with start_run(folder, config, build_problem(config)) as session, pytest.raises(KeyboardInterrupt):
+        execute(session, callbacks=[Callback(on_checkpoint=stop)])
     time.sleep(1.1)  # trackers name their files by the second, and a run is rarely resumed within the same
     with resume_run(folder, track=trackers) as session:
         assert session is not None
@@ -153,7 +153,7 @@ def test_a_tracker_that_fails_costs_a_warning_and_not_the_run(
 
     monkeypatch.setattr(tracking, "TRACKERS", {"flaky": Flaky})
     config = dataclasses.replace(CONFIG, settings=SETTINGS, tracking=("flaky",))
-    with start_run(tmp_path / "run", config, build(config)) as session:
+    with start_run(tmp_path / "run", config, build_problem(config)) as session:
         assert execute(session).certificate
     assert "tracking with flaky failed and ends here: the server has gone" in caplog.text
 
@@ -165,7 +165,7 @@ def test_a_tracker_that_cannot_start_costs_a_warning_too(
         raise TimeoutError("nobody answers")
 
     monkeypatch.setattr(tracking, "TRACKERS", {"absent": refuse})
-    with tracking.tracked(("absent",), tracking.RunName(tmp_path, "id", {})) as started:
+    with tracking.start_trackers(("absent",), tracking.RunName(tmp_path, "id", {})) as started:
         assert not started.trackers
     assert "tracking with absent could not start: nobody answers" in caplog.text
 
@@ -179,7 +179,7 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(
     monkeypatch.setitem(sys.modules, "tensorboardX" if extra == "tensorboard" else extra, None)
     config = dataclasses.replace(CONFIG, settings=SETTINGS, tracking=(extra,))
     with (
-        start_run(tmp_path / "run", config, build(config)) as session,
+        start_run(tmp_path / "run", config, build_problem(config)) as session,
         pytest.raises(RunError, match=rf'pip install "psyco\[{extra}\]"'),
     ):
         execute(session)
@@ -188,8 +188,8 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(
 def test_a_file_cannot_ask_for_trackers_that_reach_beyond_its_folder(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    assert tracking.permitted(["tensorboard", "wandb", "mlflow"], []) == ("tensorboard",)
+    assert tracking.permitted_trackers(["tensorboard", "wandb", "mlflow"], []) == ("tensorboard",)
     assert "--track wandb" in caplog.text and "--track mlflow" in caplog.text
-    assert tracking.permitted(["wandb"], ["wandb"]) == ("wandb",)
+    assert tracking.permitted_trackers(["wandb"], ["wandb"]) == ("wandb",)
     with pytest.raises(RunError, match="unknown tracker"):
-        tracking.permitted([], ["nobody"])
+        tracking.permitted_trackers([], ["nobody"])

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import psyco
-from psyco._src.policies.serialization import Policy, load_policy, policy_for
 from psyco._src.policies.network import network_for
+from psyco._src.policies.serialization import Policy, load_policy, policy_for
 from psyco._src.runs.config import load_config
-from psyco._src.runs.train import beginning, deployed
 from psyco._src.runs.problem import prepare
-from psyco._src.runs.warm_start import started_from
+from psyco._src.runs.train import current_policy, initial_state
+from psyco._src.runs.warm_start import with_initial_policy
 from tests.environments import Walk
 from tests.making import learned, make_settings
 
@@ -34,7 +34,7 @@ def walk_policy(**network: object) -> Policy:
 
 def started(policy: Policy, **settings: object):
     domain = psyco.make(Walk, horizon=15)
-    ready = started_from(make_settings(**settings), policy)
+    ready = with_initial_policy(make_settings(**settings), policy)
     return prepare(domain, psyco.parse(REQUIREMENT), ready, start=policy)
 
 
@@ -43,9 +43,9 @@ def started(policy: Policy, **settings: object):
 def test_learning_begins_with_the_policy_that_was_given(own: dict[str, object], scaling: str) -> None:
     policy = walk_policy(**own)
     problem = started(policy, scaling=scaling, learner="safe-es", **SMALL)
-    first = deployed(problem, beginning(problem))
+    first = current_policy(problem, initial_state(problem))
     x = np.random.default_rng(0).normal([0.0, 7.0], [2.0, 4.0], (200, 2)).astype(np.float32)
-    ours, theirs = (p.network.evaluator(p.theta[None])(x) for p in (first, policy))
+    ours, theirs = (p.network.numpy_scores(p.theta[None])(x) for p in (first, policy))
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
     assert (problem.network.hidden, problem.network.bias) == ((6, 4), "learned")
     assert bool(problem.network.scale) == (bool(own) or scaling != "none")
@@ -63,28 +63,30 @@ def test_every_learner_can_go_on_from_a_policy(learner: str) -> None:
         pytest.importorskip("evosax")
     policy = walk_policy()
     problem = started(policy, learner=learner, **SMALL)
-    first = beginning(problem)
+    first = initial_state(problem)
     np.testing.assert_allclose(
-        policy(np.ones((1, 2))), deployed(problem, first)(np.ones((1, 2))), rtol=1e-4, atol=1e-4
+        policy(np.ones((1, 2))), current_policy(problem, first)(np.ones((1, 2))), rtol=1e-4, atol=1e-4
     )
     after = learned(problem).at
-    assert np.isfinite(problem.keeper.deployed(after.state)).all()
-    assert not np.allclose(problem.keeper.deployed(after.state), problem.keeper.deployed(first.state))
+    assert np.isfinite(problem.wrapped_learner.deployed(after.state)).all()
+    assert not np.allclose(
+        problem.wrapped_learner.deployed(after.state), problem.wrapped_learner.deployed(first.state)
+    )
 
 
 def test_settings_that_contradict_the_policy_are_refused() -> None:
     policy = walk_policy()
     with pytest.raises(psyco.RunError, match=r"hidden = 64 does not fit .* has \(6, 4\); leave it out"):
-        started_from(make_settings(hidden=64), policy)
+        with_initial_policy(make_settings(hidden=64), policy)
     with pytest.raises(psyco.RunError, match="bias = 'one' does not fit"):
-        started_from(make_settings(bias="one"), policy)
+        with_initial_policy(make_settings(bias="one"), policy)
     with pytest.raises(psyco.RunError, match=r"made for .*Walk \(2 obs.* CartPole-v1 has 4 observations"):
         psyco.synthesize("CartPole-v1", "P>=0.5 [ G (obs[0] <= 2) ]", start_from=policy, episodes=22)
     with pytest.raises(psyco.RunError, match="is no policy of ours"):
         psyco.synthesize("obstacle-run", "P>=0.5 [ G !caught ]", start_from=lambda x: 0, episodes=22)
     with pytest.raises(psyco.RunError, match=r"sac needs learned biases, and those of the policy .* are 1"):
-        started_from(make_settings(learner="sac"), walk_policy(bias="one"))
-    settings = started_from(make_settings(), policy)
+        with_initial_policy(make_settings(learner="sac"), walk_policy(bias="one"))
+    settings = with_initial_policy(make_settings(), policy)
     with pytest.raises(psyco.RunError, match=r"starts from the policy sha256:.* missing; give .* \(--from\)"):
         prepare(psyco.make(Walk, horizon=15), psyco.parse(REQUIREMENT), settings)
     with pytest.raises(psyco.RunError, match="by its digest"):
@@ -94,8 +96,8 @@ def test_settings_that_contradict_the_policy_are_refused() -> None:
 @pytest.mark.slow
 def test_a_run_keeps_what_it_started_from_repeats_and_goes_on(cli, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    dance = ["synthesize", "particle-dance", "--set", "horizon=5", "--verify-every", "22", "--max-episodes", "20",
-             "--selection-episodes", "5", "--verify-episodes", "5", "--attempts", "1"]  # fmt: skip
+    dance = ["synthesize", "particle-dance", "--set", "horizon=5", "--option", "verify_every=22", "--max-episodes", "20",
+             "--selection-episodes", "5", "--option", "verify_episodes=5", "--attempts", "1"]  # fmt: skip
     formula = "P>=0.{} [ G distance >= 0.1 ] & C>=0.9"
     cli(*dance, "--require", formula.format(3), "--episodes", "44", "--hidden", "5,4", "--out", "first")
     cli(*dance, "--require", formula.format(5), "--episodes", "66", "--from", "first", "--out", "second")
@@ -123,9 +125,9 @@ def test_a_run_keeps_what_it_started_from_repeats_and_goes_on(cli, tmp_path: Pat
 
 def test_scaling_of_a_policy_that_hardly_moves_keeps_observations_small() -> None:
     """A column that was 0 but once must not be blown up by its tiny spread."""
-    from psyco._src.rollout.obs_normalization import FAR, _standard
+    from psyco._src.rollout.obs_normalization import MAX_NORMALIZED, _shift_and_scale
 
     seen = np.zeros((1000, 1))
     seen[0] = 3.0
-    (shift,), (scale,) = _standard(seen, FAR)
+    (shift,), (scale,) = _shift_and_scale(seen, MAX_NORMALIZED)
     assert (3.0 - shift) / scale == pytest.approx(10.0, rel=1e-4)

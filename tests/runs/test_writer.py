@@ -1,27 +1,40 @@
-"""The run's folder as a sink."""
+"""The callback that writes the run folder."""
 
-from typing import Any
+import hashlib
+from pathlib import Path
 
 import numpy as np
+import pytest
 
-from psyco._src.learners.base import Generation, UpdateInfo
-from psyco._src.learners.metrics import from_csv, tabulate
-from psyco._src.rollout.episodes import Episodes
+from psyco._src.learners.metrics import Metrics
+from psyco._src.runs.checkpoint import checkpoint_files, load_checkpoint
+from psyco._src.runs.train import TrainingState
 from psyco._src.runs.writer import RunWriter
 
-
-def rows(first: int, checks: int) -> Any:
-    ones = np.ones((2, 4), np.float32)
-    episodes = Episodes(ones, ones[..., None], ones[..., None] > 0, ones.astype(np.int32))
-    weighing = UpdateInfo(ones[:, 0], ones[:, :1])
-    return tabulate(Generation(episodes, weighing), first=first, episodes_per_generation=4, checks=checks)
+HEADER = {"identity": "id", "config": "text", "created": 1}
 
 
-def test_a_table_that_was_begun_with_fewer_columns_goes_on_with_them(tmp_path) -> None:
-    old = rows(0, checks=0).to_csv()
-    (tmp_path / "metrics.csv").write_text(old)
-    with RunWriter(tmp_path, {}, len(old), 1.0) as keeper:
-        keeper.rows(None, rows(2, checks=1))  # type: ignore[arg-type]
-    table = from_csv((tmp_path / "metrics.csv").read_text())
-    assert table["generation"].tolist() == [0, 1, 2, 3]
-    assert "deployed_return" not in table
+def rows(first: int) -> Metrics:
+    return Metrics({"generation": np.arange(first, first + 2), "return": np.linspace(0.1, 0.9, 2)})
+
+
+def test_rows_after_the_checkpoint_are_dropped_and_written_again(tmp_path: Path) -> None:
+    kept, later = rows(0).to_csv(), "2,0.1\n3,0."
+    (tmp_path / "metrics.csv").write_text(kept + later)
+    with RunWriter(tmp_path, HEADER, len(kept), 0.0) as writer:
+        writer.on_metrics(None, rows(2))  # type: ignore[arg-type]
+        writer.on_checkpoint(None, TrainingState(4, np.zeros(3)))  # type: ignore[arg-type]
+    content = kept + rows(2).to_csv(header=False)
+    assert (tmp_path / "metrics.csv").read_text() == content
+    info = load_checkpoint(next(checkpoint_files(tmp_path))).info
+    assert (info.generation, info.metrics_size) == (4, len(content))
+    assert info.metrics_digest == hashlib.sha256(content.encode()).hexdigest()
+
+
+def test_the_last_state_is_saved_when_an_error_ends_the_run(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path, HEADER, 0, 1000.0)
+    writer.on_checkpoint(None, TrainingState(7, np.ones(3)))  # type: ignore[arg-type]
+    assert not list(checkpoint_files(tmp_path))  # it is not due yet
+    with pytest.raises(KeyboardInterrupt), writer:
+        raise KeyboardInterrupt
+    assert load_checkpoint(next(checkpoint_files(tmp_path))).info.generation == 7

@@ -7,6 +7,7 @@ in addition. Every other word of a block is taken as it stands.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shlex
@@ -38,24 +39,24 @@ REPLACED = {
     "--trials": "3",
 }
 # What it is given where the page says nothing of it.
-LEARNING = {"--episodes": "200", "--max-episodes": "100", "--candidates": "1", "--verify-every": "0"}
+LEARNING = {"--episodes": "200", "--max-episodes": "100", "--candidates": "1"}
 OPTIONS: Mapping[str, Mapping[str, str]] = {
     "synthesize": LEARNING,
-    "front": {"--episodes": "200", "--points": "2", "--seeds": "1", "--workers": "1"},
+    "pareto": {"--episodes": "200", "--points": "2", "--seeds": "1", "--workers": "1"},
     "study": {"--workers": "1"},
-    "tune": {"--trials": "3", "--finals": "1", "--judges": "2", "--workers": "1"},
+    "tune": {"--trials": "3", "--rerun-seeds": "1", "--validation-seeds": "2", "--workers": "1"},
     "verify": {"--max-episodes": "100"},
     "reproduce": {"--episodes": "400", "--repetitions": "2"},  # and one part alone, see `small`
 }
 BUDGETS = {"--episodes", "--steps", "--time", "--config"}  # one of them is enough
 # The same for functions of `psyco`.
-SETTINGS = {"episodes": 200, "max_episodes": 100, "candidates": 1, "verify_every": 0}
+SETTINGS = {"max_episodes": 100, "candidates": 1, "verify_every": 0}
 ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
-    "synthesize": SETTINGS,
-    "start": SETTINGS,
+    "synthesize": {"episodes": 200, "settings": SETTINGS},
+    "start": {"episodes": 200, "settings": SETTINGS},
     "verify": {"max_episodes": 100},
     "learn_risk": {"episodes": 100},
-    "front": {"points": 2, "seeds": 1, "workers": 1, "settings": {"episodes": 200}},
+    "pareto_front": {"points": 2, "seeds": 1, "workers": 1, "settings": {"episodes": 200}},
     "study": {"workers": 1},
     "tune": {"trials": 3, "finals": 1, "judges": 2, "workers": 1, "settings": {"episodes": 200}},
 }
@@ -176,9 +177,21 @@ class Reader:
 
 def _with(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Callable[..., Any]:
     def called(*positional: Any, **given: Any) -> Any:
-        return function(*positional, **given | arguments)
+        return function(*positional, **given | arguments | _settings(function, given, arguments))
 
     return called
+
+
+def _settings(function: Callable[..., Any], given: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a call with those of a small budget in place."""
+    if "settings" not in arguments:
+        return {}
+    own, small = given.get("settings"), arguments["settings"]
+    if isinstance(own, psyco.Settings):
+        return {"settings": dataclasses.replace(own, **small)}
+    if function.__name__ in ("synthesize", "start"):
+        return {"settings": psyco.Settings(**small)}
+    return {"settings": {**(own or {}), **small}}
 
 
 @cache

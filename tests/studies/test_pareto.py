@@ -1,4 +1,4 @@
-"""The price of safety: what is asked, what came out, and that all certificates together are as good as was said."""
+"""Pareto fronts: the plan, the joint confidence of all certificates, points, exact front and page."""
 
 import csv
 import io
@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 import psyco
-from psyco._src.exact.solver import constrained_optimum, front_of
-from psyco._src.studies.pareto import ParetoFront, _mark, _returned, knee
-from psyco._src.studies.pareto_page import _explained
-from psyco._src.studies.pareto_spec import ask
+from psyco._src.exact.solver import constrained_optimum, exact_pareto_front
+from psyco._src.studies.pareto import ParetoFront, _mark_dominated, _mean_return, knee, make_pareto_spec
+from psyco._src.studies.pareto_page import pareto_page
 from psyco._src.studies.study_folder import Study
 from tests.studies.test_study_folder import WALK, here
 
@@ -24,46 +23,50 @@ FORMULA = "G (distance >= 0.1 | collisions <= n)"
 DANCE = FORMULA.replace("n)", "1)")
 SMALL = {
     "episodes": 24, "verify_every": 12, "verify_episodes": 10, "max_episodes": 60, "selection_episodes": 2,
-    "candidates": 2, "scaling": "none", "hidden": 4,
+    "candidates": 2, "normalization": "none", "hidden": 4,
 }  # fmt: skip
 
 
-# ---- what is asked -----------------------------------------------------------------------------------------------
+# ---- the plan ----------------------------------------------------------------------------------------------------
 
 
-def test_the_error_is_accounted_over_the_whole_front() -> None:
-    asked = ask("particle-dance", DANCE, p="0.5:0.99", points=8, seeds=5, confidence=0.95)
+def test_the_permitted_error_is_shared_by_all_certificates() -> None:
+    asked = make_pareto_spec("particle-dance", DANCE, p="0.5:0.99", points=8, seeds=5, confidence=0.95)
     assert len(asked.plan.cells) == 40
     for cell in asked.plan.cells:
         (constraint,) = psyco.parse(cell.config.requirement).constraints
         assert 40 * (1.0 - constraint.confidence) <= 0.05 + 1e-12
-        assert constraint.confidence == asked.each == 0.99875
+        assert constraint.confidence == asked.confidence_each == 0.99875
     assert asked.values[0] == 0.5 and asked.values[-1] == 0.99 and asked.required == asked.values
-    assert "40 certificates" in asked.accounting and "0.99875" in asked.accounting
-    for runs in (3, 7, 997):  # rounded to the side that is safe
-        odd = ask("particle-dance", DANCE, p=[0.1 + 0.8 * k / runs for k in range(runs)], seeds=1)
-        assert runs * (1.0 - odd.each) <= 0.05 + 1e-12
+    assert "40 certificates" in asked.joint_guarantee and "0.99875" in asked.joint_guarantee
+    for runs in (3, 7, 997):  # rounded up
+        odd = make_pareto_spec(
+            "particle-dance", DANCE, p=[0.1 + 0.8 * k / runs for k in range(runs)], seeds=1
+        )
+        assert runs * (1.0 - odd.confidence_each) <= 0.05 + 1e-12
 
 
-def test_seeds_begin_where_one_says() -> None:
-    asked = ask("particle-dance", DANCE, p=[0.5, 0.9], seeds=3, seed=7)
+def test_seeds_start_at_the_given_one() -> None:
+    asked = make_pareto_spec("particle-dance", DANCE, p=[0.5, 0.9], seeds=3, seed=7)
     assert [cell.seed for cell in asked.plan.cells] == [7, 8, 9] * 2
-    assert asked.tasks == ["p 0.5", "p 0.9"]
+    assert asked.plan.tasks == ["p 0.5", "p 0.9"]
 
 
 def test_a_parameter_is_replaced_as_a_word() -> None:
-    asked = ask("particle-dance", "G (distance >= n | info.n <= 1 | nn < n)", vary="n=0:3", p=0.8)
+    asked = make_pareto_spec(
+        "particle-dance", "G (distance >= n | info.n <= 1 | nn < n)", vary="n=0:3", p=0.8
+    )
     assert asked.values == (0, 1, 2, 3) and asked.required == (0.8,) * 4
     assert asked.formulas[2] == "G (distance >= 2 | info.n <= 1 | nn < 2)"
-    assert ask("x", FORMULA, vary="n=0:1", points=3).values == (0, 0.5, 1)
-    negative = ask("x", "G (obs[0] >= low)", vary="low=-1:0").formulas[0]
+    assert make_pareto_spec("x", FORMULA, vary="n=0:1", points=3).values == (0, 0.5, 1)
+    negative = make_pareto_spec("x", "G (obs[0] >= low)", vary="low=-1:0").formulas[0]
     assert psyco.parse_formula(negative) == psyco.parse_formula("G (obs[0] >= -1)")
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"p": "0.9:0.5"}, "smaller end stands first"),
+        ({"p": "0.9:0.5"}, "smaller end comes first"),
         ({"p": "0.5"}, "a range of required probabilities"),
         ({"p": "a:b"}, "a range of required probabilities"),
         ({"p": "0.5:1"}, "between 0 and 1"),
@@ -78,7 +81,7 @@ def test_a_parameter_is_replaced_as_a_word() -> None:
         ({"vary": "m=0:5"}, "there is no 'm' in the formula"),
         ({"vary": "collision=0:5"}, "there is no 'collision'"),
         ({"vary": "n"}, "as in n=0:5"),
-        ({"vary": "n=5:0"}, "smaller end stands first"),
+        ({"vary": "n=5:0"}, "smaller end comes first"),
         ({"vary": "n=0:9999"}, "2 to 200"),
         ({"vary": "n=0:5", "p": "0.5:0.9"}, "a single one, as in 0.9"),
         ({"formula": "G (distance >= "}, r"\^"),
@@ -89,21 +92,23 @@ def test_a_parameter_is_replaced_as_a_word() -> None:
         ({"learner": "sness"}, "did you mean 'snes'"),
     ],
 )  # fmt: skip
-def test_bad_input_is_refused_with_a_word(change: dict[str, Any], message: str) -> None:
+def test_bad_input_is_refused(change: dict[str, Any], message: str) -> None:
     formula = change.pop("formula", FORMULA)
     with pytest.raises(psyco.PsycoError, match=message):
-        ask("particle-dance", formula, **change)
+        make_pareto_spec("particle-dance", formula, **change)
 
 
 def test_a_signal_is_no_parameter(tmp_path: Path) -> None:
     with pytest.raises(psyco.RunError, match="'collisions' is a signal of particle-dance"):
-        psyco.front("particle-dance", FORMULA.replace("<= n", "<= 1"), tmp_path / "f", vary="collisions=0:2")
+        psyco.pareto_front(
+            "particle-dance", FORMULA.replace("<= n", "<= 1"), tmp_path / "f", vary="collisions=0:2"
+        )
     with pytest.raises(psyco.PsycoError, match="did you mean 'particle-dance'"):
-        psyco.front("particle-dans", DANCE, tmp_path / "f")
+        psyco.pareto_front("particle-dans", DANCE, tmp_path / "f")
     assert not (tmp_path / "f").exists()
 
 
-# ---- what came out -----------------------------------------------------------------------------------------------
+# ---- the result --------------------------------------------------------------------------------------------------
 
 
 def test_dominated_points_and_the_knee() -> None:
@@ -111,7 +116,7 @@ def test_dominated_points_and_the_knee() -> None:
     rows: list[dict[str, Any]] = [
         {"certified": p, "return": r, "dominated": None, "knee": None} for p, r in points
     ]
-    _mark(rows)
+    _mark_dominated(rows)
     assert [row["dominated"] for row in rows] == [0, 0, 0, 1, 0, None]
     assert [row["knee"] for row in rows] == [0, 0, 1, 0, 0, None]
     assert knee([(0.5, 1.0), (0.7, 0.5), (0.9, 0.0)]) is None  # a straight line has none
@@ -121,9 +126,9 @@ def test_dominated_points_and_the_knee() -> None:
 def test_the_exact_front_is_that_of_the_linear_program() -> None:
     domain = psyco.make("obstacle-run", grid=3, horizon=5)
     formula = "G (!caught | collisions <= 0)"
-    corners = front_of(domain, psyco.parse_formula(formula))
+    corners = exact_pareto_front(domain, psyco.parse_formula(formula))
     assert len(corners) > 3 and corners == sorted(corners)
-    front = ParetoFront(ask("obstacle-run", formula), Study(Path("x"), None, ()), tuple(corners))  # type: ignore[arg-type]
+    front = ParetoFront(make_pareto_spec("obstacle-run", formula), Study(Path("x"), None, ()), tuple(corners))  # type: ignore[arg-type]
     for p in (0.1, 0.5 * (corners[0][0] + corners[-1][0]), corners[-1][0] - 1e-9):
         best = constrained_optimum(domain, f"P>={p} [ {formula} ]")
         assert best is not None
@@ -131,80 +136,81 @@ def test_the_exact_front_is_that_of_the_linear_program() -> None:
         if p > corners[0][0]:
             assert front.exact_probability(best.expected_return) == pytest.approx(p, abs=1e-3)
     assert constrained_optimum(domain, f"P>={corners[-1][0] + 1e-6} [ {formula} ]") is None
-    assert front.exact_return(1.0) != front.exact_return(1.0)  # nobody has it
+    assert front.exact_return(1.0) != front.exact_return(1.0)  # infeasible
 
 
 @pytest.mark.full
 def test_a_whole_front_its_table_page_and_again(cli, here: None, tmp_path: Path) -> None:
     words = [f"{name}={value}" for name, value in SMALL.items() if name != "episodes"]
     command = (
-        "front", WALK, "--formula", "G (obs[0] <= 9)", "--p", "0.1:0.6", "--points", 3, "--seeds", 2, "--horizon", 9,
+        "pareto", WALK, "--formula", "G (obs[0] <= 9)", "--p", "0.1:0.6", "--points", 3, "--seeds", 2, "--horizon", 9,
         "--episodes", 24, "--option", "population=4", "--out", tmp_path / "f", "--workers", 1,
         *(each for word in words for each in ("--setting", word)),
     )  # fmt: skip
     done = cli(*command)
     assert done.status == 0, done.err
     assert "6 certificates" in done.out and "0.991666667" in done.out
-    rows = list(csv.DictReader(io.StringIO((tmp_path / "f" / "front.csv").read_text())))
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "f" / "pareto.csv").read_text())))
     assert [row["required"] for row in rows] == ["0.1", "0.35", "0.6"]
     for row in rows:
         assert row["runs"] == row["finished"] == "2"
         if row["satisfied"] == "2":
             assert float(row["certified"]) >= float(row["required"])
-    page = (tmp_path / "f" / "front.html").read_text()
+    page = (tmp_path / "f" / "pareto.html").read_text()
     assert "hold together with confidence 0.95" in page and 'class="marker' in page and "NaN" not in page
     before = {path: path.read_bytes() for path in (tmp_path / "f").glob("*.csv")}
     again = cli(*command, "--json")
     assert again.status == 0 and {path: path.read_bytes() for path in before} == before
     found = json.loads(again.out)
-    assert (
-        found["confidence_of_each"] == 0.991666667 and len(found["points"]) == 3 and len(found["runs"]) == 6
-    )
+    assert found["confidence_each"] == 0.991666667 and len(found["points"]) == 3 and len(found["runs"]) == 6
     assert psyco.open_study(tmp_path / "f").complete
 
 
-def test_the_interval_of_a_return_knows_that_runs_have_errors_of_their_own() -> None:
+def test_the_interval_of_a_return_includes_the_standard_error_of_each_run() -> None:
     def run(score: float, error: float | None) -> Any:
         return SimpleNamespace(
-            score=score, run=SimpleNamespace(certificate=SimpleNamespace(return_error=error))
+            score=score, run=SimpleNamespace(certificate=SimpleNamespace(return_standard_error=error))
         )
 
-    sure = _returned([run(1.0, 0.0), run(1.0, None)])
+    sure = _mean_return([run(1.0, 0.0), run(1.0, None)])
     assert sure == (1.0, 1.0, 1.0)
-    value, lower, upper = _returned([run(1.0, 0.5), run(1.0, 0.5)])
+    value, lower, upper = _mean_return([run(1.0, 0.5), run(1.0, 0.5)])
     beside = 1.96 * 0.5 / 2**0.5
     assert value == 1.0
     assert (lower, upper) == (pytest.approx(1.0 - beside, abs=0.06), pytest.approx(1.0 + beside, abs=0.06))
-    assert all(part != part for part in _returned([run(float("nan"), None)]))
+    assert all(part != part for part in _mean_return([run(float("nan"), None)]))
 
 
-def test_a_front_whose_exact_line_cannot_be_computed_says_so_and_shows_what_was_learned(
+def test_a_front_without_an_exact_solution_says_so_and_shows_the_learned_points(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A grid with too many states, a formula about actions: found out when all runs have been learned."""
-    monkeypatch.setattr("psyco._src.studies.runner.Team", Nobody)
+    """The exact solution fails for many states or a formula about actions, and only after learning."""
+    monkeypatch.setattr("psyco._src.studies.runner.WorkerTeam", Nobody)
     (tmp_path / "front").mkdir()
     (tmp_path / "front" / "study.toml").write_text("")
-    (tmp_path / "front" / "exact.csv").write_text("of another front")
-    front = psyco.front(
+    (tmp_path / "front" / "pareto_exact.csv").write_text("of another front")
+    front = psyco.pareto_front(
         "obstacle-run", "G (action <= 3 | !caught)", tmp_path / "front", p=[0.5, 0.9], seeds=1
     )
     (note,) = front.notes
     assert note.startswith("there is no exact front: a formula that names `action` has no optimum")
     assert not front.exact and "exact_return" not in front.points[0]
     assert note.partition("`")[0] in front.page.read_text() and json.loads(front.to_json())["notes"] == [note]
-    assert (tmp_path / "front" / "front.csv").exists() and not (tmp_path / "front" / "exact.csv").exists()
+    assert (tmp_path / "front" / "pareto.csv").exists() and not (
+        tmp_path / "front" / "pareto_exact.csv"
+    ).exists()
 
 
-def test_the_page_says_that_estimates_may_lie_above_what_anybody_can_do() -> None:
-    asked = ask("particle-dance", DANCE, p=[0.5, 0.9], seeds=1)
+def test_the_page_says_that_estimates_may_lie_above_the_exact_front() -> None:
+    asked = make_pareto_spec("particle-dance", DANCE, p=[0.5, 0.9], seeds=1)
     without = ParetoFront(asked, Study(Path("front"), asked.plan, ()))
-    assert "by luck one may lie above it" in _explained(replace(without, exact=((0.5, -4.0), (0.9, -5.0))))
-    assert "by luck" not in _explained(without)
+    exact = replace(without, exact=((0.5, -4.0), (0.9, -5.0)))
+    assert "by luck one may lie above it" in " ".join(pareto_page(exact).split())
+    assert "by luck" not in pareto_page(without)
 
 
 class Nobody:
-    """A team that leaves every cell as it is."""
+    """A worker team that runs no cell."""
 
     def __init__(self, workers: int, log: Path) -> None:
         pass

@@ -43,7 +43,7 @@ class Ray:
 
     class Actor:
         def __init__(self, news: Any) -> None:
-            self.tell = self.take = self
+            self.put = self.take = self
             self.remote = lambda *_: {}
 
     def remote(self, **_: Any) -> Any:
@@ -73,7 +73,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     here.mkdir()
     (here / "only_here.py").write_text("from tests.environments import Walk\n")
     monkeypatch.syspath_prepend(str(here))
-    monkeypatch.setattr(ray_workers, "connected", lambda address: Ray())
+    monkeypatch.setattr(ray_workers, "connect_ray", lambda address: Ray())
     monkeypatch.setattr(ray_workers, "_team", Node)
 
 
@@ -127,10 +127,10 @@ def test_no_room_for_what_a_node_sends_home_is_said_and_the_same_again_goes_on(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(ray_workers, "_unpack", full)
+        patch.setattr(ray_workers, "_write_files", full)
         study = psyco.study(ONE | {"seeds": 1}, tmp_path / "study", ray="somewhere:6379")
     ((_, error),) = study.failed.items()
-    assert "No space left on device" in error and "make room or mend it, then start the study again" in error
+    assert "No space left on device" in error and "fix it, then start the study again" in error
     assert psyco.study(ONE | {"seeds": 1}, tmp_path / "study", ray="somewhere:6379").complete
 
 
@@ -140,12 +140,12 @@ def test_a_disk_that_fills_up_in_a_cell_keeps_the_others_and_the_same_again_goes
 ) -> None:
     from psyco._src.core import atomic_io
 
-    monkeypatch.setattr("psyco._src.studies.runner.Team", Here)
+    monkeypatch.setattr("psyco._src.studies.runner.WorkerTeam", Here)
     plain, cells = atomic_io.write, make_plan(ONE | {"seeds": 2}).cells
 
     def full(path: Path, data: bytes) -> None:
         if cells[1].name in str(path) and path.name == "policy.safetensors":
-            raise atomic_io.failed(path, OSError(28, "No space left on device"))
+            raise atomic_io.write_error(path, OSError(28, "No space left on device"))
         plain(path, data)
 
     with monkeypatch.context() as patch:
@@ -153,7 +153,7 @@ def test_a_disk_that_fills_up_in_a_cell_keeps_the_others_and_the_same_again_goes
         study = psyco.study(ONE | {"seeds": 2}, tmp_path / "study")
     assert study.counts == {"finished": 1, "failed": 1}
     ((_, error),) = study.failed.items()
-    assert "No space left on device" in error and "Make room" in error
+    assert "No space left on device" in error and "Free disk space" in error
     again = psyco.study(ONE | {"seeds": 2}, tmp_path / "study")
     assert again.complete and read_study(tmp_path / "study").complete
     alone = tmp_path / "alone"

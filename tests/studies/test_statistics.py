@@ -57,27 +57,27 @@ def test_profiles_are_those_of_rliable() -> None:
         "A": [17 / 18, 12 / 18, 9 / 18, 9 / 18, 4 / 18, 1 / 18],
         "B": [10 / 14, 9 / 14, 7 / 14, 5 / 14, 0.0, 0.0],
     }
-    assert statistics.profile(A.ravel(), TAUS) == pytest.approx(expected["A"], abs=1e-12)
-    assert statistics.profile(B.ravel(), TAUS) == pytest.approx(expected["B"], abs=1e-12)
+    assert statistics.performance_profile(A.ravel(), TAUS) == pytest.approx(expected["A"], abs=1e-12)
+    assert statistics.performance_profile(B.ravel(), TAUS) == pytest.approx(expected["B"], abs=1e-12)
 
 
 def test_stratified_bootstrap_intervals_are_close_to_those_of_rliable() -> None:
     """library.get_interval_estimates with 50,000 resamples: 0.493 to 1.023, and -0.236 to 0.776."""
     for scores, lower, upper in ((A, 0.493, 1.023), (B, -0.23625, 0.77625)):
-        found = statistics.estimated(statistics.iqm, list(scores.T))
+        found = statistics.bootstrap(statistics.iqm, list(scores.T))
         assert (found.lower, found.upper) == pytest.approx((lower, upper), abs=0.04)
 
 
 def test_the_same_runs_give_the_same_interval_in_any_call() -> None:
-    first = statistics.estimated(statistics.median, list(A.T))
-    assert first == statistics.estimated(statistics.median, list(A.T))
+    first = statistics.bootstrap(statistics.median, list(A.T))
+    assert first == statistics.bootstrap(statistics.median, list(A.T))
     assert first.lower <= first.value <= first.upper
 
 
 @pytest.mark.parametrize(("successes", "runs"), [(0, 5), (3, 5), (5, 5), (17, 20)])
 def test_the_interval_of_a_share_is_clopper_and_pearsons(successes: int, runs: int) -> None:
     """In its definition: each bound leaves 2.5% on its side, by the binomial distribution itself."""
-    value, lower, upper = statistics.share(successes, runs)
+    value, lower, upper = statistics.proportion(successes, runs)
     assert value == successes / runs
     if successes:
         assert stats.binom.sf(successes - 1, runs, lower) == pytest.approx(0.025)
@@ -90,8 +90,8 @@ def test_the_interval_of_a_share_is_clopper_and_pearsons(successes: int, runs: i
 
 
 def test_one_run_and_none_at_all() -> None:
-    assert statistics.estimated(statistics.iqm, [np.array([3.0])]) == IntervalEstimate(3.0, 3.0, 3.0)
-    for nothing in (statistics.share(0, 0), statistics.estimated(statistics.iqm, []),
+    assert statistics.bootstrap(statistics.iqm, [np.array([3.0])]) == IntervalEstimate(3.0, 3.0, 3.0)
+    for nothing in (statistics.proportion(0, 0), statistics.bootstrap(statistics.iqm, []),
                     statistics.improvement([], []), statistics.improvement([A[:0, 0]], [B[:, 0]])):  # fmt: skip
         assert all(np.isnan(nothing))
 
@@ -99,12 +99,12 @@ def test_one_run_and_none_at_all() -> None:
 def test_a_run_beats_another_by_half_when_both_are_the_same() -> None:
     found = statistics.improvement([np.ones(4)], [np.ones(3)])
     assert found == IntervalEstimate(0.5, 0.5, 0.5)
-    assert statistics.better(np.array([2.0, 3.0]), np.array([1.0])) == 1.0
+    assert statistics.improvement_probability(np.array([2.0, 3.0]), np.array([1.0])) == 1.0
 
 
 def test_a_band_is_the_interval_at_every_point() -> None:
     curves = np.stack([A[:, 0], np.full(9, 2.0)], axis=1)  # [N, T]
-    value, lower, upper = statistics.band(statistics.iqm, curves)
+    value, lower, upper = statistics.bootstrap_band(statistics.iqm, curves)
     assert value == pytest.approx([-0.138, 2.0])
     assert lower[1] == upper[1] == 2.0 and lower[0] < value[0] < upper[0]
 
@@ -117,7 +117,7 @@ def test_bootstrap_intervals_cover_about_as_often_as_they_say() -> None:
     rng = np.random.default_rng(0)
     covered = 0
     for _ in range(300):
-        found = statistics.estimated(statistics.iqm, [rng.normal(size=20)])
+        found = statistics.bootstrap(statistics.iqm, [rng.normal(size=20)])
         covered += found.lower <= 0.0 <= found.upper
     assert covered >= 0.85 * 300
 
@@ -125,13 +125,13 @@ def test_bootstrap_intervals_cover_about_as_often_as_they_say() -> None:
 def test_luck_is_the_exact_rank_sum_test_of_scipy_also_with_ties() -> None:
     ours, theirs = A[:, 0], B[:, 0]
     exact = stats.mannwhitneyu(ours, theirs, alternative="greater", method="exact").pvalue
-    assert statistics.luck(list(ours), list(theirs)) == pytest.approx(exact, abs=1e-12)
+    assert statistics.rank_sum_p_value(list(ours), list(theirs)) == pytest.approx(exact, abs=1e-12)
     tied = [3.0, 1.0, 2.0, 2.0], [2.0, 1.0, 1.0, 0.0, 2.0]
 
     def better(x: np.ndarray, y: np.ndarray) -> float:
         return float((x[:, None] > y).sum() + 0.5 * (x[:, None] == y).sum())
 
     exact = stats.permutation_test(tied, better, alternative="greater", n_resamples=np.inf).pvalue
-    assert statistics.luck(*tied) == pytest.approx(exact, abs=1e-12)
-    assert statistics.luck([1.0] * 3, [1.0] * 3) == 1.0
-    assert statistics.luck([2, 3, 4], [1, 0, -1]) == pytest.approx(1 / 20)
+    assert statistics.rank_sum_p_value(*tied) == pytest.approx(exact, abs=1e-12)
+    assert statistics.rank_sum_p_value([1.0] * 3, [1.0] * 3) == 1.0
+    assert statistics.rank_sum_p_value([2, 3, 4], [1, 0, -1]) == pytest.approx(1 / 20)

@@ -1,4 +1,4 @@
-"""Studies in their folders: computed once, whatever happens on the way, and answered in tables and a page."""
+"""Studies in their folders: every cell is computed once, also after interruptions; tables and page."""
 
 import csv
 import io
@@ -18,13 +18,14 @@ import numpy as np
 import pytest
 
 import psyco
-from psyco._src.studies.aggregate import answer, to_csv
-from psyco._src.studies.cell import complete, first_check
+from psyco._src.studies.aggregate import make_tables, to_csv
+from psyco._src.studies.cell import complete, first_satisfied_row
 from psyco._src.studies.study_folder import read_study
 from psyco._src.studies.study_plan import Cell, make_plan
 from psyco._src.studies.study_progress import StudyProgress
 from psyco._src.studies.workers import run_cell
 from psyco._src.verification.findings import Finding
+from tests.making import flat
 from tests.reports.test_run_page import HANGING_OVER, OVERLAPPING, browser, open_page
 
 __all__ = ["browser"]  # a fixture
@@ -42,7 +43,7 @@ STUDY: dict[str, Any] = {
     "domain": {"name": WALK, "horizon": 9},
     "settings": {
         "episodes": 24, "verify_every": 12, "verify_episodes": 10, "max_episodes": 60, "selection_episodes": 2,
-        "candidates": 2, "scaling": "none", "hidden": 4,
+        "candidates": 2, "normalization": "none", "hidden": 4,
     },
     "learner": {"population": 4},
     "grid": {
@@ -55,7 +56,7 @@ TABLES = ("cells", "summary", "comparisons", "profiles", "curves")
 
 
 class Here:
-    """A team without processes, for what does not need them."""
+    """A worker team without processes."""
 
     def __init__(self, workers: int, log: Path) -> None:
         pass
@@ -70,19 +71,19 @@ class Here:
         self, cells: Sequence[Cell], folder: Path, progress: StudyProgress, trust: Collection[str]
     ) -> None:
         for cell in cells:
-            progress.started(cell.name)
+            progress.mark_started(cell.name)
             tell = partial(self._tell, progress, cell.name)
-            progress.ended(
-                cell.name, run_cell(complete, folder / cell.name, cell.config, trust, tell, cell.bar)
+            progress.mark_ended(
+                cell.name, run_cell(complete, folder / cell.name, cell.config, trust, tell, cell.pruning)
             )
 
     def _tell(self, progress: StudyProgress, name: str, done: int, total: int, doing: str) -> None:
-        progress.reached(name, done, doing)
+        progress.update(name, done, doing)
 
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("psyco._src.studies.runner.Team", Here)
+    monkeypatch.setattr("psyco._src.studies.runner.WorkerTeam", Here)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +91,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> psyco.Study:
     seen: list[tuple[int, float | None]] = []
 
     def listen(progress: StudyProgress) -> None:
-        seen.append((progress.count("finished"), progress.left))
+        seen.append((progress.count("finished"), progress.seconds_left))
 
     study = psyco.study(STUDY, tmp_path_factory.mktemp("studies") / "done", workers=2, on_progress=listen)
     assert study.complete, study.failed
@@ -101,7 +102,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> psyco.Study:
 
 @pytest.fixture
 def copied(done: psyco.Study, tmp_path: Path) -> Path:
-    """The same study, elsewhere: it can be moved."""
+    """Return a copy of the study in another folder."""
     return Path(shutil.copytree(done.folder, tmp_path / "copied"))
 
 
@@ -109,19 +110,17 @@ def tables(folder: Path) -> dict[str, bytes]:
     return {name: (folder / f"{name}.csv").read_bytes() for name in TABLES}
 
 
-def test_every_cell_is_the_run_that_it_would_be_alone(done: psyco.Study, tmp_path: Path) -> None:
+def test_a_cell_gives_the_same_run_as_psyco_start(done: psyco.Study, tmp_path: Path) -> None:
     outcome = done.outcomes[1]
     assert outcome.run is not None
-    alone = psyco.start(
-        WALK, EASY, tmp_path / "alone", parameters={"horizon": 9}, seed=1, learner="snes",
-        learner_options={"population": 4}, **STUDY["settings"],
-    )  # fmt: skip
+    settings = flat(parameters={"horizon": 9}, seed=1, **STUDY["settings"], learner="snes", options={"population": 4})
+    alone = psyco.start(WALK, EASY, tmp_path / "alone", **settings)
     assert alone.policy.digest == outcome.run.policy.digest
     assert (alone.folder / "metrics.csv").read_bytes() == (outcome.run.folder / "metrics.csv").read_bytes()
     assert psyco.open_run(outcome.run.folder).state == "finished"
 
 
-def test_the_table_says_what_the_runs_say(done: psyco.Study) -> None:
+def test_the_tables_agree_with_the_runs(done: psyco.Study) -> None:
     rows = list(csv.DictReader(io.StringIO((done.folder / "cells.csv").read_text())))
     assert len(rows) == 12 == len(list((done.folder / "cells").iterdir()))
     for row in rows:
@@ -135,11 +134,11 @@ def test_the_table_says_what_the_runs_say(done: psyco.Study) -> None:
         assert int(row["episodes"]) == run.episodes
         lengths = run.metrics["length"] * np.diff(run.metrics["episodes"], prepend=0)
         assert int(row["steps"]) == round(lengths.sum())
-        first = first_check(run.metrics, psyco.parse(run.config.requirement))
+        first = first_satisfied_row(run.metrics, psyco.parse(run.config.requirement))
         assert row["first_satisfied_episodes"] == (
             "" if first is None else str(run.metrics["episodes"][first])
         )
-    by_task = {(row["task"], row["method"]): row for row in done.answers.summary}
+    by_task = {(row["task"], row["method"]): row for row in done.tables.summary}
     assert by_task["easy", "snes"]["certified"] == sum(
         row["verdict"] == "SATISFIED" and row["task"] == "easy" and row["method"] == "snes" for row in rows
     )
@@ -151,15 +150,15 @@ def test_the_table_says_what_the_runs_say(done: psyco.Study) -> None:
         done.to_pandas("cell")
 
 
-def test_methods_are_put_together_over_all_tasks_if_they_have_all(done: psyco.Study) -> None:
+def test_methods_are_aggregated_over_tasks_if_they_have_all_of_them(done: psyco.Study) -> None:
     some = [o for o in done.outcomes if (o.cell.task, o.cell.method) != ("hard", "snes")]
-    rows = {(row["task"], row["method"]): row for row in answer(some).summary}
+    rows = {(row["task"], row["method"]): row for row in make_tables(some).summary}
     assert ("all tasks", "snes") not in rows and rows["all tasks", "safe-es"]["scaled"] == 1
-    (compared,) = answer(some).comparisons
+    (compared,) = make_tables(some).comparisons
     assert compared["tasks"] == 1
 
 
-def test_the_same_again_computes_nothing(copied: Path, done: psyco.Study) -> None:
+def test_a_repeated_study_computes_nothing(copied: Path, done: psyco.Study) -> None:
     states: list[int] = []
     again = psyco.study(
         copied, trust=[WALK], on_progress=lambda progress: states.append(len(progress.running))
@@ -169,7 +168,7 @@ def test_the_same_again_computes_nothing(copied: Path, done: psyco.Study) -> Non
 
 
 @pytest.mark.full
-def test_more_seeds_compute_those_alone(tmp_path: Path, here: None) -> None:
+def test_further_seeds_compute_only_those(tmp_path: Path, here: None) -> None:
     folder = tmp_path / "one"
     assert len(psyco.study(ONE | {"seeds": 1}, folder).outcomes) == 1
     before = {path: path.stat().st_mtime_ns for path in folder.glob("cells/*/policy.safetensors")}
@@ -183,7 +182,7 @@ def test_more_seeds_compute_those_alone(tmp_path: Path, here: None) -> None:
     assert not (tmp_path / "one" / "failures").exists()
 
 
-def test_what_is_damaged_or_half_done_is_mended_to_the_same_bytes(
+def test_damaged_and_interrupted_cells_are_repaired_to_the_same_bytes(
     copied: Path, done: psyco.Study, here: None
 ) -> None:
     first, second, third = (copied / "cells" / outcome.cell.name for outcome in done.outcomes[:3])
@@ -203,18 +202,18 @@ def test_what_is_damaged_or_half_done_is_mended_to_the_same_bytes(
     assert tables(copied) == tables(done.folder)
 
 
-def test_a_stranger_in_the_place_of_a_cell_is_left_alone_and_named(copied: Path, here: None) -> None:
+def test_another_run_in_the_folder_of_a_cell_is_kept_and_reported(copied: Path, here: None) -> None:
     study = psyco.open_study(copied)
     first, second = (copied / "cells" / outcome.cell.name for outcome in study.outcomes[:2])
     shutil.rmtree(first)
     shutil.copytree(second, first)
     found = psyco.study(copied, trust=[WALK])
     assert not found.complete
-    assert ["holds another run" in error for error in found.failed.values()] == [True]
+    assert ["not part of this study" in error for error in found.failed.values()] == [True]
     assert psyco.open_run(first).state == "finished"
 
 
-def test_a_cell_that_fails_is_named_and_stops_no_other(
+def test_a_failed_cell_is_reported_and_stops_no_other(
     tmp_path: Path, cli: Callable[..., Any], here: None
 ) -> None:
     study = ONE | {"seeds": 1, "grid": {"domain": {"fault": ["raise", ""]}}}
@@ -231,7 +230,7 @@ def test_a_cell_that_fails_is_named_and_stops_no_other(
 
 
 @pytest.mark.full
-def test_a_cell_that_ends_its_process_goes_on_or_is_named(tmp_path: Path) -> None:
+def test_a_cell_that_kills_its_process_is_resumed_or_reported(tmp_path: Path) -> None:
     marker = str(tmp_path / "marker")
     study = ONE | {"seeds": 1, "grid": {"domain": {"fault": ["kill", "crash once"], "marker": [marker]}}}
     found = psyco.study(study, tmp_path / "walks", workers=2)
@@ -240,14 +239,14 @@ def test_a_cell_that_ends_its_process_goes_on_or_is_named(tmp_path: Path) -> Non
     assert "it ended its process 3 times" in killed and "SIGKILL" in killed
 
 
-def test_nobody_else_can_work_in_the_same_folder(copied: Path) -> None:
+def test_a_locked_folder_is_refused(copied: Path) -> None:
     from psyco._src.runs.lock import lock
 
     with lock(copied), pytest.raises(psyco.RunError, match="in use by another process"):
         psyco.study(copied, trust=[WALK])
 
 
-def test_a_full_disk_is_said_and_what_was_computed_stays(
+def test_a_full_disk_is_reported_and_results_stay(
     copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from psyco._src.core import atomic_io
@@ -255,15 +254,15 @@ def test_a_full_disk_is_said_and_what_was_computed_stays(
     before = tables(copied)
 
     def full(path: Path, data: bytes) -> None:
-        raise atomic_io.failed(path, OSError(28, "No space left on device"))
+        raise atomic_io.write_error(path, OSError(28, "No space left on device"))
 
     monkeypatch.setattr("psyco._src.core.atomic_io.write", full)
-    with pytest.raises(psyco.RunError, match="No space left on device; what was there before is intact"):
+    with pytest.raises(psyco.RunError, match="No space left on device; its previous content is intact"):
         psyco.study(copied, trust=[WALK])
     assert tables(copied) == before and psyco.open_study(copied).complete
 
 
-def test_a_run_that_was_begun_goes_on(tmp_path: Path) -> None:
+def test_a_started_run_is_resumed(tmp_path: Path) -> None:
     cell = make_plan(ONE).cells[0]
 
     class Stop(Exception):
@@ -273,17 +272,19 @@ def test_a_run_that_was_begun_goes_on(tmp_path: Path) -> None:
         raise Stop
 
     with pytest.raises(Stop):
-        complete(tmp_path / "run", cell.config, trust=[WALK], tell=stop)
+        complete(tmp_path / "run", cell.config, trust=[WALK], report=stop)
     assert psyco.open_run(tmp_path / "run").state == "stopped"
     told: list[str] = []
-    complete(tmp_path / "run", cell.config, trust=[WALK], tell=lambda done, total, doing: told.append(doing))
+    complete(
+        tmp_path / "run", cell.config, trust=[WALK], report=lambda done, total, doing: told.append(doing)
+    )
     assert psyco.open_run(tmp_path / "run").state == "finished" and told[-1] == "certifying"
 
 
 # ---- the command -------------------------------------------------------------------------------------------------
 
 
-def test_the_command_says_what_came_out(copied: Path, cli: Callable[..., Any]) -> None:
+def test_the_command_prints_the_results(copied: Path, cli: Callable[..., Any]) -> None:
     said = cli("study", copied, "--trust", WALK)
     assert said.status == 0
     assert "12 runs: 12 finished" in said.out and "all tasks" in said.out and "beats one of" in said.out
@@ -330,7 +331,7 @@ def test_the_page_shows_everything_and_fits(done: psyco.Study, browser: Any, wid
         assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
-def test_a_table_has_a_column_for_everything_that_a_row_has() -> None:
+def test_a_csv_table_has_the_columns_of_all_rows() -> None:
     rows = [
         {"a": 1.5, "lower[0]": 0.1, "cell": "x"},
         {"a": np.nan, "lower[1]": 2.0, "lower[0]": None, "cell": "y,z"},
@@ -359,7 +360,7 @@ def _started(folder: Path) -> Any:
 
 @pytest.mark.full
 def test_twenty_kills_change_no_byte(undisturbed: Path, tmp_path: Path) -> None:
-    """Each at a moment of its own while the study runs: 20 SIGKILLs, then it comes to its end."""
+    """20 SIGKILLs at random moments of the study; then it is resumed to the end."""
     folder = tmp_path / "killed"
     rng = np.random.default_rng(0)
     kills = 0
@@ -371,7 +372,7 @@ def test_twenty_kills_change_no_byte(undisturbed: Path, tmp_path: Path) -> None:
         time.sleep(float(rng.uniform(0.0, 6.0)))
         if (
             process.poll() is not None
-        ):  # it was faster: there is nothing left to kill; some of it is begun again
+        ):  # it has finished: some cells are deleted, to start again
             assert process.returncode == 0
             for path in sorted((folder / "cells").iterdir())[:10]:
                 shutil.rmtree(path)

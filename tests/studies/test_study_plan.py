@@ -1,4 +1,4 @@
-"""A file becomes cells; what cannot be meant is refused before anything runs, with the key and what is allowed."""
+"""Study plans: files become cells; invalid plans are refused before the first run, with the key and the allowed values."""
 
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ def test_a_grid_is_all_combinations_with_every_seed() -> None:
     assert last.config.parameters["horizon"] in (6, 7)
 
 
-def test_a_list_changes_what_all_share_and_stands_beside_a_grid() -> None:
+def test_listed_cells_change_shared_values_and_add_to_the_grid() -> None:
     plan = planned(
         settings={"hidden": 8},
         grid={"learner": ["snes", "ppo"]},
@@ -58,10 +58,10 @@ def test_a_list_changes_what_all_share_and_stands_beside_a_grid() -> None:
     assert plan.methods[2] == "wide" and len(plan.methods) == 4
 
 
-def test_a_cell_is_named_by_what_it_computes_and_by_nothing_else() -> None:
-    first = planned(settings={"episodes": 100}, learner={"name": "snes", "sigma": 0.5, "alpha": 0.1})
+def test_a_cell_is_named_by_its_content_only() -> None:
+    first = planned(settings={"episodes": 100}, learner={"name": "snes", "sigma": 0.5, "learning_rate": 0.1})
     other = planned(
-        title="x", learner={"name": "snes", "alpha": 0.1, "sigma": 0.5}, settings={"episodes": 100}
+        title="x", learner={"name": "snes", "learning_rate": 0.1, "sigma": 0.5}, settings={"episodes": 100}
     )
     spaced = make_plan(
         first.content
@@ -69,13 +69,13 @@ def test_a_cell_is_named_by_what_it_computes_and_by_nothing_else() -> None:
     )
     names = {cell.name for cell in first.cells}
     assert names == {cell.name for cell in other.cells} == {cell.name for cell in spaced.cells}
-    longer = planned(settings={"episodes": 101}, learner={"name": "snes", "sigma": 0.5, "alpha": 0.1})
+    longer = planned(settings={"episodes": 101}, learner={"name": "snes", "sigma": 0.5, "learning_rate": 0.1})
     assert not names & {cell.name for cell in longer.cells}
     assert all(cell.name.startswith("obstacle-run-snes-seed") for cell in first.cells)
-    assert len({cell.kind for cell in first.cells}) == 1
+    assert len({cell.compile_key for cell in first.cells}) == 1
 
 
-def test_a_study_written_down_and_read_is_the_same(tmp_path: Path) -> None:
+def test_a_plan_survives_a_round_trip_through_its_file(tmp_path: Path) -> None:
     plan = planned(title='A "question"', grid={"learner": ["snes", {"name": "ppo"}], "hidden": [8, 16]})
     file = tmp_path / "study.toml"
     file.write_text(plan.to_toml())
@@ -105,20 +105,20 @@ def test_a_cell_is_the_configuration_that_a_run_would_have() -> None:
         ({"titel": "x"}, "unknown key 'titel' .did you mean 'title'"),
         ({"title": 3}, "it must be text"),
         ({"domain": "obstacle-run"}, r"it must be a table, \[domain\]"),
-        ({"settings": {"seed": 3}}, "a study says seeds = 5"),
-        ({"grid": {"seed": [1, 2]}}, "a study says seeds = 5"),
+        ({"settings": {"seed": 3}}, "give seeds = 5"),
+        ({"grid": {"seed": [1, 2]}}, "give seeds = 5"),
         ({"grid": [1]}, r"it must be a table, \[grid\]"),
         ({"cells": {}}, "must be a list of tables"),
         ({"grid": {"hidden": 8}}, "must be a list of values"),
         ({"grid": {"hidden": []}}, "is empty"),
         ({"grid": {"hidden": [8, 8]}}, "twice"),
         ({"grid": {"hiden": [8]}}, "did you mean 'hidden'"),
-        ({"grid": {"requirement": [EASY]}}, r"stands in \[grid\], and outside of it"),
+        ({"grid": {"requirement": [EASY]}}, r"is given in \[grid\] and outside of it"),
         (
             {"settings": {"hidden": 3}, "grid": {"hidden": [8]}},
-            r"settings.hidden stands in \[grid\], and outside",
+            r"settings.hidden is given in \[grid\] and outside",
         ),
-        ({"grid": {"domain": ["particle-dance"]}}, r"domain stands in \[grid\], and outside"),
+        ({"grid": {"domain": ["particle-dance"]}}, r"domain is given in \[grid\] and outside"),
         ({"grid": {"learner": ["snse"]}}, "did you mean 'snes'"),
         ({"grid": {"learner": [3]}}, "it must be a name, or a table"),
         ({"grid": {"learner": [{"name": "snes", "sigmo": 1.0}]}}, "did you mean 'sigma'"),
@@ -128,11 +128,11 @@ def test_a_cell_is_the_configuration_that_a_run_would_have() -> None:
         ({"cells": [{"label": "a", "hidden": 3}, {"label": "a", "hidden": 4}]}, "are both called"),
         (
             {"learner": {"sigma": 0.1}, "grid": {"learner": [{"name": "snes", "sigma": 0.2}]}},
-            r"learner.sigma stands in \[grid\], and outside of it",
+            r"learner.sigma is given in \[grid\] and outside of it",
         ),
         (
             {"grid": {"learner": [{"name": "snes", "sigma": 0.2}], "learner.sigma": [0.3]}},
-            r"learner.sigma stands in \[grid\] on its own, and in a table of learner",
+            r"learner.sigma is given in \[grid\] and again in a table of learner",
         ),
         (
             {"learner": {"name": "snes"}, "grid": {"learner.sigma": [1, 1.0]}},
@@ -155,7 +155,7 @@ def test_a_cell_is_the_configuration_that_a_run_would_have() -> None:
         ({"seeds": 6000, "grid": {"hidden": [8, 16]}}, "at most 10,000; split it"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(content: dict[str, Any], message: str) -> None:
+def test_invalid_content_is_refused(content: dict[str, Any], message: str) -> None:
     with pytest.raises(psyco.RunError, match=message):
         make_plan({k: v for k, v in (BASE | content).items() if v is not None})
 
@@ -170,7 +170,7 @@ def test_what_cannot_be_meant_is_refused(content: dict[str, Any], message: str) 
         ({"learner": {"name": "snes", "calibration": "sofd"}}, "sofd"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_anything_runs(
+def test_a_plan_that_cannot_run_is_refused_before_the_first_run(
     content: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(psyco.RunError, match=message):
@@ -182,31 +182,31 @@ def test_what_does_not_fit_is_refused_before_anything_runs(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_with_other_content_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(psyco.RunError, match=r"not empty and not a study \(thesis.tex"):
         psyco.study(BASE, tmp_path)
     with pytest.raises(psyco.RunError, match="is not the folder of a study"):
         psyco.open_study(tmp_path)
-    with pytest.raises(psyco.RunError, match="say where the study is to be kept"):
+    with pytest.raises(psyco.RunError, match="needs a folder"):
         psyco.study(BASE)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_a_listed_cell_may_have_seeds_of_its_own(tmp_path: Path) -> None:
+def test_a_listed_cell_may_have_its_own_seeds(tmp_path: Path) -> None:
     plan = planned(cells=[{"learner": "snes"}, {"learner": "ppo", "seeds": "4:7"}])
     assert [(cell.method, cell.seed) for cell in plan.cells] == [
         ("snes", 0), ("snes", 1), ("ppo", 4), ("ppo", 5), ("ppo", 6),
     ]  # fmt: skip
     (tmp_path / "study.toml").write_text(plan.to_toml())
     assert read_plan(tmp_path) == plan
-    same = read_plan(tmp_path, seeds="3")  # what the command line says is for all of them
+    same = read_plan(tmp_path, seeds="3")  # replaces the seeds of all cells
     assert [cell.seed for cell in same.cells] == [0, 1, 2, 0, 1, 2]
     own = make_plan({k: v for k, v in BASE.items() if k != "seeds"} | {"cells": [{"seeds": [3]}]})
     assert [cell.seed for cell in own.cells] == [3]
 
 
-def test_ranges_and_numbers_of_numpy_are_as_good_as_lists_and_our_own(tmp_path: Path) -> None:
+def test_ranges_and_numpy_integers_are_accepted(tmp_path: Path) -> None:
     plan = make_plan(BASE | {"seeds": range(3, 5), "grid": {"hidden": [8, 9, np.int64(11)]}})
     same = make_plan(BASE | {"seeds": [3, 4], "grid": {"hidden": [8, 9, 11]}})
     (tmp_path / "study.toml").write_text(plan.to_toml())
@@ -219,8 +219,8 @@ def test_ranges_and_numbers_of_numpy_are_as_good_as_lists_and_our_own(tmp_path: 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda out: psyco.study(None, out), "a study is a file, a folder, or a dictionary .*, got None"),
-        (lambda out: psyco.study([BASE], out), "a study is a file, a folder, or a dictionary"),
+        (lambda out: psyco.study(None, out), "a study is a file, a folder, or the content of such a file .*, got None"),
+        (lambda out: psyco.study([BASE], out), "a study is a file, a folder, or the content of such a file"),
         (
             lambda out: psyco.study(BASE, out, workers="2"),
             "workers must be a whole number of at least 1, got '2'",
@@ -231,7 +231,7 @@ def test_ranges_and_numbers_of_numpy_are_as_good_as_lists_and_our_own(tmp_path: 
         ),
     ],
 )
-def test_what_is_no_study_and_no_number_of_workers_is_refused(
+def test_invalid_arguments_are_refused(
     call: Any, message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(psyco.RunError, match=message):

@@ -1,4 +1,4 @@
-"""Tuning: what is asked, how trials are scored and ended early, and that the end is honest and repeatable."""
+"""Tuning: configuration, score and pruning of trials, validation, and resuming to the same result."""
 
 import csv
 import dataclasses
@@ -14,16 +14,23 @@ import numpy as np
 import pytest
 
 import psyco
+from psyco._src.api.study import as_search
 from psyco._src.learners.metrics import Metrics
 from psyco._src.logic.parser import parse
 from psyco._src.runs.config import load_config
 from psyco._src.runs.settings import Settings
-from psyco._src.studies import pruning
+from psyco._src.studies import objective
 from psyco._src.studies.cell import complete
-from psyco._src.studies.objective import Score, distance, score_at
-from psyco._src.studies.optuna_sampler import OptunaSampler
-from psyco._src.studies.pruning import PruningThreshold, pruned_at, raised
-from psyco._src.studies.search_config import APART, ask_search
+from psyco._src.studies.objective import (
+    PruningThreshold,
+    Score,
+    distance,
+    median_threshold,
+    pruned_at,
+    score_metrics,
+)
+from psyco._src.studies.search_config import SEED_STRIDE, make_search
+from psyco._src.studies.trials import TrialSampler
 from psyco._src.studies.tuning import Tuning
 from tests.studies.test_study_folder import EASY, STUDY, WALK, Here
 
@@ -31,74 +38,83 @@ pytest.importorskip("optuna")
 
 DANCE = "P>=0.85 [ G (distance >= 0.1 | collisions <= 1) ] & C>=0.98"
 SMALL: dict[str, Any] = {
-    "trials": 5, "at_once": 2, "finals": 1, "judges": 1, "seed": 3, "parameters": {"horizon": 9}, "learner": "snes",
-    "learner_options": {"population": 4}, "settings": STUDY["settings"], "over": ["alpha", "sigma=0.05:0.5"],
+    "trials": 5, "batch_size": 2, "rerun_seeds": 1, "validation_seeds": 1, "seed": 3, "parameters": {"horizon": 9},
+    "learner": psyco.SNES(population=4), "settings": STUDY["settings"], "over": ["learning_rate", "sigma=0.05:0.5"],
 }  # fmt: skip
 
 
-# ---- what is asked -----------------------------------------------------------------------------------------------
+# ---- configuration -----------------------------------------------------------------------------------------------
 
 
-def test_no_seed_of_a_stage_is_one_of_another() -> None:
-    search = ask_search("particle-dance", DANCE, trials=APART, finals=5, judges=20, seed=7)
-    searched = {search.trial(number, {}).seed for number in (0, 1, APART - 1)}
-    again = {cell.seed for cell in search.final({"trial 1": {"alpha": 0.1}}).cells}
-    judged = {cell.seed for cell in search.judged({"alpha": 0.1}).cells}
-    assert max(searched) < min(again) and max(again) < min(judged) and max(judged) < search.fresh_seed
-    assert len(judged) == 20 and search.judged({"alpha": 0.1}).methods == ["tuned", "defaults"]
+def test_the_stages_have_disjoint_seeds() -> None:
+    search = make_search(
+        "particle-dance", DANCE, trials=SEED_STRIDE, rerun_seeds=5, validation_seeds=20, seed=7
+    )
+    searched = {search.trial_cell(number, {}).seed for number in (0, 1, SEED_STRIDE - 1)}
+    again = {cell.seed for cell in search.rerun_plan({"trial 1": {"learning_rate": 0.1}}).cells}
+    judged = {cell.seed for cell in search.validation_plan({"learning_rate": 0.1}).cells}
+    assert max(searched) < min(again) and max(again) < min(judged) and max(judged) < search.unused_seed
+    assert len(judged) == 20 and search.validation_plan({"learning_rate": 0.1}).methods == [
+        "tuned",
+        "defaults",
+    ]
 
 
-def test_tuned_and_defaults_differ_in_what_was_tuned_alone() -> None:
-    search = ask_search("particle-dance", DANCE, settings={"episodes": 500}, learner_options={"margin": 0.2})
+def test_tuned_options_and_defaults_differ_in_the_searched_options_only() -> None:
+    search = make_search("particle-dance", DANCE, settings={"episodes": 500}, learner_options={"margin": 0.2})
     tuned, defaults = (
-        next(cell.config for cell in search.judged({"alpha": 0.1}).cells if cell.method == name)
+        next(
+            cell.config
+            for cell in search.validation_plan({"learning_rate": 0.1}).cells
+            if cell.method == name
+        )
         for name in ("tuned", "defaults")
     )
-    assert tuned.settings.options == {"margin": 0.2, "alpha": 0.1} and defaults.settings.options == {
+    assert tuned.settings.options == {"margin": 0.2, "learning_rate": 0.1} and defaults.settings.options == {
         "margin": 0.2
     }
     assert dataclasses.replace(tuned.settings, options={}) == dataclasses.replace(
         defaults.settings, options={}
     )
-    assert "margin" not in search.ranges and "alpha" in search.ranges
+    assert "margin" not in search.ranges and "learning_rate" in search.ranges
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"trials": 0}, "trials must be at least 2, got 0: the first is the defaults"),
+        ({"trials": 0}, "trials must be at least 2, got 0: the first trial is the defaults"),
         ({"trials": 10_001}, "at most 10,000"),
         ({"requirement": None}, "tuning needs a requirement"),
         ({"requirement": "P>=2 [ F true ]"}, "P"),
-        ({"over": ["alhpa"]}, "safe-es has no option 'alhpa'.*did you mean 'alpha'"),
-        ({"over": ["checks"]}, "declares no range for checks: say it, as in checks="),
+        ({"over": ["learning_rat"]}, "safe-es has no option 'learning_rat'.*did you mean 'learning_rate'"),
+        ({"over": ["checks"]}, "declares no range for checks: give one, as in checks="),
         ({"over": []}, "over names no option"),
         ({"over": ["margin"], "learner_options": {"margin": 0.2}}, "margin is given and tuned"),
-        ({"learner_options": {"alhpa": 1.0}}, "unknown key 'learner.alhpa'"),
+        ({"learner_options": {"learning_rat": 1.0}}, "unknown key 'learner.learning_rat'"),
         ({"learner": "snse"}, "did you mean 'snes'"),
         ({"learner": "auto"}, "unknown learner to tune 'auto'"),
-        ({"settings": {"seed": 3}}, "has seeds of its own"),
+        ({"settings": {"seed": 3}}, "chooses its seeds"),
         ({"settings": {"episode": 3}}, "unknown key 'settings.episode'"),
-        ({"seed": 2**31 - 1}, "further seeds of its own"),
-        ({"judges": 201}, "finals and judges must be at most 200"),
-        ({"judges": 0}, "judges must be a whole number of at least 1"),
+        ({"seed": 2**31 - 1}, "further seeds after the first"),
+        ({"validation_seeds": 201}, "validation_seeds must be at most 200"),
+        ({"validation_seeds": 0}, "validation_seeds must be a whole number of at least 1"),
         ({"domain": 3}, "takes the name of a domain"),
     ],
 )
 def test_bad_input_is_refused_in_a_sentence(changes: dict[str, Any], words: str) -> None:
     asked = {"domain": "particle-dance", "requirement": DANCE} | changes
     with pytest.raises(psyco.PsycoError, match=words):
-        ask_search(asked.pop("domain"), asked.pop("requirement"), **asked)
+        make_search(asked.pop("domain"), asked.pop("requirement"), **asked)
 
 
 def test_a_learner_with_nothing_left_to_tune_says_so() -> None:
-    fixed = {"population": 4, "alpha": 0.1, "sigma": 0.1, "curriculum": 0.1}
+    fixed = {"population": 4, "learning_rate": 0.1, "sigma": 0.1, "curriculum": 0.1}
     with pytest.raises(psyco.RunError, match="nothing is left to tune of snes"):
-        ask_search("particle-dance", DANCE, learner="snes", learner_options=fixed)
+        make_search("particle-dance", DANCE, learner="snes", learner_options=fixed)
 
 
 def test_a_range_whose_end_makes_no_learner_is_refused_before_anything_runs(tmp_path: Path) -> None:
-    with pytest.raises(psyco.RunError, match=r"margin=1\.5: margin must be at least 0 and below 1"):
+    with pytest.raises(psyco.RunError, match=r"margin must be a number of at least 0 and below 1, got 1\.5"):
         psyco.tune("particle-dance", DANCE, tmp_path / "t", over=["margin=0.1:1.5"])
     assert not (tmp_path / "t").exists()
 
@@ -112,18 +128,18 @@ def test_without_optuna_the_error_says_what_to_install(
     assert not (tmp_path / "t").exists()
 
 
-def test_the_same_seed_is_proposed_the_same() -> None:
-    """Whatever was told in the same order, ended early and failed ones too; that is why nothing of it need be kept."""
-    search = ask_search("particle-dance", DANCE, trials=30, seed=5)
+def test_the_same_seed_gives_the_same_proposals() -> None:
+    """Proposals depend on the seed and the results in their order, also of pruned and failed trials."""
+    search = make_search("particle-dance", DANCE, trials=30, seed=5)
     defaults = {name: getattr(psyco.Settings(), name, 0.1) for name in search.ranges}
 
     def proposed(seed: int) -> list[dict[str, Any]]:
-        proposals = OptunaSampler(dataclasses.replace(search, seed=seed), defaults)
+        proposals = TrialSampler(dataclasses.replace(search, seed=seed), defaults)
         found = []
         for number in range(20):
             options = proposals.ask(number)
             found.append(options)
-            score = None if number % 4 == 1 else Score(number % 3 > 0, options.get("alpha", 0.0))
+            score = None if number % 4 == 1 else Score(number % 3 > 0, options.get("learning_rate", 0.0))
             proposals.tell(number, score, (Score(False, -0.1), None), pruned=number % 8 == 1)
         return found
 
@@ -178,54 +194,58 @@ def test_rows_are_scored_over_the_quarter_of_learning_before_a_point() -> None:
     metrics = _metrics(0.9, -10.0)
     # rows 10 to 20 of 40: those in which 100 to 200 of the 400 episodes were done
     wanted = metrics["deployed_return"][9:20].mean()
-    assert score_at(metrics, requirement, settings, 0.5) == Score(True, pytest.approx(wanted))
-    assert score_at(metrics.head(19), requirement, settings, 0.5) is None
-    assert score_at(metrics.head(20), requirement, settings, 0.5) == score_at(
+    assert score_metrics(metrics, requirement, settings, 0.5) == Score(True, pytest.approx(wanted))
+    assert score_metrics(metrics.head(19), requirement, settings, 0.5) is None
+    assert score_metrics(metrics.head(20), requirement, settings, 0.5) == score_metrics(
         metrics, requirement, settings, 0.5
     )
-    assert score_at(Metrics({}), requirement, settings, 0.5) is None
+    assert score_metrics(Metrics({}), requirement, settings, 0.5) is None
     in_steps = Settings(steps=2800, episodes=0)
-    assert score_at(metrics, requirement, in_steps, 0.5) == score_at(metrics, requirement, settings, 0.5)
-    assert score_at(_metrics(0.86, -10.0), requirement, settings, 0.5).certified  # type: ignore[union-attr]
-    assert score_at(_metrics(0.6, -10.0), requirement, settings, 0.5) == Score(False, pytest.approx(-0.3))
+    assert score_metrics(metrics, requirement, in_steps, 0.5) == score_metrics(
+        metrics, requirement, settings, 0.5
+    )
+    assert score_metrics(_metrics(0.86, -10.0), requirement, settings, 0.5).certified  # type: ignore[union-attr]
+    assert score_metrics(_metrics(0.6, -10.0), requirement, settings, 0.5) == Score(
+        False, pytest.approx(-0.3)
+    )
     least = parse("Rmin=? [ C ]; P>=0.9 [ F true ] & C>=0.9")
-    assert score_at(metrics, least, settings, 0.5) == Score(True, pytest.approx(-wanted))
+    assert score_metrics(metrics, least, settings, 0.5) == Score(True, pytest.approx(-wanted))
     several = parse("P>=0.9 [ F true ] & C>=0.9; P>=0.8 [ F true ] & C>=0.9")  # both at once: 0.7 at least
-    assert score_at(_metrics(0.66, -10.0), several, settings, 0.5).certified  # type: ignore[union-attr]
+    assert score_metrics(_metrics(0.66, -10.0), several, settings, 0.5).certified  # type: ignore[union-attr]
 
 
-# ---- ending trials early -----------------------------------------------------------------------------------------
+# ---- pruning ------------------------------------------------------------------------------------------------
 
 
-def test_the_bar_is_the_median_of_those_before_once_there_are_enough() -> None:
-    scores = [(Score(True, float(k)), None) for k in range(pruning.ENOUGH - 1)]
-    assert raised(scores) == PruningThreshold((None, None))
-    assert raised([*scores, (Score(False, -0.5), Score(True, 3.0))]) == PruningThreshold(
+def test_the_threshold_is_the_median_of_earlier_trials_once_there_are_enough() -> None:
+    scores = [(Score(True, float(k)), None) for k in range(objective.MIN_TRIALS - 1)]
+    assert median_threshold(scores) == PruningThreshold((None, None))
+    assert median_threshold([*scores, (Score(False, -0.5), Score(True, 3.0))]) == PruningThreshold(
         (Score(True, 1.0), None)
     )
-    assert raised([*scores, (None, None)]) == PruningThreshold((None, None))
+    assert median_threshold([*scores, (None, None)]) == PruningThreshold((None, None))
 
 
 @pytest.mark.slow
-def test_a_run_below_its_bar_ends_and_under_another_one_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
-    search = ask_search(WALK, EASY, **SMALL)
-    cell = search.trial(1, {"alpha": 0.05, "sigma": 0.1})
+def test_a_pruned_run_resumes_under_another_threshold_to_the_same_bytes(tmp_path: Path) -> None:
+    search = as_search(WALK, EASY, **SMALL)
+    cell = search.trial_cell(1, {"learning_rate": 0.05, "sigma": 0.1})
     high, low = (
         PruningThreshold((Score(True, 1e9), None)),
         PruningThreshold((Score(False, -1e9), Score(False, -1e9))),
     )
-    complete(tmp_path / "early", cell.config, trust=[WALK], bar=high)
+    complete(tmp_path / "early", cell.config, trust=[WALK], threshold=high)
     ended = psyco.open_run(tmp_path / "early")
     assert ended.state == "stopped" and 12 <= ended.episodes < 24
     assert pruned_at(tmp_path / "early", high) == 0.5
     assert pruned_at(tmp_path / "early", low) is None and pruned_at(tmp_path / "early", None) is None
-    complete(tmp_path / "early", cell.config, trust=[WALK], bar=low)
+    complete(tmp_path / "early", cell.config, trust=[WALK], threshold=low)
     complete(tmp_path / "whole", cell.config, trust=[WALK])
     for name in ("metrics.csv", "policy.safetensors"):
         assert (tmp_path / "early" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-# ---- the whole of it ---------------------------------------------------------------------------------------------
+# ---- whole tunings ----------------------------------------------------------------------------------------------
 
 
 class Interrupted(Exception):
@@ -234,30 +254,34 @@ class Interrupted(Exception):
 
 @pytest.fixture(scope="module")
 def here() -> Iterator[None]:
-    """Without processes: what is tested here does not need them."""
+    """Run cells in this process, and prune early."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("psyco._src.studies.runner.Team", Here)
-        patch.setattr("psyco._src.studies.tuning.Team", Here)
-        patch.setattr("psyco._src.studies.pruning.ENOUGH", 2)  # so that some trials are ended early
+        patch.setattr("psyco._src.studies.runner.WorkerTeam", Here)
+        patch.setattr("psyco._src.studies.trials.WorkerTeam", Here)
+        patch.setattr("psyco._src.studies.objective.MIN_TRIALS", 2)  # so that some trials are pruned
         yield
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory, here: None) -> Tuning:
-    """Interrupted after its first round, then brought to its end."""
+    """Return a tuning that was interrupted after its first round, then resumed."""
     folder = tmp_path_factory.mktemp("tunings") / "walk"
 
     def stop(news: str) -> None:
         raise Interrupted(news)
 
     with pytest.raises(Interrupted, match=r"^2 of 5 trials; best so far: "):
-        psyco.tune(WALK, EASY, folder, **SMALL, on_news=stop)
+        psyco.tune(WALK, EASY, folder, **SMALL, on_message=stop)
     news: list[str] = []
     kept: list[int] = []
     tuning = psyco.tune(
-        WALK, EASY, folder, **SMALL, on_news=news.append,
-        on_progress=lambda progress: kept.append(sum(cell.kept for cell in progress.cells.values())),
-    )  # fmt: skip
+        WALK,
+        EASY,
+        folder,
+        **SMALL,
+        on_message=news.append,
+        on_progress=lambda progress: kept.append(sum(cell.reused for cell in progress.cells.values())),
+    )
     assert kept[0] == 2 and news[0].startswith("2 of 5 trials") and not tuning.failed
     return tuning
 
@@ -266,26 +290,22 @@ def done(tmp_path_factory: pytest.TempPathFactory, here: None) -> Tuning:
 def test_the_table_says_what_the_runs_say_and_the_best_are_run_again(done: Tuning) -> None:
     rows = list(csv.DictReader(io.StringIO((done.folder / "trials.csv").read_text())))
     assert [int(row["trial"]) for row in rows] == list(range(5))
-    assert rows[0]["alpha"] == "" and all(0.05 <= float(row["sigma"]) <= 0.5 for row in rows[1:])
+    assert rows[0]["learning_rate"] == "" and all(0.05 <= float(row["sigma"]) <= 0.5 for row in rows[1:])
     for row in rows:
         run = psyco.open_run(done.folder / "search" / "cells" / row["cell"])
         if row["state"] == "finished":
             assert run.certificate is not None and row["verdict"] == run.certificate.verdict.name
         else:
-            assert (
-                row["state"] == "ended early"
-                and run.state == "stopped"
-                and row["ended_at"] in ("0.5", "0.75")
-            )
+            assert row["state"] == "pruned" and run.state == "stopped" and row["pruned_at"] in ("0.5", "0.75")
     finished = sorted((t for t in done.trials if t.score), key=lambda t: t.score, reverse=True)  # type: ignore[arg-type,return-value]
-    assert {cell.method for cell in done.finals.plan.cells} == {t.called for t in finished[:3]}
-    assert any(trial.pruned for trial in done.trials)
+    assert {cell.method for cell in done.rerun.plan.cells} == {t.label for t in finished[:3]}
+    assert any(trial.pruned_at for trial in done.trials)
 
 
 @pytest.mark.slow
-def test_the_configuration_runs_with_a_seed_that_nobody_has_seen(done: Tuning) -> None:
+def test_the_recommended_configuration_has_an_unused_seed(done: Tuning) -> None:
     config = load_config(done.config)
-    seen = {cell.seed for study in (done.finals, done.judged) if study for cell in study.plan.cells}
+    seen = {cell.seed for study in (done.rerun, done.validation) if study for cell in study.plan.cells}
     seen |= {trial.outcome.cell.seed for trial in done.trials}
     assert config.settings.seed not in seen
     assert config.settings.options.items() >= done.options.items()
@@ -293,7 +313,7 @@ def test_the_configuration_runs_with_a_seed_that_nobody_has_seen(done: Tuning) -
 
 
 @pytest.mark.slow
-def test_the_same_again_computes_nothing_and_more_trials_those_alone(done: Tuning, here: None) -> None:
+def test_a_repeated_tuning_computes_nothing_and_more_trials_only_those(done: Tuning, here: None) -> None:
     before = {path: path.stat().st_mtime_ns for path in done.folder.glob("*/cells/*/metrics.csv")}
     table = (done.folder / "trials.csv").read_bytes()
     running: list[int] = []
@@ -301,7 +321,7 @@ def test_the_same_again_computes_nothing_and_more_trials_those_alone(done: Tunin
         WALK, EASY, done.folder, **SMALL, on_progress=lambda progress: running.append(len(progress.running))
     )
     assert not any(running) and again.to_json() == done.to_json()
-    more = psyco.tune(WALK, EASY, done.folder, **SMALL | {"trials": 6})
+    more = psyco.tune(WALK, EASY, done.folder, **(SMALL | {"trials": 6}))
     assert [t.row for t in more.trials[:5]] == [t.row for t in done.trials] and len(more.trials) == 6
     assert {path: path.stat().st_mtime_ns for path in before} == before
     back = psyco.tune(WALK, EASY, done.folder, **SMALL)
@@ -313,12 +333,12 @@ def test_the_page_and_the_command_say_whether_it_helped(
     done: Tuning, here: None, cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = done.page.read_text()
-    assert "<h2>The judging</h2>" in page and "PSyCo tuning" in page and "All 5 trials" in page
+    assert "<h2>Validation</h2>" in page and "PSyCo tuning" in page and "All 5 trials" in page
     words: list[Any] = ["tune", WALK, "--require", EASY, "--out", done.folder]
-    for name in ("trials", "at_once", "finals", "judges", "seed", "learner"):
+    for name in ("trials", "batch_size", "rerun_seeds", "validation_seeds", "seed"):
         words += [f"--{name.replace('_', '-')}", SMALL[name]]
-    words += ["--set", "horizon=9", "--option", "population=4"]
-    words += ["--over", "alpha", "--over", "sigma=0.05:0.5"]
+    words += ["--learner", "snes", "--set", "horizon=9", "--option", "population=4"]
+    words += ["--over", "learning_rate", "--over", "sigma=0.05:0.5"]
     for name, value in STUDY["settings"].items():
         words += ["--setting", f"{name}={value}"]
     said = cli(*words)
@@ -333,8 +353,11 @@ def test_the_page_and_the_command_say_whether_it_helped(
     [
         (("particle-dance",), "tuning needs a requirement"),
         (("particle-dance", "--require", DANCE, "--trials", "0"), "trials must be at least 2"),
-        (("particle-dance", "--require", DANCE, "--over", "alhpa"), "did you mean 'alpha'"),
-        (("particle-dance", "--require", DANCE, "--option", "alhpa=1"), "unknown key 'learner.alhpa'"),
+        (("particle-dance", "--require", DANCE, "--over", "learning_rat"), "did you mean 'learning_rate'"),
+        (
+            ("particle-dance", "--require", DANCE, "--option", "learning_rat=1"),
+            "unknown key 'learner.learning_rat'",
+        ),
         (("particle-dnce", "--require", DANCE), "particle-dance"),
     ],
 )
@@ -358,7 +381,7 @@ def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
 
 
 def _judged(tuned: list[tuple[bool, float]], defaults: list[tuple[bool, float]]) -> Any:
-    """A study of runs that came out like that: certified or not, and the return."""
+    """Return a validation study with these outcomes: certified or not, and the return."""
     outcomes = [
         SimpleNamespace(cell=SimpleNamespace(method=name), certified=certified, score=score)
         for name, runs in (("tuned", tuned), ("defaults", defaults))
@@ -367,7 +390,7 @@ def _judged(tuned: list[tuple[bool, float]], defaults: list[tuple[bool, float]])
     beaten = [[1.0, 0.5, 0.0][(mine <= other) + (mine < other)] for mine in tuned for other in defaults]
     names = ("better_certified", "better_certified_lower", "better_certified_upper")
     row = {"method": "tuned", "other": "defaults", **dict.fromkeys(names, np.mean(beaten) if beaten else 0.5)}
-    return SimpleNamespace(outcomes=outcomes, answers=SimpleNamespace(comparisons=[row] if beaten else []))
+    return SimpleNamespace(outcomes=outcomes, tables=SimpleNamespace(comparisons=[row] if beaten else []))
 
 
 GOOD, POOR = [(True, -1.0 - k) for k in range(5)], [(True, -9.0 - k) for k in range(5)]
@@ -380,41 +403,52 @@ GOOD, POOR = [(True, -1.0 - k) for k in range(5)], [(True, -9.0 - k) for k in ra
         (
             GOOD[:3],
             POOR[:3],
-            "open",
+            "inconclusive",
             "are not shown to beat the defaults: on",
             True,
         ),  # too few to show anything
-        (GOOD, GOOD, "open", "are not shown to beat the defaults, so the defaults stay", False),
+        (GOOD, GOOD, "inconclusive", "are not shown to beat the defaults, so the defaults stay", False),
         (POOR, GOOD, "worse", "are worse than the defaults, so the defaults stay", False),
         (POOR, [(False, 9.0)] * 5, "better", "The tuned options beat", True),  # a certificate first
-        ([], POOR, "open", "runs that should judge failed", False),
+        ([], POOR, "inconclusive", "validation runs failed", False),
     ],
 )
-def test_it_beats_the_defaults_only_where_luck_would_hardly_do_so(
+def test_the_tuned_options_beat_the_defaults_only_if_the_test_is_significant(
     tuned: Any, defaults: Any, outcome: str, words: str, kept: bool
 ) -> None:
-    winner: Any = SimpleNamespace(number=4, options={"alpha": 0.1})
+    winner: Any = SimpleNamespace(number=4, options={"learning_rate": 0.1})
     judged = _judged(tuned, defaults)
-    tuning = Tuning(ask_search("particle-dance", DANCE), Path("x"), (), judged, winner, judged, {})
+    tuning = Tuning(make_search("particle-dance", DANCE), Path("x"), (), judged, winner, judged, {})
     assert tuning.outcome == outcome and words in tuning.verdict
-    assert tuning.options == ({"alpha": 0.1} if kept else {})
+    assert tuning.options == ({"learning_rate": 0.1} if kept else {})
 
 
 def test_where_the_defaults_did_best_they_stay() -> None:
     nobody: Any = SimpleNamespace(number=0, options={})
-    same = Tuning(ask_search("particle-dance", DANCE), Path("x"), (), _judged([], []), nobody, None, {})
-    assert same.outcome == "same" and "the defaults stay" in same.verdict
+    same = Tuning(make_search("particle-dance", DANCE), Path("x"), (), _judged([], []), nobody, None, {})
+    assert same.outcome == "unchanged" and "the defaults stay" in same.verdict
 
 
 @pytest.mark.full
 def test_kills_change_no_byte(tmp_path: Path) -> None:
-    """SIGKILL at moments of their own, in search, finals and judging; then the table is that of who was left alone."""
+    """SIGKILL at random moments of search, rerun and validation; the tables equal those of an undisturbed tuning."""
     import os
     import signal
     import subprocess
     import time
 
-    words = ["tune", "particle-dance", "--require", DANCE, "--trials", "9", "--finals", "1", "--judges", "2"]
+    words = [
+        "tune",
+        "particle-dance",
+        "--require",
+        DANCE,
+        "--trials",
+        "9",
+        "--rerun-seeds",
+        "1",
+        "--validation-seeds",
+        "2",
+    ]
     words += ["--episodes", "4000", "--workers", "1"]
 
     def started(folder: Path) -> Any:
@@ -436,7 +470,7 @@ def test_kills_change_no_byte(tmp_path: Path) -> None:
         process.wait()
         kills += 1
     assert kills and started(tmp_path / "killed").wait() == 0
-    for name in ("trials.csv", "config.toml", "judged/cells.csv", "finals/cells.csv"):
+    for name in ("trials.csv", "config.toml", "validation/cells.csv", "rerun/cells.csv"):
         files = [tmp_path / folder / name for folder in ("alone", "killed")]
         assert files[0].exists() == files[1].exists()
         if files[0].exists():

@@ -20,10 +20,10 @@ def test_programs_are_forgotten_before_there_are_too_many(monkeypatch: pytest.Mo
     for each in compiled:
         each(jnp.arange(3.0))
     before = count()
-    assert not workers.make_room(), "there is room"
+    assert not workers.clear_compiled_programs(), "there is room"
     assert compiled[0]._cache_size() == 1
-    monkeypatch.setattr(workers, "MANY_MAPS", before - 1)
-    assert workers.make_room()
+    monkeypatch.setattr(workers, "MAX_MEMORY_MAPS", before - 1)
+    assert workers.clear_compiled_programs()
     assert compiled[0]._cache_size() == 0
     assert count() <= before - len(compiled)
     assert compiled[3](jnp.float32(0.0)) == 3.0

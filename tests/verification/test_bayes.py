@@ -5,9 +5,10 @@ import pytest
 from scipy import stats
 
 import psyco
-from psyco._src.verification.base import ACCEPT, REJECT, Counts, Verdict, init, overall, run_tests, update
+from psyco._src.verification.base import ACCEPT, REJECT, Counts, Verdict, add_outcome
 from psyco._src.verification.bayes import posterior_mass
 from psyco._src.verification.methods import make_test
+from psyco._src.verification.tally import overall_verdict, run_tests
 
 
 def constraint(text="P>=0.85 [ F true ] & C>=0.98"):
@@ -31,12 +32,12 @@ def test_confidence_is_posterior_mass(bounds, mass):
 
 
 def one_by_one(tests, outcomes, max_episodes):
-    """The definition: each episode is shown to every undecided test, and all is over when the whole is decided."""
-    counts, verdicts = [init() for _ in tests], [Verdict.UNDECIDED for _ in tests]
+    """Feed every undecided test episode by episode until the overall verdict is known: the definition."""
+    counts, verdicts = [Counts() for _ in tests], [Verdict.UNDECIDED for _ in tests]
     for row in outcomes[:max_episodes]:
         for k, test in enumerate(tests):
             if verdicts[k] is Verdict.UNDECIDED:
-                counts[k] = update(counts[k], bool(row[k]))
+                counts[k] = add_outcome(counts[k], bool(row[k]))
                 code = int(test.decide(counts[k]))
                 verdicts[k] = {ACCEPT: Verdict.SATISFIED, REJECT: Verdict.VIOLATED}.get(
                     code, Verdict.UNDECIDED
@@ -62,7 +63,7 @@ def test_batches_stop_where_single_episodes_would(batch, seed):
     counts, verdicts = one_by_one(tests, outcomes, 1000)
     assert [p.counts for p in progress] == counts
     assert [p.verdict for p in progress] == verdicts
-    assert overall(progress).name in ("SATISFIED", "VIOLATED", "UNDECIDED")
+    assert overall_verdict(progress).name in ("SATISFIED", "VIOLATED", "UNDECIDED")
 
 
 def operating_characteristics(test, p, cap):

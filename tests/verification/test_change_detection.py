@@ -1,4 +1,4 @@
-"""The e-detector: exact small cases, how rare false alarms are, how soon a change is found."""
+"""The e-detector: exact small cases, average run length to a false alarm, and detection delay."""
 
 from fractions import Fraction
 from itertools import product
@@ -23,7 +23,7 @@ def mixed(detector, values):
 def after(detector, values):
     sums = np.zeros(len(detector.bets))
     for value in values:
-        sums = detector.added(sums, value)
+        sums = detector.update_sums(sums, value)
     return sums
 
 
@@ -65,8 +65,8 @@ def first_alarms(detector, draw, runs, steps):
     sums, ends = np.zeros((runs, len(detector.bets))), np.full(runs, steps)
     left = np.arange(runs)
     for step in range(1, steps):
-        sums = detector.added(sums, draw(len(left)))
-        alarm = sums.sum(axis=1) >= detector.every
+        sums = detector.update_sums(sums, draw(len(left)))
+        alarm = sums.sum(axis=1) >= detector.average_run_length
         ends[left[alarm]] = step
         left, sums = left[~alarm], sums[~alarm]
     return ends
@@ -74,8 +74,11 @@ def first_alarms(detector, draw, runs, steps):
 
 @pytest.mark.parametrize(("bound", "at_least"), [(0.85, True), (0.3, False)])
 def test_false_alarms_at_the_bound_come_on_average_at_most_once_in_n(bound, at_least):
-    """Times to an alarm have a spread of about their mean, some 1.3 N: of 1,000, their mean is off by 6% with a chance
-    below 1e-6. Streams are cut after 10 N, which only makes the mean smaller."""
+    """Fail by chance with probability below 1e-6.
+
+    The standard deviation of the time to an alarm is about its mean, 1.3 N: the mean of 1,000 times is off by 6% with
+    that probability. Streams are cut after 10 N, which only makes the mean smaller.
+    """
     rng = np.random.default_rng(0)
     detector = Detector(0.0, 1.0, bound, at_least, 100.0)
     ends = first_alarms(detector, lambda n: rng.random(n) < bound, runs=1000, steps=1000)
@@ -84,8 +87,11 @@ def test_false_alarms_at_the_bound_come_on_average_at_most_once_in_n(bound, at_l
 
 
 def test_a_drop_is_found_soon():
-    """A drop to .70, with N = 10,000 at .85: the median is about 80 (`python -m benchmarks deployment`), that of 300
-    streams is off by 15 with a chance below 1e-6."""
+    """Fail by chance with probability below 1e-6.
+
+    For a drop to .70, with N = 10,000 at .85, the median is about 80 (`python -m benchmarks deployment`); that of 300
+    streams is off by 15 with that probability.
+    """
     rng = np.random.default_rng(0)
     detector = Detector(0.0, 1.0, 0.85, True, 10_000.0)
     ends = first_alarms(detector, lambda n: rng.random(n) < 0.7, runs=300, steps=400)

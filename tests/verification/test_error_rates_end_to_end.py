@@ -1,4 +1,4 @@
-"""Complete verifications on policies whose true probability is known exactly: are they wrong as seldom as promised?
+"""Error rates of complete verifications, on policies whose true probability is known exactly.
 
 Each case makes 2,000 calls on different seeds. The number of wrong ones is compared with the binomial distribution at
 the promised rate, at a level of 1e-6 per comparison: 28 comparisons, so a right program fails once in 35,000 changes of

@@ -16,12 +16,12 @@ from psyco._src.envs.value_bounds import ValueRange
 from psyco._src.logic.parser import parse
 from psyco._src.policies.network import network_for
 from psyco._src.policies.serialization import policy_for
-from psyco._src.rollout.episodes import Stream, joined, stream_key
+from psyco._src.rollout.episodes import Stream, concatenate_episodes, stream_key
 from psyco._src.rollout.sampler import make_sampler
 from psyco._src.verification.base import MeanTask
 from psyco._src.verification.certificate import certificate_schema
 from psyco._src.verification.certificate_html import certificate_html
-from psyco._src.verification.episode_stream import EpisodeStream, columns_of
+from psyco._src.verification.episode_stream import EpisodeStream, episode_columns
 from psyco._src.verification.methods import make_tests
 from psyco._src.verification.recertify import replay
 from tests.verification.test_certificate import signed
@@ -57,11 +57,11 @@ def certificate():
 
 @pytest.fixture(scope="module")
 def episodes():
-    """The first episodes of the same look, all of them at once."""
+    """Sample the first episodes of the same look in one batch."""
     requirement = parse(REQUIRE)
     sampler = make_sampler(DOMAIN, policy().network, requirement)
     source = EpisodeStream(sampler, policy().theta, stream_key(5, Stream.VERIFY), DOMAIN, requirement)
-    return joined(list(source.sample(500)))
+    return concatenate_episodes(list(source.sample(500)))
 
 
 # ---- constraints ----------------------------------------------------------------------------------------------------
@@ -69,11 +69,11 @@ def episodes():
 
 def test_a_mixed_requirement_is_tested_constraint_by_constraint_in_its_order(certificate, episodes):
     assert certificate.verdict.name == "SATISFIED"
-    kinds = [f.about for f in certificate.findings]
+    kinds = [f.estimand for f in certificate.findings]
     assert kinds == ["probability", "expected value", "probability", "expected value", "rate"]
     assert [f.constraint for f in certificate.findings] == list(map(str, parse(REQUIRE).constraints))
     _, cost, _, time, rate = (column[: f.episodes] for column, f in zip(
-        columns_of(parse(REQUIRE), episodes), certificate.findings, strict=False))  # fmt: skip
+        episode_columns(parse(REQUIRE), episodes), certificate.findings, strict=False))  # fmt: skip
     found = certificate.findings
     assert found[1].mean == pytest.approx(cost.mean())
     assert found[3].mean == pytest.approx(time.mean())
@@ -97,12 +97,12 @@ def test_episodes_that_never_get_there_are_counted_and_the_restart_is_part_of_th
 
 def test_the_error_is_shared_among_all_kinds_alike(certificate):
     deltas = [0.02, 0.1, 0.1, 0.1, 0.1]
-    accept = [f.guarantee.wrongly_satisfied for f in certificate.findings]
-    reject = [f.guarantee.wrongly_violated for f in certificate.findings]
+    accept = [f.guarantee.false_accept for f in certificate.findings]
+    reject = [f.guarantee.false_reject for f in certificate.findings]
     assert accept == pytest.approx(deltas)
     assert reject == pytest.approx([delta / 5 for delta in deltas])
-    assert certificate.guarantee.wrongly_satisfied == pytest.approx(0.1)
-    assert certificate.guarantee.wrongly_violated == pytest.approx(np.mean(deltas))
+    assert certificate.guarantee.false_accept == pytest.approx(0.1)
+    assert certificate.guarantee.false_reject == pytest.approx(np.mean(deltas))
     assert (
         "for cost, provided that no episode can have a value outside of [0, 10]"
         in certificate.guarantee.condition
@@ -112,7 +112,7 @@ def test_the_error_is_shared_among_all_kinds_alike(certificate):
 def test_tests_stand_in_the_order_of_the_requirement_with_their_ranges():
     spans = [ValueRange(0, 7), ValueRange(-1, 1, 50)]
     tests = make_tests(
-        "anytime", parse("R{x}<=3 [ C ]; P>=0.5 [ F a ]; R{y}>=0 [ S ]"), spans=spans, share=0.5
+        "anytime", parse("R{x}<=3 [ C ]; P>=0.5 [ F a ]; R{y}>=0 [ S ]"), value_ranges=spans, share=0.5
     )
     assert [isinstance(test.task, MeanTask) for test in tests] == [True, False, True]
     assert (tests[0].task.lo, tests[0].task.hi, tests[0].task.upper) == (0, 7, 3)
@@ -170,7 +170,7 @@ def test_an_episode_outside_of_its_range_ends_the_verification_with_its_seed_and
 
 def test_questions_are_answered_from_all_episodes_of_the_look(certificate, episodes):
     share, rate, time = certificate.answers
-    columns = columns_of(parse(REQUIRE), episodes)[-3:]
+    columns = episode_columns(parse(REQUIRE), episodes)[-3:]
     assert [a.episodes for a in certificate.answers] == [500] * 3
     assert share.mean == pytest.approx(columns[0].mean())
     assert rate.mean == pytest.approx(columns[1][:, 0].sum() / columns[1][:, 1].sum())
@@ -183,7 +183,7 @@ def test_answers_agree_with_the_exact_ones(certificate):
     exact = psyco.exact(policy(), DOMAIN, QUESTIONS)
     for answer, truth in zip(certificate.answers, exact.answers, strict=True):
         assert answer.lower <= truth <= answer.upper
-        assert answer.level == pytest.approx(0.999)
+        assert answer.interval_level == pytest.approx(0.999)
     assert exact.verdict.name == "ANSWERED"
 
 
@@ -191,7 +191,7 @@ def test_sampling_ends_when_the_interval_is_as_narrow_as_asked():
     share, rate, time = verify(width=0.3).answers
     assert share.upper - share.lower <= 0.3 and rate.upper - rate.lower <= 0.3
     assert share.episodes < 500 and rate.episodes < 500
-    assert time.episodes == 500 and "not yet as narrow as 0.3" in time.words
+    assert time.episodes == 500 and "not yet as narrow as 0.3" in time.summary
     for bad in (0, -1, float("nan"), "wide"):
         with pytest.raises(RunError, match="width is how narrow"):
             verify(width=bad)
@@ -218,7 +218,7 @@ def test_the_chosen_candidate_is_answered_for_at_its_share_of_the_error():
     failed = psyco.certify_candidates([policy()] * 2, DOMAIN, never, max_episodes=250, seed=5)
     assert failed.certificate.verdict.name == "VIOLATED"
     share = failed.certificate.looks[failed.chosen].share
-    assert [a.level for a in failed.certificate.answers] == pytest.approx([1 - share * 0.001] * 3)
+    assert [a.interval_level for a in failed.certificate.answers] == pytest.approx([1 - share * 0.001] * 3)
     assert len({look.means for look in failed.certificate.looks}) == 2, "fresh episodes each"
 
 
@@ -229,7 +229,7 @@ def test_it_fits_the_schema_reads_back_equal_and_is_repeated(certificate):
     text = certificate.to_json()
     jsonschema.validate(json.loads(text), certificate_schema())
     assert psyco.Certificate.from_json(text) == certificate
-    assert json.loads(text)["format"] == "psyco-certificate-3"
+    assert json.loads(text)["format"] == "psyco-certificate-1"
     found = replay(text, policy())
     assert found.matches, found.differences
 
@@ -268,7 +268,7 @@ def test_a_damaged_number_is_an_error_of_ours(certificate, path):
 def test_text_and_page_show_means_rates_and_answers(certificate):
     for shown in (str(certificate), certificate_html(certificate)):
         for f in (*certificate.findings, *certificate.answers):
-            assert f.interval in shown if hasattr(f, "interval") else f.words in shown
+            assert f.interval in shown if hasattr(f, "interval") else f.summary in shown
     assert certificate_html(certificate).count("<svg") == 8
 
 
@@ -285,11 +285,11 @@ def test_an_estimate_has_the_means_of_the_episodes_after_the_decision(certificat
     estimate = whole.estimate
     assert re.search(r"  rate 0\.\d{3,} of S<=0.5", str(whole))
     first = certificate.episodes
-    cost, rate = (columns_of(parse(REQUIRE), episodes)[k][first : first + 200] for k in (1, 4))
-    assert estimate.shares[1].mean == pytest.approx(cost.mean())
-    assert estimate.shares[4].mean == pytest.approx(rate[:, 0].sum() / rate[:, 1].sum())
-    assert estimate.shares[1].lower <= estimate.shares[1].mean <= estimate.shares[1].upper
-    assert estimate.shares[0].satisfied <= 200
+    cost, rate = (episode_columns(parse(REQUIRE), episodes)[k][first : first + 200] for k in (1, 4))
+    assert estimate.constraints[1].mean == pytest.approx(cost.mean())
+    assert estimate.constraints[4].mean == pytest.approx(rate[:, 0].sum() / rate[:, 1].sum())
+    assert estimate.constraints[1].lower <= estimate.constraints[1].mean <= estimate.constraints[1].upper
+    assert estimate.constraints[0].satisfied <= 200
 
 
 def test_looks_at_another_bound_or_range_are_about_another_claim():

@@ -61,7 +61,10 @@ def test_up_to_six_digits_a_comparison_means_what_is_written(value, threshold, p
     }  # fmt: skip
     for operator, holds in expected.items():
         text = f"G x {operator} {threshold:f}"
-        assert psyco.check_path(psyco.parse(f"P>=0.5 [ {text} ]").demands[0].formula, path).satisfied == holds
+        assert (
+            psyco.check_path(psyco.parse(f"P>=0.5 [ {text} ]").probability_bounds[0].formula, path).satisfied
+            == holds
+        )
     assert Decimal(str(path["x"][0].round(3))) == value
 
 
@@ -97,7 +100,7 @@ def test_the_last_state_counts_and_nothing_after_it(last, horizon):
         f"P>=0.5 [ F t > {min(last, horizon)} ]"
     )  # fmt: skip
     network = network_for(domain)
-    keys = episode_keys(stream_key(0, Stream.SHOW), 0, 3)
+    keys = episode_keys(stream_key(0, Stream.RECORD), 0, 3)
     theta = jnp.zeros((3, network.size))
     episodes = jax.device_get(make_sampler(domain, network, requirement)(theta, keys))
     assert (episodes.length == min(last, horizon)).all()
@@ -119,20 +122,20 @@ def test_a_certificate_about_short_episodes_says_nothing_about_long_ones():
 def test_episodes_that_ended_learning_are_not_those_of_the_certificate(monkeypatch):
     """A run that learns until it is satisfied has looked many times: the certificate is made of none of that."""
     used: dict[str, set[Any]] = {}
-    sample = episode_stream.sample
+    sample = episode_stream.sample_episodes
 
     def watched(sampler, theta, key, count, **where):
         used.setdefault("keys", set()).add(tuple(jax.random.key_data(key).tolist()))
         return sample(sampler, theta, key, count, **where)
 
-    monkeypatch.setattr(episode_stream, "sample", watched)
+    monkeypatch.setattr(episode_stream, "sample_episodes", watched)
     requirement = "P>=0.05 [ G (distance >= 0.1 | collisions <= 1) ] & C>=0.9"
+    settings = psyco.Settings(hidden=4, verify_every=100, until_satisfied=True, candidates=1)
     result = psyco.synthesize(
-        "particle-dance", requirement, parameters={"horizon": 5}, episodes=400, hidden=4, verify_every=100,
-        until_satisfied=True, candidates=1,
-    )  # fmt: skip
+        "particle-dance", requirement, parameters={"horizon": 5}, episodes=400, settings=settings
+    )
     assert result.certificate.verdict is psyco.Verdict.SATISFIED
-    own = stream_key(0, Stream.CERTIFY, result.certificate.block)
+    own = stream_key(0, Stream.CERTIFY, result.certificate.seed_block)
     assert tuple(jax.random.key_data(own).tolist()) in used["keys"]
     assert len(used["keys"]) == len(result.metrics["verdict"][result.metrics["verdict"] != ""]) + len(
         result.certificate.looks

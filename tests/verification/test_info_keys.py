@@ -1,4 +1,4 @@
-"""A key of `info` that is not there never counts as safe in silence."""
+"""Missing keys of `info`: an error or a note in the certificate, never silently safe."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ import psyco
 from psyco._src.core.errors import RequirementError
 from psyco._src.logic.parser import parse
 from psyco._src.policies.external import as_policy
-from psyco._src.verification.info_keys import check_keys
+from psyco._src.verification.episode_stream import check_info_keys
 from psyco._src.verification.recertify import replay
 from tests.environments import Walk, to_the_left
 
@@ -47,14 +47,14 @@ def test_what_is_in_every_state_needs_no_note():
 def test_episodes_and_states_without_a_key_are_counted_apart():
     absent = np.array([[1, 0, 0.5], [1, 0, 0], [0.2, 0, 0.1], [0, 0, 0]], np.float32)  # of a, b and cost
     ends = "of the 4 episodes; where it is missing it counts as 0, or false."
-    assert check_keys(REQUIRE, WALK, absent) == [
+    assert check_info_keys(REQUIRE, WALK, absent) == [
         f"info.a was missing in all states of 2 and some of 1 {ends}",
         f"info.cost was missing in some of 2 {ends}",
     ]
-    assert check_keys(REQUIRE, WALK, None) == []
+    assert check_info_keys(REQUIRE, WALK, None) == []
     absent[:, 1] = 1
     with pytest.raises(RequirementError, match=r"reported info\.b in none of the 4 episodes"):
-        check_keys(REQUIRE, WALK, absent)
+        check_info_keys(REQUIRE, WALK, absent)
 
 
 def test_answers_say_which_keys_all_their_episodes_missed():

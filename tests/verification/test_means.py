@@ -1,4 +1,4 @@
-"""The tests of means keep their promises: exactly where values are few, by simulation where they are not."""
+"""Error rates and bounds of the tests of means: exact for few values, by simulation for many."""
 
 import itertools
 import math
@@ -21,13 +21,13 @@ from psyco._src.verification.base import (
     Task,
     Verdict,
     WeightedSums,
-    run_tests,
 )
 from psyco._src.verification.bayes import mean_belief
-from psyco._src.verification.betting import BETS, CELLS, WEIGHTS, ValueStats, log_evidence, on_grid
-from psyco._src.verification.fixed_sample import log_capital
+from psyco._src.verification.betting import BETS, CELLS, WEIGHTS, ValueStats, grid_points, log_evidence
+from psyco._src.verification.fixed_sample import log_wealth
 from psyco._src.verification.methods import MEAN_METHODS, make_mean_test, make_test
-from psyco._src.verification.simulation import simulate
+from psyco._src.verification.operating_characteristics import simulate
+from psyco._src.verification.tally import run_tests
 
 ROUNDING = 1e-9
 VERDICTS = {ACCEPT: Verdict.SATISFIED, REJECT: Verdict.VIOLATED, CONTINUE: Verdict.UNDECIDED}
@@ -53,7 +53,7 @@ def evidence(points, counts, m, lo, hi, above):
 
 
 def decide(what, points, counts):
-    """The definition of the anytime test: codes for `counts` `[..., P]`."""
+    """Return the decisions of the anytime test for `counts` `[..., P]`, by its definition."""
 
     def shown(m, above):
         return evidence(points, counts, m, what.lo, what.hi, above)
@@ -66,7 +66,7 @@ def decide(what, points, counts):
 
 
 def chances(what, points, p, cap):
-    """The exact probabilities of SATISFIED and VIOLATED within `cap` values at three `points` with chances `p`."""
+    """Return the exact probabilities of SATISFIED and VIOLATED within `cap` values at `points` of probability `p`."""
     alive = np.zeros((cap + 1, cap + 1))  # by the numbers of values at the first and the second point
     alive[0, 0] = 1.0
     found = {ACCEPT: 0.0, REJECT: 0.0}
@@ -162,7 +162,7 @@ def test_batches_stop_exactly_where_the_definition_does(bounds, seed, batch):
     end = int(np.argmax(codes != CONTINUE)) if codes.any() else 299
     assert found.episodes == end + 1
     assert found.verdict is VERDICTS[int(codes[end])]
-    assert what.mean(found.moments) == pytest.approx(np.mean(np.asarray(POINTS)[chosen[: end + 1]]))
+    assert what.mean(found.sums) == pytest.approx(np.mean(np.asarray(POINTS)[chosen[: end + 1]]))
 
 
 @pytest.mark.parametrize("method", MEAN_METHODS)
@@ -171,7 +171,7 @@ def test_what_is_kept_does_not_depend_on_batches(method):
     what = task(lower=0.33, max_episodes=900)
     test = make_mean_test(method, what)
     one, many = (run(method, what, values, batch) for batch in (900, 13))
-    assert (one.moments, one.verdict) == (many.moments, many.verdict)
+    assert (one.sums, one.verdict) == (many.sums, many.verdict)
     assert test.bounds(one.state, 0.01) == test.bounds(many.state, 0.01)
 
 
@@ -199,7 +199,7 @@ def test_probabilities_and_means_are_judged_side_by_side_and_a_violation_ends_bo
     alone = run_tests(tests[:1], [bad[:, None]], max_episodes=500)
     assert seen[0] == alone[0]
     assert (seen[0].verdict, seen[1].verdict) == (Verdict.VIOLATED, Verdict.UNDECIDED)
-    assert seen[1].episodes == seen[0].episodes == pytest.approx(seen[1].state.seen.grid.sum())
+    assert seen[1].episodes == seen[0].episodes == pytest.approx(seen[1].state.stats.grid.sum())
 
 
 # ---- values outside of the range ------------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ def test_a_wrong_range_ends_the_whole_also_after_that_constraint_was_decided():
 def test_for_values_0_and_1_the_bounds_are_those_of_a_probability(s, v):
     grid = np.zeros(CELLS + 1)
     grid[[0, -1]] = v, s
-    state = make_mean_test("anytime", task(lower=0.5)).init()._replace(seen=ValueStats(grid))
+    state = make_mean_test("anytime", task(lower=0.5)).init()._replace(stats=ValueStats(grid))
     found = make_mean_test("anytime", task(lower=0.5)).bounds(state, 0.02)
     assert found == pytest.approx(confidence_sequence(Counts(s, v), 0.02), abs=2e-4)
 
@@ -256,7 +256,7 @@ def test_for_values_0_and_1_the_test_is_that_of_a_probability():
 @given(seed=st.integers(0, 1000), q=st.floats(0.05, 0.95))
 def test_the_grid_claims_less_than_the_values_but_by_less_than_a_cell(seed, q):
     values = np.random.default_rng(seed).beta(2, 5, size=200)
-    points = on_grid(run("anytime", task(lower=0.5, delta=1e-300), values).state.seen.grid)
+    points = grid_points(run("anytime", task(lower=0.5, delta=1e-300), values).state.stats.grid)
     for seen, x, m in ((points, values, q), (points.mirrored, 1 - values, 1 - q)):
         direct = np.log(np.exp(np.log1p(np.multiply.outer(x / m - 1, BETS)).sum(axis=0)) @ WEIGHTS)
         assert log_evidence(seen, m) <= direct + ROUNDING * abs(direct)
@@ -360,16 +360,16 @@ def test_a_fixed_number_is_judged_once_at_its_end():
 
 def test_the_bets_of_a_fixed_number_know_the_past_only():
     values, q, delta = np.random.default_rng(0).beta(4, 3, size=40), 0.4, 0.1
-    log_wealth, most = 0.0, 0.0
+    wealth, most = 0.0, 0.0
     seen, deviations, variance = 0.5, 0.25, 0.25
     for t, x in enumerate(values, start=1):
         bet = min(math.sqrt(2 * math.log(1 / delta) / (40 * variance)), 0.9 / q)
-        log_wealth += math.log(1 + bet * (x - q))
-        most = max(most, log_wealth)
+        wealth += math.log(1 + bet * (x - q))
+        most = max(most, wealth)
         seen += x
         deviations += (x - seen / (t + 1)) ** 2
         variance = deviations / (t + 1)
-    assert log_capital(values, np.ones(40), q, delta) == pytest.approx(most)
+    assert log_wealth(values, np.ones(40), q, delta) == pytest.approx(most)
     assert most > 1
 
 
@@ -384,7 +384,7 @@ def test_belief_is_students_t_with_the_largest_variance_as_one_value():
     t = stats.t(5, values.mean(), scale)
     assert float(mean_belief(what, state)) == pytest.approx(t.cdf(6) - t.cdf(2))
     assert test.bounds(state, 0.1) == pytest.approx(t.ppf([0.1, 0.9]))
-    assert test.guarantee.wrongly_satisfied is None
+    assert test.guarantee.false_accept is None
 
 
 def test_a_few_equal_values_do_not_make_belief_certain():
@@ -456,7 +456,7 @@ def test_methods_that_know_no_means_and_options_that_are_none_are_named():
 def test_the_guarantee_names_the_range_as_its_condition(method):
     guarantee = make_mean_test(method, task(0, 1000, upper=25, delta=0.02, max_episodes=100)).guarantee
     assert "[0, 1000]" in guarantee.condition and guarantee.condition in guarantee.statement
-    assert (guarantee.wrongly_satisfied, guarantee.wrongly_violated) == (0.02, 0.02)
+    assert (guarantee.false_accept, guarantee.false_reject) == (0.02, 0.02)
     assert guarantee.kind == method
 
 

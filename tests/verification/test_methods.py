@@ -11,20 +11,10 @@ from scipy import stats
 from psyco._src.core.errors import RunError
 from psyco._src.logic.parser import parse
 from psyco._src.verification.anytime import Anytime, log_evidence, lower_bound
-from psyco._src.verification.base import (
-    ACCEPT,
-    CONTINUE,
-    REJECT,
-    Counts,
-    Task,
-    Verdict,
-    init,
-    overall,
-    run_tests,
-    update,
-)
+from psyco._src.verification.base import ACCEPT, CONTINUE, REJECT, Counts, Task, Verdict, add_outcome
 from psyco._src.verification.methods import METHODS, make_test, make_tests
 from psyco._src.verification.operating_characteristics import operating_characteristics
+from psyco._src.verification.tally import overall_verdict, run_tests
 
 CAP = 300
 ROUNDING = 1e-9
@@ -141,9 +131,9 @@ def test_batches_stop_exactly_where_single_outcomes_do(method, seed, p):
     outcomes = np.random.default_rng(seed).random(200) < p
     tests = [make_test(method, constraint("P>=0.7", 0.9), max_episodes=200)]
     (progress,) = run_tests(tests, [outcomes[:7, None], outcomes[7:, None]], max_episodes=200)
-    counts, decision = init(), CONTINUE
+    counts, decision = Counts(), CONTINUE
     for outcome in outcomes:
-        counts = update(counts, bool(outcome))
+        counts = add_outcome(counts, bool(outcome))
         decision = int(tests[0].decide(counts))
         if decision != CONTINUE:
             break
@@ -263,8 +253,8 @@ def test_the_verdict_about_all_constraints_is_wrong_at_most_as_often_as_permitte
         operating_characteristics(t, [c.lower], 300)
         for t, c in zip(tests, requirement.constraints, strict=True)
     )
-    wrongly_violated = 1 - (1 - one.violated) * (1 - other.violated)
-    assert 0.05 < wrongly_violated <= 0.1
+    false_reject = 1 - (1 - one.violated) * (1 - other.violated)
+    assert 0.05 < false_reject <= 0.1
     # The first fails (at its boundary), the second surely holds: all hinges on the first, at its full error.
     assert 0.05 < one.satisfied <= 0.1
 
@@ -273,9 +263,9 @@ def test_all_hold_only_if_each_is_accepted_and_one_rejection_ends_it():
     tests = make_tests("anytime", parse("P>=0.5 [ F a ] & C>=0.9; P>=0.5 [ F b ] & C>=0.9"))
     good, bad = np.ones(100, bool), np.zeros(100, bool)
     both = run_tests(tests, [np.stack([good, good], 1)], max_episodes=100)
-    assert overall(both) is Verdict.SATISFIED
+    assert overall_verdict(both) is Verdict.SATISFIED
     mixed = run_tests(tests, [np.stack([good, bad], 1)], max_episodes=100)
-    assert overall(mixed) is Verdict.VIOLATED
+    assert overall_verdict(mixed) is Verdict.VIOLATED
     assert mixed[0].episodes <= mixed[1].episodes < 100  # no one is fed beyond the end
 
 
@@ -317,7 +307,7 @@ def test_a_prior_shifts_the_paper_s_test():
 def test_every_guarantee_says_what_it_promises(method):
     guarantee = make_test(method, constraint(), max_episodes=100).guarantee
     assert len(guarantee.statement.split()) > 20
-    promised = (guarantee.wrongly_satisfied, guarantee.wrongly_violated)
+    promised = (guarantee.false_accept, guarantee.false_reject)
     assert promised == ((None, None) if method == "bayes" else pytest.approx((0.02, 0.02)))
     if method != "bayes":
         assert "2%" in guarantee.statement

@@ -9,19 +9,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from psyco._src.core.errors import RangeError
-from psyco._src.verification.base import (
-    ACCEPT,
-    CONTINUE,
-    REJECT,
-    MeanTask,
-    Verdict,
-    WeightedSums,
-    observed,
-    run_tests,
-)
+from psyco._src.verification.base import ACCEPT, CONTINUE, REJECT, MeanTask, Verdict, WeightedSums
 from psyco._src.verification.betting import BETS, WEIGHTS
+from psyco._src.verification.estimation import MeanInterval, estimate_means
 from psyco._src.verification.methods import MEAN_METHODS, make_mean_test
-from psyco._src.verification.width_rule import MeanInterval, estimate
+from psyco._src.verification.tally import observed_value, run_tests
 
 STEPS = 4
 # Total and steps of an episode: long ones are worth more per step. E[total] / E[steps] is the rate.
@@ -55,7 +47,7 @@ def decide(what, counts):
 
 
 def chances(what, p, cap):
-    """The exact probabilities of SATISFIED and VIOLATED within `cap` episodes, of three kinds with chances `p`."""
+    """Return the exact probabilities of SATISFIED and VIOLATED within `cap` episodes, of kinds of probability `p`."""
     alive = np.zeros((cap + 1, cap + 1))
     alive[0, 0] = 1.0
     found = {ACCEPT: 0.0, REJECT: 0.0}
@@ -114,7 +106,7 @@ def test_batches_stop_exactly_where_the_definition_does(seed, bounds):
     found = run("anytime", what, KINDS[kinds])
     assert found.episodes == end + 1
     seen = KINDS[kinds[: end + 1]].sum(axis=0)
-    assert observed(make_mean_test("anytime", what), found) == pytest.approx(seen[0] / seen[1])
+    assert observed_value(make_mean_test("anytime", what), found) == pytest.approx(seen[0] / seen[1])
 
 
 @pytest.mark.parametrize("method", MEAN_METHODS)
@@ -163,7 +155,7 @@ def test_every_sequence_of_a_fixed_number_together_keeps_the_error():
 @given(seed=st.integers(0, 1000), n=st.integers(1, 100), delta=st.sampled_from([0.2, 0.02]))
 def test_a_rate_is_shown_exactly_when_its_bound_at_delta_is_reached(seed, n, delta):
     counts = np.bincount(np.random.default_rng(seed).choice(3, size=n), minlength=3)
-    seen = MeanInterval(task(2 * delta)).fed(np.repeat(KINDS, counts, axis=0))
+    seen = MeanInterval(task(2 * delta)).update(np.repeat(KINDS, counts, axis=0))
     lower, upper = seen.bounds
     assert lower <= seen.mean + 1e-9 and seen.mean <= upper + 1e-9
     for r in (0.999 * lower, 1.001 * lower + 0.001, upper - 0.001, upper + 0.001):
@@ -183,7 +175,7 @@ def test_an_interval_that_ends_because_it_is_narrow_still_holds():
             rng.beta(0.5, 1.5, size=600),
             KINDS[rng.integers(0, 2, size=600)],
         ]
-        found = estimate(tasks, [columns], width=0.25, max_episodes=600)
+        found = estimate_means(tasks, [columns], width=0.25, max_episodes=600)
         for k, each in enumerate(found):
             lower, upper = each.bounds
             assert upper - lower <= 0.25 or each.episodes == 600
@@ -197,13 +189,13 @@ def test_an_estimate_ends_at_the_first_look_at_which_it_is_narrow_however_values
     ends = []
     for size in (2000, 37):
         batches = ([values[i : i + size]] for i in range(0, 2000, size))
-        (found,) = estimate([what], batches, width=0.1, max_episodes=2000)
-        assert found.narrow(0.1)
+        (found,) = estimate_means([what], batches, width=0.1, max_episodes=2000)
+        assert found.is_narrow(0.1)
         ends.append(found.episodes)
     assert ends[0] == ends[1] < 2000
-    earlier = MeanInterval(what).fed(values[: int(ends[0] / 1.1) - 1])
-    assert not earlier.narrow(0.1)
-    (whole,) = estimate([what], [[values]], width=None, max_episodes=1500)
+    earlier = MeanInterval(what).update(values[: int(ends[0] / 1.1) - 1])
+    assert not earlier.is_narrow(0.1)
+    (whole,) = estimate_means([what], [[values]], width=None, max_episodes=1500)
     assert whole.episodes == 1500
 
 
@@ -212,4 +204,4 @@ def test_nothing_is_known_before_the_first_episode():
         test = make_mean_test(method, task(lower=0.5, max_episodes=5))
         assert test.bounds(test.init(), 0.05) == (0.0, 1.0)
     assert MeanInterval(task()).bounds == (0.0, 1.0)
-    assert MeanInterval(task()).moments == WeightedSums()
+    assert MeanInterval(task()).sums == WeightedSums()

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import psyco
 from psyco._src.core.errors import PsycoError, RunError
-from psyco._src.logic.bare import outcome_requirement
 from psyco._src.logic.parser import parse
+from psyco._src.logic.requirement import outcome_requirement
 from psyco._src.verification import recordings
 
 ONE = outcome_requirement("P>=0.5 & C>=0.9")
@@ -111,7 +111,7 @@ def test_a_million_plain_outcomes_are_read_without_a_loop(monkeypatch):
 
 
 def read_or_refused(read, lines, requirement):
-    """The outcomes, or why there are none."""
+    """Return the outcomes, or the error message."""
     try:
         return read("\n".join(lines).encode(), requirement, origin="file")[:, 0].tolist(), ""
     except RunError as error:
@@ -237,7 +237,7 @@ def test_ambiguous_traces_are_refused(data, words):
 
 @st.composite
 def logs(draw):
-    """A good log, as lines of `episode,step,x`, and then what people do to logs."""
+    """Draw the lines of a valid log of `episode,step,x`, with a typical corruption."""
     episodes = draw(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=3), min_size=1, max_size=3))
     header, rows = (
         "episode,step,x",

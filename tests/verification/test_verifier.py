@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow  # compiles many rollouts
 
 @pytest.fixture(scope="module")
 def walker():
-    """A policy of Obstacle Run that nobody trained."""
+    """Return an untrained policy of Obstacle Run."""
     domain = psyco.make("obstacle-run")
     network = network_for(domain)
     return policy_for(domain, network, network.init(jax.random.key(0))), domain
@@ -88,7 +88,7 @@ def test_what_cannot_be_shown_is_refused(walker, require, message):
         ({"max_episodes": 0}, "at least 1"),
         ({"seed": -1}, "a seed is a whole number"),
         ({"seed": 2**31}, "a seed is a whole number"),
-        ({"devices": 99}, "asked for 99 devices"),
+        ({"execution": psyco.Execution(devices=99)}, "asked for 99 devices"),
     ],
 )
 def test_bad_arguments_are_refused(walker, options, message):
@@ -99,7 +99,7 @@ def test_bad_arguments_are_refused(walker, options, message):
 def test_demands_are_mapped_back_to_constraints():
     requirement = psyco.parse("P<=0.2 [ F a ]; P in [0.3,0.6] [ G b ]; P>=0.9 [ X c ]")
     truth = np.random.default_rng(0).uniform(size=(50, 3)) < 0.5
-    columns = [truth[:, d.constraint] ^ d.negated for d in requirement.demands]
+    columns = [truth[:, d.constraint] ^ d.negated for d in requirement.probability_bounds]
     assert len(columns) == 4
     assert (constraint_outcomes(requirement, np.stack(columns, axis=1)) == truth).all()
 

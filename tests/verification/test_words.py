@@ -19,12 +19,13 @@ from psyco._src.policies.serialization import policy_for
 from psyco._src.rollout.episodes import Stream, stream_key
 from psyco._src.rollout.sampler import make_sampler
 from psyco._src.runs.select import remark
-from psyco._src.verification.base import Counts, confidence_percent, percent, rounded_down, rounded_up
+from psyco._src.verification.base import Counts
 from psyco._src.verification.certificate_html import certificate_html
-from psyco._src.verification.episode_stream import SIZES, sample
+from psyco._src.verification.episode_stream import COMPILED_BATCH_SIZES, sample_episodes
 from psyco._src.verification.methods import METHODS, make_tests
 from psyco._src.verification.operating_characteristics import operating_characteristics
 from psyco._src.verification.recertify import replay
+from psyco._src.verification.rounding import confidence_percent, percent, rounded_down, rounded_up
 from tests.environments import Walk
 
 CAP = 400
@@ -68,19 +69,19 @@ HOLDING = [(0.85, 0.6), (0.99, 0.6), (0.87, 0.62)]
 def test_what_is_promised_of_two_constraints_is_kept(method):
     """Exactly, without simulation, also where one constraint just fails and the other surely holds."""
     promise = joint_promise(method)
-    assert (promise.wrongly_satisfied, promise.wrongly_violated) == pytest.approx((0.1, 0.06))
+    assert (promise.false_accept, promise.false_reject) == pytest.approx((0.1, 0.06))
     satisfied, violated = joint_chances(method, FAILING + HOLDING)
     promised = np.ones(len(satisfied), bool)
     if method == "sprt":  # but where one of them lies less than 0.02 from what is required
         promised[[0, 4, 5]] = False
-    assert (satisfied[:4] <= promise.wrongly_satisfied)[promised[:4]].all()
-    assert (violated[4:] <= promise.wrongly_violated)[promised[4:]].all()
+    assert (satisfied[:4] <= promise.false_accept)[promised[:4]].all()
+    assert (violated[4:] <= promise.false_reject)[promised[4:]].all()
 
 
 def test_nothing_is_promised_where_the_ratio_test_is_indifferent():
     satisfied, _ = joint_chances("sprt", FAILING[:1], 2000)
     promise = joint_promise("sprt")
-    assert satisfied > 2 * promise.wrongly_satisfied, "so a promise without a condition would be false"
+    assert satisfied > 2 * promise.false_accept, "so a promise without a condition would be false"
     for region in ("for first, unless a true probability lies between 0.83 and 0.87",
                    "for second, unless a true probability lies between 0.58 and 0.62"):  # fmt: skip
         assert region in promise.condition and region in promise.statement
@@ -99,7 +100,7 @@ def test_an_anytime_promise_has_no_condition():
 
 def test_beliefs_have_the_level_of_their_own_constraint():
     promise = joint_promise("bayes")
-    assert (promise.wrongly_satisfied, promise.wrongly_violated) == (None, None)
+    assert (promise.false_accept, promise.false_reject) == (None, None)
     assert "98% for first, 90% for second" in promise.statement
 
 
@@ -112,10 +113,10 @@ def test_both_bounds_hold_together_at_the_stated_level():
         psyco.verify_outcomes([1] * s + [0] * (40 - s), "P>=0.5 & C>=0.9", method="fixed").findings[0]
         for s in range(41)
     ]
-    assert all(f.level == pytest.approx(0.9) for f in findings)
+    assert all(f.interval_level == pytest.approx(0.9) for f in findings)
     for p in np.linspace(0.02, 0.98, 97):
         missed = [s for s, f in enumerate(findings) if not f.lower <= p <= f.upper]
-        assert stats.binom.pmf(missed, 40, p).sum() <= 1 - findings[0].level
+        assert stats.binom.pmf(missed, 40, p).sum() <= 1 - findings[0].interval_level
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -170,7 +171,7 @@ def test_the_block_shows_horizon_and_parameters():
 
 @pytest.mark.parametrize("method", METHODS)
 def test_advice_is_what_the_method_permits(method):
-    certificate = verify(requirement=CLOSE, method=method, max_episodes=SIZES[-1])
+    certificate = verify(requirement=CLOSE, method=method, max_episodes=COMPILED_BATCH_SIZES[-1])
     assert certificate.verdict.name == "UNDECIDED"
     permitted = method in ("anytime", "sprt", "bayes")
     for shown in (str(certificate), certificate_html(certificate), remark(certificate)):
@@ -180,7 +181,7 @@ def test_advice_is_what_the_method_permits(method):
 
 @pytest.mark.parametrize("method", ["fixed", "calibrated"])
 def test_a_further_look_is_advised_only_where_error_is_left_for_it(method):
-    settings = {"requirement": CLOSE, "method": method, "max_episodes": SIZES[-1]}
+    settings = {"requirement": CLOSE, "method": method, "max_episodes": COMPILED_BATCH_SIZES[-1]}
     assert "--retryable" in verify(**settings).advice
     assert "50% of the permitted error is left" in verify(**settings, share=0.5).advice
     recorded = psyco.verify_outcomes([1, 0], "P>=0.5 & C>=0.98", method=method)
@@ -200,7 +201,7 @@ def test_following_the_advice_voids_nothing(method):
 @pytest.mark.parametrize(
     ("domain", "requirement", "count"),
     [
-        (OBSTACLES, REQUIRE, SIZES[-1] + 50),
+        (OBSTACLES, REQUIRE, COMPILED_BATCH_SIZES[-1] + 50),
         (psyco.make(Walk, horizon=5), "P>=0.2 [ G (obs[0] <= 0) ] & C>=0.9", 70),
     ],
 )
@@ -213,18 +214,18 @@ def test_an_estimate_is_of_the_episodes_after_the_decision_and_changes_nothing_e
     assert (certificate.findings, certificate.looks) == (plain.findings, plain.looks)
     # The same stream, all of it at once.
     whole = verify(domain, requirement, method="fixed", max_episodes=plain.episodes + count)
-    assert whole.findings[0].satisfied == plain.findings[0].satisfied + estimate.shares[0].satisfied
+    assert whole.findings[0].satisfied == plain.findings[0].satisfied + estimate.constraints[0].satisfied
     total = whole.mean_return * whole.episodes - plain.mean_return * plain.episodes
     assert estimate.mean_return == pytest.approx(total / count, rel=1e-5)
     confidence = parse(requirement).constraints[0].confidence
-    expected = stats.binomtest(estimate.shares[0].satisfied, count).proportion_ci(confidence)
-    assert (estimate.shares[0].lower, estimate.shares[0].upper) == pytest.approx(
+    expected = stats.binomtest(estimate.constraints[0].satisfied, count).proportion_ci(confidence)
+    assert (estimate.constraints[0].lower, estimate.constraints[0].upper) == pytest.approx(
         (expected.low, expected.high)
     )
 
 
 def test_an_estimate_is_shown_and_repeated():
-    certificate = verify(estimate=SIZES[-1])
+    certificate = verify(estimate=COMPILED_BATCH_SIZES[-1])
     assert "estimate from 250 further episodes" in str(certificate)
     assert "estimate from 250 further episodes" in certificate_html(certificate)
     assert replay(certificate.to_json(), policy(OBSTACLES)).matches
@@ -237,19 +238,23 @@ def test_an_estimate_is_shown_and_repeated():
 @pytest.mark.parametrize("method", METHODS)
 def test_a_test_that_chose_its_end_says_that_its_share_is_biased(method):
     biased = "biased by where the test stopped"
-    assert (biased in str(verify(method=method, max_episodes=SIZES[-1]))) == (method != "fixed")
-    assert biased not in str(verify(method=method, max_episodes=SIZES[-1], estimate=SIZES[-1]))
+    assert (biased in str(verify(method=method, max_episodes=COMPILED_BATCH_SIZES[-1]))) == (
+        method != "fixed"
+    )
+    assert biased not in str(
+        verify(method=method, max_episodes=COMPILED_BATCH_SIZES[-1], estimate=COMPILED_BATCH_SIZES[-1])
+    )
     recorded = psyco.verify_outcomes([1, 0], "P>=0.5", method=method)
     assert (biased in str(recorded)) == (method != "fixed") and "--estimate" not in str(recorded)
 
 
-@pytest.mark.parametrize("count", [1, 25, 26, SIZES[-1] + 50])
+@pytest.mark.parametrize("count", [1, 25, 26, COMPILED_BATCH_SIZES[-1] + 50])
 def test_so_many_episodes_are_made_as_were_asked_for(count):
     """Whatever the sizes of compiled batches, the same ones, of which the first are known."""
     made = policy(OBSTACLES)
     sampler = make_sampler(OBSTACLES, made.network, parse(REQUIRE))
     theta, key = jnp.asarray(made.theta), stream_key(0, Stream.CERTIFY)
-    found = np.concatenate([each.ret for each in sample(sampler, theta, key, count)])
-    later = np.concatenate([each.ret for each in sample(sampler, theta, key, 30, first=count)])
-    whole = np.concatenate([each.ret for each in sample(sampler, theta, key, count + 30)])
+    found = np.concatenate([each.returns for each in sample_episodes(sampler, theta, key, count)])
+    later = np.concatenate([each.returns for each in sample_episodes(sampler, theta, key, 30, first=count)])
+    whole = np.concatenate([each.returns for each in sample_episodes(sampler, theta, key, count + 30)])
     np.testing.assert_array_equal(np.concatenate([found, later]), whole)

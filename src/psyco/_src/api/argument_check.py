@@ -1,36 +1,43 @@
-"""What all verbs have in common: a misspelt argument is an error of ours, with a suggestion."""
+"""Report misspelt or misplaced keyword arguments of the public functions, with a suggestion."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
 from psyco._src.core.errors import ArgumentError, suggest
-from psyco._src.learners.learner_registry import LEARNERS, learner_options
+from psyco._src.core.options import declared
+from psyco._src.learners.learner_registry import LEARNERS
+from psyco._src.rollout.execution import Execution
+from psyco._src.runs.settings import Settings
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def verb(function: Callable[P, R]) -> Callable[P, R]:
-    """The function itself, but for arguments that it does not have."""
+    """Wrap a public function: an unknown keyword raises `ArgumentError` that says where it belongs."""
     known = list(inspect.signature(function).parameters)
 
     @functools.wraps(function)
     def checked(*arguments: P.args, **keywords: P.kwargs) -> R:
         for name in keywords:
             if name not in known:
-                hint = suggest(name, known) or _option(name, known)
+                hint = next(_places(name, known), "") or suggest(name, known)
                 raise ArgumentError(f"psyco.{function.__name__} has no argument {name!r}{hint}")
         return function(*arguments, **keywords)
 
     return checked
 
 
-def _option(name: str, known: list[str]) -> str:
-    """Hyperparameters of learners used to be arguments, and are what one tries first."""
-    if "learner_options" in known and any(name in learner_options(learner) for learner in LEARNERS):
-        return f"; it is an option of a learner: learner_options={{{name!r}: ...}}"
-    return ""
+def _places(name: str, known: list[str]) -> Iterator[str]:
+    """Yield the object that declares an argument of this name: settings, execution or a learner."""
+    if "execution" in known and name in declared(Execution):
+        yield f"; it is part of execution: execution=psyco.Execution({name}=...)"
+    if "settings" in known and name in declared(Settings):
+        yield f"; it is a setting: settings=psyco.Settings({name}=...)"
+    for learner in LEARNERS if "learner" in known else ():
+        if name in declared(cls := LEARNERS[learner]):
+            yield f"; it is an option of a learner: learner=psyco.{cls.__name__}({name}=...)"

@@ -1,4 +1,4 @@
-"""What a guard needs beforehand: the risk of a violation, learned from episodes of its policy."""
+"""Learn the risk of a violation, by which a guard hands over."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from psyco._src.logic.requirement import AnyRequirement
 from psyco._src.logic.runtime_monitor import Monitor
 from psyco._src.policies.risk import Risk, fit_risk
 from psyco._src.rollout.episodes import Stream
-from psyco._src.rollout.execution import Execution
-from psyco._src.rollout.record import record_many
+from psyco._src.rollout.execution import IN_PROCESS, Execution
+from psyco._src.rollout.record import record_episodes
 
-BATCH = 250  # episodes that are recorded side by side
+RECORD_BATCH = 250  # episodes that are recorded at the same time
 
 
 @verb
@@ -31,21 +31,21 @@ def learn_risk(
     seed: int = 0,
     parameters: Mapping[str, Any] | None = None,
     trust: Collection[str] = (),
-    workers: int = 1,
+    execution: Execution = IN_PROCESS,
 ) -> Risk:
-    """Learn from fresh episodes of a policy how likely a violation is; `print` shows how well it is calibrated.
+    """Fit the probability of a violation to fresh episodes of a policy; `print` shows its calibration.
 
     Args:
-        policy: what acts, as in `verify`.
-        domain: where it acts; by default where it was learned.
-        requirement: what episodes should meet; by default what its run was made for.
-        within: estimate the risk of a violation within so many steps; None: of one at all.
-        limit: a guard hands over when the risk reaches it; `risk.above(limit)` has another.
-        episodes: that are recorded for it; no other purpose uses them.
+        policy: the policy, as in `verify`.
+        domain: the domain in which the policy acts; default: that of its training.
+        requirement: the requirement; default: that of its run.
+        within: estimate the risk of a violation within this number of steps; None: in the rest of the episode.
+        limit: risk at which a guard hands over; `risk.with_limit(limit)` changes it.
+        episodes: number of recorded episodes; they serve no other purpose.
         seed: the episodes are a function of it.
-        parameters: of the domain, over its own.
+        parameters: changes to the parameters of the domain.
         trust: code (`module:name`) that files name and that may be imported, and files that may run code themselves.
-        workers: how many processes step a Gymnasium environment.
+        execution: worker processes of a Gymnasium environment.
     """
     found, where, wanted = as_subject(policy, domain, requirement, parameters, trust)
     found.check(where)
@@ -54,9 +54,9 @@ def learn_risk(
         within = check_count("within", within)
     monitor = Monitor(wanted, horizon=where.horizon, counters=counters_of(where))
     paths = []
-    for first in range(0, count, BATCH):
-        paths += record_many(
-            where, found, seed=seed, first=first, count=min(BATCH, count - first), stream=Stream.RISK,
-            execution=Execution(workers=workers),
+    for first in range(0, count, RECORD_BATCH):
+        paths += record_episodes(
+            where, found, seed=seed, first=first, count=min(RECORD_BATCH, count - first), stream=Stream.RISK,
+            execution=execution,
         )  # fmt: skip
     return fit_risk(monitor, paths, within=within, limit=limit)

@@ -1,4 +1,4 @@
-"""How learning is going, in one line that replaces itself: in a terminal and in a notebook alike."""
+"""Show the progress of learning in one updating line, in a terminal or a notebook."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from psyco._src.learners.metrics import Metrics, concatenate
 from psyco._src.runs.problem import Problem
 from psyco._src.runs.train import Callback, RunProgress
 
-EVERY = 0.3  # seconds between two lines
-WIDTH = 20  # of the bar, in characters
+LINE_INTERVAL = 0.3  # seconds
+BAR_WIDTH = 20  # characters
 
 
 def progress(stream: TextIO | None = None) -> Callback:
-    """A sink that shows how learning is going: `psyco.synthesize(domain, requirement, sinks=[psyco.progress()])`.
+    """Return a callback with a progress line: `psyco.synthesize(domain, requirement, callbacks=[psyco.progress()])`.
 
-    Return and satisfied share are means over the last segment, of the policy that would be deployed where the learner
-    plays episodes of that.
+    Return and satisfied share are means over the last segment, of the deployed policy where the learner plays it.
 
     Args:
-        stream: where the line goes; by default standard output, which notebooks show below the cell.
+        stream: output stream; default: standard output, which notebooks show below the cell.
     """
     out = sys.stdout if stream is None else stream
     stage: list[RunProgress] = []
@@ -30,18 +29,16 @@ def progress(stream: TextIO | None = None) -> Callback:
 
     def show(problem: Problem, metrics: Metrics) -> None:
         nonlocal next_line
-        latest[:] = [concatenate([*latest, metrics]).tail(problem.segment)]
+        latest[:] = [concatenate([*latest, metrics]).tail(problem.check_interval)]
         at = stage[-1]
-        if time.monotonic() < next_line and at.done < at.of:
+        if time.monotonic() < next_line and at.done < at.total:
             return
-        next_line = time.monotonic() + EVERY
-        filled = min(WIDTH, int(WIDTH * at.done / at.of))
+        next_line = time.monotonic() + LINE_INTERVAL
+        filled = min(BAR_WIDTH, int(BAR_WIDTH * at.done / at.total))
         kind = "deployed_" if "deployed_return" in latest[0] else ""
         means = [f"{name} {latest[0][kind + name].mean():.3g}" for name in ("return", "satisfied")]
-        line = (
-            f"{'█' * filled}{'░' * (WIDTH - filled)} {at.done:,} of {at.of:,} {at.unit}  {'  '.join(means)}"
-        )
-        out.write(f"\r{line:<90}" + ("\n" if at.done >= at.of else ""))
+        line = f"{'█' * filled}{'░' * (BAR_WIDTH - filled)} {at.done:,} of {at.total:,} {at.unit}  {'  '.join(means)}"
+        out.write(f"\r{line:<90}" + ("\n" if at.done >= at.total else ""))
         out.flush()
 
-    return Callback(rows=show, progress=lambda now: stage.__setitem__(slice(None), [now]))
+    return Callback(on_metrics=show, on_progress=lambda now: stage.__setitem__(slice(None), [now]))

@@ -1,4 +1,4 @@
-"""What a run left behind: read it, show it, take its policy elsewhere."""
+"""Read, draw and export runs and their policies."""
 
 from __future__ import annotations
 
@@ -16,32 +16,33 @@ from psyco._src.envs.registry import BUILT_IN
 from psyco._src.learners.metrics import Metrics
 from psyco._src.logic.parser import parse
 from psyco._src.logic.requirement import AnyRequirement, as_requirement
-from psyco._src.logic.runtime_monitor import Monitor, decision
+from psyco._src.logic.runtime_monitor import Monitor, episode_verdict
 from psyco._src.policies.c_export import c_files
 from psyco._src.policies.external import AnyPolicy
 from psyco._src.policies.guard import Guard
 from psyco._src.policies.onnx_export import export_onnx
 from psyco._src.policies.serialization import Policy
-from psyco._src.rollout.record import Signals, record_many
+from psyco._src.rollout.gym_sampler import Signals
+from psyco._src.rollout.record import record_episodes
 from psyco._src.runs.store import Run
 
 
 @verb
 def open_run(folder: str | Path) -> Run:
-    """A run as it stands in its folder; nothing is made, imported or changed for that.
+    """Read a run from its folder, without changing it or importing code that it names.
 
     Args:
-        folder: of the run.
+        folder: the run folder.
     """
     return find_run(folder)
 
 
 @verb
 def metrics(run: Run | str | Path) -> Metrics:
-    """How a run learned, one row per generation: `psyco.metrics("runs/dance").plot()` draws it.
+    """Return the metrics table of a run, one row per generation: `psyco.metrics("runs/dance").plot()` draws it.
 
     Args:
-        run: the run, or its folder; it may still be going on.
+        run: the run, or its folder; it may be running.
     """
     return find_run(run).metrics
 
@@ -56,27 +57,27 @@ def record(
     episode: int = 0,
     trust: Collection[str] = (),
 ) -> Signals:
-    """All signals along one episode: arrays `[n+1]`, or `[n+1, size]` for vectors, where n is the episode's own length.
+    """Record all signals of one episode of n steps: arrays `[n+1]`, or `[n+1, size]` for vectors.
 
     Args:
-        policy: what acts, as in `verify`.
-        domain: where it acts; by default where it was learned.
-        parameters: of the domain, over its own.
-        seed: the episodes are a function of it; no other purpose uses them.
-        episode: which of them.
+        policy: the policy, as in `verify`.
+        domain: the domain in which the policy acts; default: that of its training.
+        parameters: changes to the parameters of the domain.
+        seed: seed of the episodes; they serve no other purpose.
+        episode: index of the episode.
         trust: code (`module:name`) that files name and that may be imported, and files that may run code themselves.
     """
     found, where = as_actor(policy, domain, parameters, trust)
-    return record_many(where, found, seed=seed, first=episode, count=1)[0]
+    return record_episodes(where, found, seed=seed, first=episode, count=1)[0]
 
 
 @verb
 def report(run: Run | str | Path, out: str | Path | None = None) -> Path:
-    """Write one self-contained HTML page about a run; returns where it is.
+    """Write one self-contained HTML page about a run and return its path.
 
     Args:
         run: the run, or its folder.
-        out: the page; by default `report.html` in the run's folder.
+        out: file name; default: `report.html` in the run folder.
     """
     from psyco._src.reports.run_page import run_page
 
@@ -88,14 +89,14 @@ def report(run: Run | str | Path, out: str | Path | None = None) -> Path:
 
 @verb
 def export(policy: PolicyLike, path: str | Path) -> float:
-    """Write a policy as ONNX, scaling and action range inside, and run it beside the policy.
+    """Export a policy to ONNX, with observation scaling and action range, and compare the file with the policy.
 
     Args:
-        policy: a policy of ours, its file, a run or its folder.
-        path: the file.
+        policy: a PSyCo policy, its file, a run or its folder.
+        path: file name.
 
     Returns:
-        The largest difference between an action of the file and of the policy, relative to the range of actions.
+        The largest difference between an action of the file and of the policy, relative to the action range.
     """
     return export_onnx(_own(find_policy(policy)[0]), path)
 
@@ -109,16 +110,19 @@ def export_c(
     horizon: int | None = None,
     counters: Collection[str] | None = None,
 ) -> list[Path]:
-    """Write a policy and the monitor of its requirement as C99 without dependencies; returns the files.
+    """Export a policy and the monitor of its requirement to C99 without dependencies.
 
-    They are a header, a source and a small test program. A formula whose monitor is too large for a table is refused.
+    Writes a header, a source and a small test program. A formula whose monitor is too large for a table is an error.
 
     Args:
-        policy: a policy of ours, its file, a run or its folder.
-        folder: where the files go.
-        requirement: what episodes are watched against; by default what its run was made for.
-        horizon: the longest episode, in steps; by default that of the domain it was learned in, if a file says so.
-        counters: signals that never fall; by default those that a domain of ours has.
+        policy: a PSyCo policy, its file, a run or its folder.
+        folder: output folder.
+        requirement: the monitored requirement; default: that of its run.
+        horizon: longest episode, in steps; default: that of its training, if the policy file has it.
+        counters: signals that never decrease; default: those of a built-in domain.
+
+    Returns:
+        The written files.
     """
     anything, own = find_policy(policy)
     found = _own(anything)
@@ -137,14 +141,14 @@ def export_c(
 
 
 def _own(policy: AnyPolicy) -> Policy:
-    """Refuse what cannot be exported."""
+    """Return a PSyCo policy; raise an error for policies that cannot be exported."""
     if isinstance(policy, Guard):
         raise RunError(
             f"{policy.source} is a guard, with a memory and two policies: export each of them, with the monitor "
             "(psyco export --c), and let your program choose"
         )
     if not isinstance(policy, Policy):
-        raise RunError(f"{policy.source} is a policy of others; only PSyCo's own policies can be exported")
+        raise RunError(f"{policy.source} is an external policy; only PSyCo policies can be exported")
     return policy
 
 
@@ -161,33 +165,35 @@ def render(
     trust: Collection[str] = (),
     on_remark: Callable[[str], None] = lambda text: None,
 ) -> list[Path]:
-    """Draw sample trajectories of a policy, and animate one; returns the files.
+    """Draw sample trajectories of a policy and animate one of them.
 
-    Of a run, which knows its requirement, the picture says what each episode came to, and when that was decided.
-
-    Of a Gymnasium environment that can draw itself (`rgb_array`) the animation is a film.
+    For a run, the picture shows the verdict of each episode and the step at which it was decided. For a Gymnasium
+    environment that renders itself (`rgb_array`), the animation is a video.
 
     Args:
-        policy: what acts, as in `verify`.
-        folder: where the pictures go.
-        domain: where it acts; by default where it was learned.
-        parameters: of the domain, over its own.
-        episodes: how many to draw side by side.
+        policy: the policy, as in `verify`.
+        folder: output folder.
+        domain: the domain in which the policy acts; default: that of its training.
+        parameters: changes to the parameters of the domain.
+        episodes: number of trajectories in the picture.
         animation: also write an animation of the first episode.
-        seed: the episodes are a function of it.
+        seed: seed of the episodes.
         trust: code (`module:name`) that files name and that may be imported, and files that may run code themselves.
-        on_remark: called with a sentence where an environment gives no pictures.
+        on_remark: called with a sentence if an environment cannot be rendered.
+
+    Returns:
+        The written files.
     """
     from psyco._src.reports.trajectory import animate_trajectory, draw_trajectory
-    from psyco._src.reports.video import Video, animate_film, film
+    from psyco._src.reports.video import Video, animate_video, record_video
 
     own, requirement = find_policy(policy, trust)
     found, where_it_acts = as_actor(own, domain, parameters, trust)
-    paths = record_many(where_it_acts, found, seed=seed, count=episodes)
+    paths = record_episodes(where_it_acts, found, seed=seed, count=episodes)
     shown: Video | None = None
     if isinstance(where_it_acts, GymDomain):
         try:
-            shown = film(where_it_acts, found, seed=seed)
+            shown = record_video(where_it_acts, found, seed=seed)
             paths[0] = dict(shown.signals)
         except DomainError as error:
             on_remark(f"drawing signals instead: {error}")
@@ -198,23 +204,23 @@ def render(
     if animation:
         files.append(where / "trajectory.gif")
         if shown:
-            animate_film(shown, files[1])
+            animate_video(shown, files[1])
         else:
             animate_trajectory(where_it_acts, paths[0], files[1])
     return files
 
 
 def _outcomes(requirement: str, domain: Domain, paths: Sequence[Signals]) -> list[str]:
-    """`violated, decided at step 7`, for each episode; nothing where it lacks the signals that are spoken of."""
+    """Return `violated, decided at step 7` for each episode; nothing if recorded signals are missing."""
     monitor = Monitor(parse(requirement), horizon=domain.horizon, counters=counters_of(domain))
     if not all(monitor.signals <= path.keys() for path in paths):
         return []
-    found = [decision(monitor, path) for path in paths]
+    found = [episode_verdict(monitor, path) for path in paths]
     return [f"{each[0].name.lower()}, decided at step {each[1]}" if each else "" for each in found]
 
 
 def _made_folder(folder: str | Path) -> Path:
-    """The folder, made if it is not there."""
+    """Create the folder if needed."""
     where = Path(folder)
     try:
         where.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Is this policy good enough? Fresh episodes, recorded outcomes, a certificate repeated, exact answers."""
+"""Verify, certify, replay, plan, check and solve exactly."""
 
 from __future__ import annotations
 
@@ -29,24 +29,29 @@ from psyco._src.exact import solver
 from psyco._src.exact.solver import ExactAnswer
 from psyco._src.learners.learner_registry import AUTO_LEARNER
 from psyco._src.logic.ast import Requirement
-from psyco._src.logic.bare import outcome_requirement
 from psyco._src.logic.parser import parse
-from psyco._src.logic.requirement import AnyRequirement, as_requirement
+from psyco._src.logic.requirement import AnyRequirement, as_requirement, outcome_requirement
 from psyco._src.policies.external import with_version
 from psyco._src.policies.network import network_for
 from psyco._src.rollout.env_checker import CheckResult, check_environment
 from psyco._src.rollout.episodes import Stream, stream_key
-from psyco._src.rollout.execution import Execution
+from psyco._src.rollout.execution import IN_PROCESS, Execution
 from psyco._src.rollout.sampler import make_sampler
-from psyco._src.rollout.throughput import measure
-from psyco._src.runs.budget import decided, expected_episodes, make_run_plan
-from psyco._src.runs.learner_selection import choose
+from psyco._src.rollout.throughput import measure_throughput
+from psyco._src.runs.budget import expected_episodes, make_run_plan, resolve_auto, select_learner
 from psyco._src.runs.settings import Settings, check_one_budget
 from psyco._src.verification import outcomes as recorded
 from psyco._src.verification import recertify, recordings
 from psyco._src.verification import verifier as verification
 from psyco._src.verification.certificate import Certificate
-from psyco._src.verification.ledger import IGNORED, Ledger, entries_of, look_share, make_claim, single
+from psyco._src.verification.ledger import (
+    IGNORED_LOOKS_NOTE,
+    Ledger,
+    certificate_entries,
+    look_share,
+    make_target,
+    single_look,
+)
 from psyco._src.verification.methods import DEFAULT_MAX_EPISODES, DEFAULT_METHOD
 from psyco._src.verification.operating_characteristics import VerificationPlan, make_plan
 from psyco._src.verification.recertify import Replay
@@ -74,44 +79,35 @@ def verify(
     estimate: int | None = None,
     width: float | None = None,
     trust: Collection[str] = (),
-    devices: int = 1,
-    workers: int = 1,
-    ray: str | None = None,
-    step_timeout: float | None = None,
+    execution: Execution = IN_PROCESS,
 ) -> Certificate:
-    """Verify a policy on fresh episodes and say exactly what was shown.
+    """Verify a policy on fresh episodes and return a certificate.
 
     Args:
-        policy: what is to be verified: a policy, a file, a run or its folder, a policy of others, any function from
-            observation to action, or an object with `reset()` and `act(observation)`: each episode gets its own.
-        domain: where it acts; by default where it was learned.
-        requirement: what must hold, and questions, as text, as the name of a file, or parsed; by default what its run
-            was made for.
-        parameters: of the domain, over its own.
-        version: what you call this version of the policy. A function is known by its name only, so a certificate that
-            is to tell it from its successor needs one.
-        method: how the constraints are tested: "anytime", "bayes" or "fixed"; for probabilities "calibrated" and
-            "sprt", too.
-        method_options: parameters of the method.
-        max_episodes: give up undecided after so many episodes.
+        policy: a policy, a policy file, a run or its folder, an external policy, a function from observation to action,
+            or an object with `reset()` and `act(observation)`, of which each episode gets its own copy.
+        domain: the domain in which the policy acts; default: that of its training.
+        requirement: the requirement; default: that of its run.
+        parameters: changes to the parameters of the domain.
+        version: your name for this version of the policy, for the certificate; a function has no other version.
+        method: the statistical test: "anytime", "calibrated", "bayes", "sprt" or "fixed".
+        method_options: parameters of the method, as in `{"indifference": 0.01}` for "sprt".
+        max_episodes: the test ends undecided after this number of episodes.
         seed: the episodes are a function of it.
-        share: the part of the permitted error that this look may use; all of it, unless it is one of several.
-            `look_share(1)` leaves room for later looks.
-        after: the certificate, or its file, of an earlier look at this or another policy that did not suffice. The new
-            certificate lists its looks, and the error of all of them together keeps to what is permitted. What
-            `synthesize` returned, and a run's folder, know their looks: verifying such a policy continues them.
-        ignore_looks: do not count the looks at this run so far; the certificate says so.
-        issued: the time that the certificate shows; now, if it is not given.
-        estimate: so many further episodes for an estimate of shares and return that the stopping rule does not bias;
-            they come after the decision and are no part of it.
-        width: questions (`P=? [ ... ]`) are answered until their intervals are as narrow as that; by default with
-            `max_episodes`. Their intervals hold at all times, so this voids nothing.
+        share: part of the permitted error that this look may use; default: all of it. `look_share(1)` leaves room for
+            later looks.
+        after: certificate, or its file, of an earlier undecided look at this or another policy. The new certificate
+            lists these looks, and the error of all of them stays within the permitted error. Results of `synthesize`
+            and run folders keep their own account: verifying them continues it.
+        ignore_looks: do not count the earlier looks at this run; the certificate says so.
+        issued: issue time in the certificate; default: now.
+        estimate: number of further episodes for an estimate of shares and return that is not biased by the stopping
+            rule. They follow the decision and are not part of it.
+        width: answer questions (`P=? [ ... ]`) until their intervals have this width; default: after `max_episodes`.
+            The intervals are valid at all times, so early stopping is sound.
         trust: code (`module:name`) that files name and that may be imported, and files that may run code themselves:
-            TorchScript (*.pt) and Stable-Baselines3 (`sb3:`) can.
-        devices: over how many JAX devices a batch is split; the result does not depend on it.
-        workers: how many processes step a Gymnasium environment; the result does not depend on it.
-        ray: the address of a Ray cluster for that, or "local"; the result does not depend on it.
-        step_timeout: seconds after which a step of a Gymnasium environment counts as hanging, an error.
+            TorchScript (*.pt) and Stable-Baselines3 (`sb3:`).
+        execution: devices, worker processes, Ray, time-outs; the result does not depend on it.
     """
     found, where, wanted = as_subject(policy, domain, requirement, parameters, trust)
     subject = VerificationInput(with_version(found, version), where, wanted)
@@ -122,10 +118,10 @@ def verify(
             "or say ignore_looks=True (--ignore-looks)"
         )
     ledger = known if known is not None and not ignore_looks else _ledger(share, _earlier(after), subject)
-    notes = [IGNORED] if known is not None and ignore_looks else []
+    notes = [IGNORED_LOOKS_NOTE] if known is not None and ignore_looks else []
     return verification.verify(
         *subject, method=method, options=method_options or {}, max_episodes=max_episodes, seed=seed,
-        execution=Execution(devices, workers, ray, step_timeout), ledger=ledger, issued=issued, notes=notes,
+        execution=execution, ledger=ledger, issued=issued, notes=notes,
         estimate=estimate, width=width,
     )  # fmt: skip
 
@@ -143,42 +139,36 @@ def certify_candidates(
     issued: str | None = None,
     width: float | None = None,
     trust: Collection[str] = (),
-    devices: int = 1,
-    workers: int = 1,
-    ray: str | None = None,
-    step_timeout: float | None = None,
+    execution: Execution = IN_PROCESS,
 ) -> Selection:
-    """Certify the first candidate that passes, each on fresh episodes of its own, all with one permitted error.
+    """Certify the first candidate that passes. Each is tested on fresh episodes; all share one permitted error.
 
     Args:
-        candidates: policies in the order of preference, fixed before the first episode is sampled.
-        domain: where they act.
-        requirement: what must hold.
-        method: how the constraints are tested, as in `verify`.
+        candidates: policies in order of preference, fixed before the first episode is sampled.
+        domain: the domain in which they act.
+        requirement: the requirement.
+        method: the statistical test, as in `verify`.
         method_options: parameters of the method.
-        max_episodes: give each up undecided after so many episodes.
+        max_episodes: maximum number of episodes per candidate.
         seed: the episodes are a function of it.
-        issued: the time that the certificate shows; now, if it is not given.
-        width: of the intervals of answers, as in `verify`; questions are answered for the chosen candidate alone.
+        issued: issue time in the certificate; default: now.
+        width: width of the intervals of answers, as in `verify`; questions are answered for the chosen candidate only.
         trust: files that may run code, as in `verify`.
-        devices: over how many JAX devices a batch is split.
-        workers: how many processes step a Gymnasium environment.
-        ray: the address of a Ray cluster for that, or "local".
-        step_timeout: seconds after which a step of a Gymnasium environment counts as hanging, an error.
+        execution: devices, worker processes, Ray, time-outs; the result does not depend on it.
 
     Returns:
-        The index of the candidate that the certificate is about, and the certificate, which lists all looks.
+        The index of the certified candidate, and the certificate, which lists all looks.
     """
     for candidate in candidates:
         if known_looks(candidate) is not None:
             raise RunError(
-                f"{candidate!s} keeps account of the looks at it; use psyco.verify, or give its policy alone "
-                "(run.policy), which has no account"
+                f"{candidate!s} keeps its own account of looks; use psyco.verify, or pass its policy (run.policy), "
+                "which has none"
             )
     return verification.certify_candidates(
         [find_policy(candidate, trust)[0] for candidate in candidates], as_domain(domain), as_requirement(requirement),
         method=method, options=method_options or {}, max_episodes=max_episodes, seed=seed,
-        execution=Execution(devices, workers, ray, step_timeout), issued=issued, width=width,
+        execution=execution, issued=issued, width=width,
     )  # fmt: skip
 
 
@@ -195,21 +185,21 @@ def verify_outcomes(
     width: float | None = None,
     horizon: int | None = None,
 ) -> Certificate:
-    """Test outcomes that were recorded elsewhere, in their order and only as far as needed; and answer questions.
+    """Test recorded outcomes in their order, as far as the test needs them, and answer questions.
 
     Args:
-        outcomes: did the formula hold? `[B]`, or `[B, N]` for N constraints and questions; Booleans or 0 and 1, of an
-            expected value numbers. Or a file: one outcome or number per line, or CSV with a column per constraint and
+        outcomes: satisfied or not, `[B]`, or `[B, N]` for N constraints and questions: Booleans or 0 and 1, and numbers
+            for an expected value. Or a file: one outcome or number per line, or CSV with a column per constraint and
             question; "-" is the standard input.
-        requirement: what must hold, and questions; `P>=0.85 & C>=0.98` and `P=?` without a formula will do.
-        traces: the file holds signals instead, CSV or JSON lines with one row per state and an `episode` column, which
-            are judged by the requirement first.
-        method: how the constraints are tested, as in `verify`.
+        requirement: constraints and questions; `P>=0.85 & C>=0.98` and `P=?` without a formula are allowed.
+        traces: the file holds signals, CSV or JSON lines with one row per state and an `episode` column; the
+            requirement judges them first.
+        method: the statistical test, as in `verify`.
         method_options: parameters of the method.
-        max_episodes: look at no more than so many, a number chosen without looking; default: all there are.
-        issued: the time that the certificate shows; now, if it is not given.
-        width: questions are answered until their intervals are as narrow as that; by default with all outcomes.
-        horizon: of traces, no episode can have more steps; rates and totals need to know.
+        max_episodes: maximum number of outcomes, chosen without looking at them; default: all.
+        issued: issue time in the certificate; default: now.
+        width: answer questions until their intervals have this width; default: with all outcomes.
+        horizon: longest episode of traces, in steps; rates and totals need it.
     """
     wanted = as_requirement(requirement, parse if traces else outcome_requirement)
     if horizon is not None:
@@ -241,23 +231,17 @@ def replay(
     domain: AnyDomain | None = None,
     version: str | None = None,
     trust: Collection[str] = (),
-    devices: int = 1,
-    workers: int = 1,
-    ray: str | None = None,
-    step_timeout: float | None = None,
+    execution: Execution = IN_PROCESS,
 ) -> Replay:
-    """Repeat a certificate: every look at this policy again, and all in which the certificate differs from that.
+    """Repeat every look of a certificate and report all differences.
 
     Args:
         certificate: the certificate, or its file.
-        policy: what it is about, as in `verify`.
-        domain: where the policy acts, for a domain that its name does not bring back.
-        version: of the policy, as in `verify`.
+        policy: the certified policy, as in `verify`.
+        domain: the domain, where it cannot be made by name.
+        version: version of the policy, as in `verify`.
         trust: code (`module:name`) that the certificate names, and files that may run code, as in `verify`.
-        devices: over how many JAX devices a batch is split.
-        workers: how many processes step a Gymnasium environment.
-        ray: the address of a Ray cluster for that, or "local".
-        step_timeout: seconds after which a step of a Gymnasium environment counts as hanging, an error.
+        execution: devices, worker processes, Ray, time-outs; the result does not depend on it.
     """
     given = isinstance(certificate, Certificate)
     text = (
@@ -270,7 +254,7 @@ def replay(
         with_version(find_policy(policy, trust)[0], version),
         origin="the certificate" if given else str(certificate),
         domain=None if domain is None else as_domain(domain),
-        execution=Execution(devices, workers, ray, step_timeout),
+        execution=execution,
         trust=trust,
     )
 
@@ -284,17 +268,17 @@ def exact(
     parameters: Mapping[str, Any] | None = None,
     trust: Collection[str] = (),
 ) -> ExactAnswer:
-    """The exact probabilities and expected return of a policy on a finite domain, and the optimum.
+    """Compute the exact probabilities and expected return of a policy on a finite domain, and the optimum.
 
-    The optimum is over all controllers, also ones that see the counters, remember and randomise: nobody can do better.
+    The optimum is over all controllers, including those that observe counters, have memory or randomise.
 
     Args:
         policy: as in `verify`.
-        domain: where it acts; by default where it was learned.
-        requirement: what must hold; by default what its run was made for.
-        parameters: of the domain, over its own.
+        domain: the domain in which the policy acts; default: that of its training.
+        requirement: the requirement; default: that of its run.
+        parameters: changes to the parameters of the domain.
         trust: code (`module:name`) that files name and that may be imported, and files that may run code themselves:
-            TorchScript (*.pt) and Stable-Baselines3 (`sb3:`) can.
+            TorchScript (*.pt) and Stable-Baselines3 (`sb3:`).
     """
     return solver.exact(*as_subject(policy, domain, requirement, parameters, trust))
 
@@ -313,24 +297,22 @@ def plan(
     horizon: int | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> VerificationPlan:
-    """How a verification will behave, before any episode is sampled.
+    """Predict the verdicts and the length of a verification before any episode is sampled.
 
-    For probabilities by exact dynamic programming; for an expected value by simulation, since mean and spread do not
-    make a distribution: values are drawn from a Beta distribution on their range, those of a rate in episodes of one
-    length.
-
-    The defaults are those of `synthesize`: its first look at a candidate, which leaves half of the error for others.
+    Probabilities are computed by exact dynamic programming. Expected values are simulated, since mean and spread do not
+    determine a distribution: values are drawn from a Beta distribution on their range, those of a rate in episodes of
+    one length. The defaults are those of `synthesize`: its first look at a candidate, with half of the permitted error.
 
     Args:
-        requirement: what must hold; `P>=0.85 & C>=0.98` without a formula will do.
-        method: one method only; by default all, side by side.
+        requirement: the requirement; `P>=0.85 & C>=0.98` without a formula is allowed.
+        method: one method; default: all methods, side by side.
         method_options: parameters of that method.
-        max_episodes: at most so many episodes.
-        share: the part of the permitted error that this look may use; 1 for a policy that is looked at once.
-        p: true probabilities to look at; by default interesting ones.
-        mean: true means to look at, of an expected value.
-        spread: the standard deviation of its values.
-        horizon: the longest episode; the range of totals and counts follows from it, where `within` does not say it.
+        max_episodes: maximum number of episodes.
+        share: part of the permitted error that this look may use; 1 for a policy that is verified once.
+        p: true probabilities; default: a selection around the required one.
+        mean: true means of an expected value.
+        spread: standard deviation of its values.
+        horizon: longest episode; it determines the range of totals and counts that `within` does not state.
         on_progress: called with the name of each method before it is computed.
     """
     wanted = as_requirement(requirement, outcome_requirement)
@@ -361,19 +343,19 @@ def check(
     episodes: int | None = None,
     steps: int | None = None,
     learner: str = AUTO_LEARNER,
-    workers: int = 1,
+    execution: Execution = IN_PROCESS,
 ) -> Iterator[CheckResult]:
-    """Is a Gymnasium environment fit for learning and verification? Each thing that was looked at, as it is found.
+    """Check a Gymnasium environment for learning and verification; yield each result as it is found.
 
     Args:
-        domain: the environment: a domain, or what `psyco.make` takes.
-        requirement: a requirement whose signals should be there.
-        parameters: of the domain, where it is given by name.
-        seed: of policies and episodes.
-        episodes: training episodes of the synthesis that is planned; by default 60,000.
-        steps: the same in steps.
-        learner: that of the synthesis that is planned.
-        workers: processes that would step the environment.
+        domain: the environment: a domain, or a name that `psyco.make` accepts.
+        requirement: a requirement whose signals must exist.
+        parameters: parameters of a domain that is given by name.
+        seed: seed of policies and episodes.
+        episodes: training episodes of the planned synthesis; default: 60,000.
+        steps: training steps of the planned synthesis, instead of episodes.
+        learner: learner of the planned synthesis.
+        execution: execution of the planned synthesis.
     """
     made = as_domain(domain, parameters)
     if not isinstance(made, GymDomain):
@@ -385,7 +367,7 @@ def check(
         if steps
         else Settings(episodes=DEFAULT.episodes if episodes is None else episodes, learner=learner)
     )
-    return _checked(made, wanted, seed, settings, Execution(workers=workers))
+    return _checked(made, wanted, seed, settings, execution)
 
 
 def _checked(
@@ -395,7 +377,7 @@ def _checked(
     settings: Settings,
     execution: Execution,
 ) -> Iterator[CheckResult]:
-    """All checks, and if none failed the plan of a synthesis."""
+    """Yield all checks and, if none failed, the plan of a synthesis."""
     failed = False
     for each in check_environment(
         domain, requirement, seed=seed, episodes=expected_episodes(settings, domain)
@@ -407,22 +389,26 @@ def _checked(
     check_decidable(requirement)
     network = network_for(domain)
     sampler = make_sampler(domain, network, requirement, execution=execution)
-    pace = measure(sampler, network, stream_key(seed, Stream.PACE), workers=execution.workers)
-    name, reason = choose(settings, domain, lambda: pace)
-    settings = decided(dataclasses.replace(settings, learner=name), domain, requirement)
+    pace = measure_throughput(
+        sampler, network, stream_key(seed, Stream.THROUGHPUT), workers=execution.workers
+    )
+    name, reason = select_learner(settings, domain, lambda: pace)
+    settings = dataclasses.replace(
+        settings, learner=name, **resolve_auto(settings, name, domain, requirement)
+    )
     why = f"learner {name}: {reason}" if reason else ""
-    plan = make_run_plan(settings, domain, requirement, pace=pace, learner=why)
+    plan = make_run_plan(settings, domain, requirement, simulator=pace, learner=why)
     where = "in one process" if execution.workers == 1 else f"with {execution.workers} workers"
     yield CheckResult("plan", True, f"of a synthesis with {settings.budget}, {where}\n{plan}", plan.to_json())
 
 
 def _ledger(share: float | None, after: Certificate | None, subject: VerificationInput) -> Ledger:
-    """The ledger of a look that stands for itself, or that comes after those of a certificate."""
+    """Return the ledger of a single look, or of a look after those of a certificate."""
     if after is None:
-        return single(1.0 if share is None else share)
+        return single_look(1.0 if share is None else share)
     stream = Stream.CERTIFY if after.stream == "certify" else Stream.VERIFY
-    earlier, where = entries_of(after), describe(subject.domain)
-    if earlier[0].claim.statement != make_claim(subject.requirement, where, after.method, {}).statement:
+    earlier, where = certificate_entries(after), describe(subject.domain)
+    if earlier[0].target.statement != make_target(subject.requirement, where, after.method, {}).statement:
         raise RunError(
             f"the earlier certificate is about another requirement or domain:\n{after.requirement}\non "
             f"{after.domain} {after.parameters} instead of:\n{subject.requirement}\non {where.name} {where.parameters}"
@@ -437,7 +423,7 @@ def _earlier(after: Certificate | str | Path | None) -> Certificate | None:
 
 
 def _read(file: str | Path) -> tuple[bytes, str]:
-    """The content, and what to call it."""
+    """Return the content of a recording and its name for messages."""
     if str(file) == "-":
         return sys.stdin.buffer.read(), "the input"
     return read_bytes(file, "recording"), str(file)

@@ -1,4 +1,4 @@
-"""All commands, one file each, registered here. Importing them imports nothing heavy: help and TAB are quick."""
+"""Register all commands, one file each. Importing them imports nothing heavy: help and TAB completion are fast."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from psyco._src.cli import (
     domains,
     exact,
     export,
-    front,
+    pareto,
     plan,
     render,
     report,
@@ -34,7 +34,7 @@ from psyco._src.cli import (
     verify,
     watch,
 )
-from psyco._src.cli.common import remark, status
+from psyco._src.cli.common import OUTPUT, remark, status
 from psyco.version import __version__
 
 app = typer.Typer(
@@ -46,12 +46,17 @@ app = typer.Typer(
 )
 
 
-Verbose = Annotated[int, typer.Option("--verbose", "-v", count=True, help="Say more; twice: say everything.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only results and errors.")]
+Verbose = Annotated[
+    int,
+    typer.Option("--verbose", "-v", count=True, help="Log more; twice: debug.", rich_help_panel=OUTPUT),
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print only results and errors.", rich_help_panel=OUTPUT)
+]
 
 
 def with_verbosity(command: Callable[..., None]) -> Callable[..., None]:
-    """The same command with `-v` and `-q`, which may so stand before and after its name."""
+    """Add `-v` and `-q` to a command, so that they may stand before and after its name."""
 
     @functools.wraps(command)
     def run(*arguments: Any, verbose: int = 0, quiet: bool = False, **keywords: Any) -> None:
@@ -69,23 +74,28 @@ def with_verbosity(command: Callable[..., None]) -> Callable[..., None]:
         for name, default in {"verbose": 0, "quiet": False}.items()
     ]
     every = [each.replace(annotation=kinds[each.name]) for each in (*own, *added)]
-    run.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]  # what typer reads
+    run.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]  # typer reads it
     return run
 
 
-# What one wants to do, in the order in which `psyco --help` lists it.
+# Commands by purpose, in the order of `psyco --help`.
 GROUPS: dict[str, dict[str, Callable[..., None]]] = {
     "Before you start": {"check": check.check, "domains": domains.domains, "plan": plan.plan},
     "Learn": {
         "synthesize": synthesize.synthesize,
         "resume": resume.resume,
         "study": study.study,
-        "front": front.front,
+        "pareto": pareto.pareto,
         "tune": tune.tune,
     },
     "Verify": {"verify": verify.verify, "exact": exact.exact},
-    "Look": {"runs": runs.runs, "report": report.report, "render": render.render, "compare": compare.compare},
-    "Out in the field": {"export": export.export, "watch": watch.watch},
+    "Inspect": {
+        "runs": runs.runs,
+        "report": report.report,
+        "render": render.render,
+        "compare": compare.compare,
+    },
+    "After deployment": {"export": export.export, "watch": watch.watch},
     "The paper": {"reproduce": reproduce.reproduce},
 }
 COMMANDS = {name: function for group in GROUPS.values() for name, function in group.items()}
@@ -95,7 +105,7 @@ for title, group in GROUPS.items():
 
 
 def show_version(wanted: bool) -> None:
-    """Print what a bug report needs, and end."""
+    """Print the versions that a bug report needs, and exit."""
     if wanted:
         typer.echo(f"psyco {__version__} (Python {python_version()}, jax {_installed('jax')})")
         raise typer.Exit
@@ -104,7 +114,7 @@ def show_version(wanted: bool) -> None:
 @app.callback()
 def root(
     compile_cache: Annotated[
-        bool, typer.Option(help="Keep compiled simulators on disk, so that the next run starts sooner.")
+        bool, typer.Option(help="Cache compiled simulators on disk, so that the next run starts faster.")
     ] = True,
     verbose: Verbose = 0,
     quiet: Quiet = False,
@@ -121,7 +131,7 @@ def root(
 
 
 class _StatusHandler(logging.Handler):
-    """Log lines through the status console, so that they stand above a live display and never break it."""
+    """Print log lines through the status console, above a live display."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one line, unwrapped."""
@@ -136,7 +146,7 @@ def _set_verbosity(verbose: int, quiet: bool) -> None:
 
 
 def _set_up_logging(level: int) -> None:
-    """What PSyCo logs, from `level` on, goes to standard error; the log of a run has its own handler."""
+    """Send log messages from `level` on to standard error; the log of a run has its own handler."""
     logger = logging.getLogger("psyco")
     for handler in [h for h in logger.handlers if isinstance(h, _StatusHandler)]:
         logger.removeHandler(handler)
@@ -146,7 +156,7 @@ def _set_up_logging(level: int) -> None:
 
 
 def _use_compile_cache() -> None:
-    """JAX's persistent cache in the user's cache folder, unless the user has set one up; read when JAX is imported."""
+    """Enable JAX's persistent cache in the user's cache folder, unless one is set. JAX reads this when imported."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(base) / "psyco" / "jax"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")

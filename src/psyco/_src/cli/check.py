@@ -1,10 +1,10 @@
-"""`psyco check`: is an environment fit for learning and verification?"""
+"""`psyco check`: check an environment for learning and verification."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -17,19 +17,24 @@ from psyco._src.cli.common import (
     Parameters,
     Seed,
     Steps,
-    Workers,
     code_of,
     complete_domain,
     console,
     read_domain_parameters,
     say,
 )
+from psyco._src.cli.declared_options import declared_options
 from psyco._src.learners.learner_registry import AUTO_LEARNER
+
+if TYPE_CHECKING:
+    from psyco._src.rollout.execution import Execution
 
 MARKS = {True: Text("ok  ", "green"), False: Text("FAIL", "red"), None: Text("note", "yellow")}
 
 
+@declared_options(trains=False)
 def check(
+    execution: Execution,
     environment: Annotated[
         str,
         typer.Argument(
@@ -38,15 +43,14 @@ def check(
         ),
     ],
     require: Annotated[
-        str | None, typer.Option(help="A requirement, as text or file, whose signals should be there.")
+        str | None, typer.Option(help="Requirement, as text or file, whose signals must exist.")
     ] = None,
     episodes: Annotated[
         int | None,
-        typer.Option(help="Training episodes of the synthesis that is planned; by default 60,000."),
+        typer.Option(help="Training episodes of the planned synthesis; default: 60,000."),
     ] = None,
     steps: Steps = None,
     learner: Learner = AUTO_LEARNER,
-    workers: Workers = 1,
     seed: Seed = 0,
     horizon: Horizon = None,
     parameters: Parameters = None,
@@ -60,7 +64,7 @@ def check(
     domain = psyco.make(environment, **read_domain_parameters(parameters, horizon))
     found = []
     checks = psyco.check(
-        domain, require, seed=seed, episodes=episodes, steps=steps, learner=learner, workers=workers
+        domain, require, seed=seed, episodes=episodes, steps=steps, learner=learner, execution=execution
     )
     for each in checks:
         found.append(each)

@@ -1,4 +1,4 @@
-"""What several commands share: their options, what is typed into values, how things are said."""
+"""Options, value parsing and printing that several commands share."""
 
 from __future__ import annotations
 
@@ -27,20 +27,23 @@ if TYPE_CHECKING:
 
 
 def make_console(**options: Any) -> Console:
-    """One that prints what it is given: `[red]`, `:dog:` and numbers in names, paths and requirements are text."""
+    """Make a console that prints text verbatim: `[red]`, `:dog:` and numbers in names are not markup."""
     return Console(markup=False, emoji=False, highlight=False, **options)
 
 
 console = make_console()  # results
 status = make_console(stderr=True)  # progress and remarks
 
-# Control characters but line breaks and tabs, what turns the direction of text, halves of characters.
-OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# Headings of the command line.
+EXECUTION, OUTPUT = "Execution", "Output"
+
+# Characters that a terminal interprets: control characters except line breaks and tabs, text direction, surrogates.
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 EXIT = {"SATISFIED": 0, "VIOLATED": 1, "UNDECIDED": 3, "ANSWERED": 0}
 
 
 def complete_domain(incomplete: str) -> list[str]:
-    """Our own names; those of Gymnasium once one of them has been begun."""
+    """Complete names of built-in domains, then of Gymnasium environments."""
     found = [name for name in domain_names() if name.startswith(incomplete)]
     if incomplete and not found:
         from psyco._src.envs.gym_env import gym_names
@@ -50,7 +53,7 @@ def complete_domain(incomplete: str) -> list[str]:
 
 
 def complete_from(names: Iterable[str]) -> Callable[[str], list[str]]:
-    """What TAB offers for one of these names."""
+    """Return a TAB completion over names."""
 
     def complete(incomplete: str) -> list[str]:
         return [name for name in names if name.startswith(incomplete)]
@@ -59,7 +62,7 @@ def complete_from(names: Iterable[str]) -> Callable[[str], list[str]]:
 
 
 def read_steps(text: str | int) -> int:
-    """A number of steps: 3000000, 3_000_000 or 3e6."""
+    """Read a number of steps: 3000000, 3_000_000 or 3e6."""
     from psyco._src.runs.settings import check_steps
 
     try:
@@ -77,67 +80,58 @@ Steps = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option(help="The result is a function of it.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.", rich_help_panel=OUTPUT)]
 Parameters = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the domain; repeatable."),
+    typer.Option("--set", metavar="NAME=VALUE", help="Parameter of the domain; repeatable."),
 ]
 Horizon = Annotated[
-    int | None, typer.Option(help="The longest episode, if not the domain's own; as --set horizon=N.")
+    int | None,
+    typer.Option(help="Longest episode, in steps, if not that of the domain; like --set horizon=N."),
 ]
 Track = Annotated[
     list[str] | None,
     typer.Option(
-        autocompletion=complete_from(TRACKERS), help=f"Also log to: {', '.join(TRACKERS)}; repeatable."
+        autocompletion=complete_from(TRACKERS),
+        help=f"Also log to: {', '.join(TRACKERS)}; repeatable.",
+        rich_help_panel=OUTPUT,
     ),
-]
-Devices = Annotated[int, typer.Option(min=1, help="JAX devices to split a population over.")]
-Workers = Annotated[int, typer.Option(min=1, help="Processes that step a Gymnasium environment.")]
-Ray = Annotated[
-    str | None,
-    typer.Option(
-        metavar="ADDRESS", help="Step a Gymnasium environment on a Ray cluster; local: start one here."
-    ),
-]
-StepTimeout = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="A step that takes longer is an error.")
 ]
 Trust = Annotated[
     list[str] | None,
     typer.Option(
         metavar="MODULE[:NAME]|FILE",
-        help="Python code that the files given here name and may have run; a module alone: all of it. Or a policy's "
-        "file that is code itself: sb3:FILE.zip, FILE.pt. Repeatable.",
+        help="Python code that the given files name and that may run (a module: all of it), or a policy file that is "
+        "code itself: sb3:FILE.zip, FILE.pt. Repeatable.",
+        rich_help_panel=EXECUTION,
     ),
 ]
 OtherDomain = Annotated[
     str | None,
     typer.Option(
-        "--domain", autocompletion=complete_domain, help="Where it acts, if not where it was learned."
+        "--domain", autocompletion=complete_domain, help="Domain of the policy, if not that of its training."
     ),
 ]
-Require = Annotated[str | None, typer.Option(help="The requirement, as text or file, if not the run's own.")]
+Require = Annotated[str | None, typer.Option(help="Requirement, as text or file, if not that of the run.")]
 Learner = Annotated[
     str,
     typer.Option(
         autocompletion=complete_from((AUTO_LEARNER, *LEARNERS)),
-        help=f"How to learn: {', '.join((AUTO_LEARNER, *LEARNERS))}.",
+        help=f"Learning algorithm: {', '.join((AUTO_LEARNER, *LEARNERS))}.",
     ),
 ]
 Method = Annotated[
     str,
-    typer.Option(
-        autocompletion=complete_from(METHODS), help=f"How the policy is verified: {', '.join(METHODS)}."
-    ),
+    typer.Option(autocompletion=complete_from(METHODS), help=f"Statistical test: {', '.join(METHODS)}."),
 ]
 
-Host = Annotated[str, typer.Option(help="With --serve: the address to listen on.")]
-Port = Annotated[int, typer.Option(min=0, max=65535, help="With --serve: 0 takes a free one.")]
+Host = Annotated[str, typer.Option(help="With --serve: address to listen on.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="With --serve: port; 0: a free one.")]
 
 
 def given(context: typer.Context) -> dict[str, Any]:
-    """What stands on the command line, without the defaults."""
-    # By name, since typer's click is the public one in some versions and its own in others.
+    """Return the options that were given on the command line, without defaults."""
+    # Compared by name: typer uses the public click in some versions and its own copy in others.
     return {
         name: value
         for name, value in context.params.items()
@@ -146,7 +140,7 @@ def given(context: typer.Context) -> dict[str, Any]:
 
 
 def code_of(*names: str | None) -> tuple[str, ...]:
-    """What the user types may be imported, from here as well: modules of one's own lie in the working folder."""
+    """Return the names of code that the user typed; they may be imported, also from the working folder."""
     typed = tuple(name for name in names if name is not None and ":" in name)
     if typed and "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -154,7 +148,7 @@ def code_of(*names: str | None) -> tuple[str, ...]:
 
 
 def read_parameters(settings: list[str] | None, horizon: int | None = None) -> dict[str, Any]:
-    """`NAME=VALUE` pairs; numbers, true and false are what they look like, anything else is text."""
+    """Read `NAME=VALUE` pairs; numbers, true and false are converted, anything else is text."""
     values: dict[str, Any] = {} if horizon is None else {"horizon": horizon}
     for setting in settings or []:
         name, equals, text = setting.partition("=")
@@ -165,13 +159,13 @@ def read_parameters(settings: list[str] | None, horizon: int | None = None) -> d
         except KeyError:
             try:
                 values[name] = ast.literal_eval(text)
-            except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: nested too deeply
+            except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: too deeply nested
                 values[name] = text
     return values
 
 
 def read_domain_parameters(settings: list[str] | None, horizon: int | None = None) -> dict[str, Any]:
-    """The same for a domain: wrappers and signals are names of code, which whoever types them trusts."""
+    """Read parameters of a domain; wrappers and signals name code, and typing them trusts it."""
     values = read_parameters(settings, horizon)
     wrappers, signals = values.get("wrappers", ()), values.get("signals", {})
     if not isinstance(wrappers, tuple | list) or not isinstance(signals, dict):
@@ -183,7 +177,7 @@ def read_domain_parameters(settings: list[str] | None, horizon: int | None = Non
 def trusted(
     trust: list[str] | None, domain: str | None, parameters: dict[str, Any] | None = None
 ) -> tuple[str, ...]:
-    """The code that may run: what --trust names, and what is typed elsewhere."""
+    """Return the code that may run: names after --trust, and names typed elsewhere on the command line."""
     parameters = parameters or {}
     typed = [domain, *parameters.get("wrappers", ()), *parameters.get("signals", {}).values()]
     modules = [f"{name}:" for name in trust or () if ":" not in name]  # a whole module may be trusted
@@ -195,43 +189,43 @@ def trusted(
 
 
 def command(*words: str | Path) -> str:
-    """A command as a shell takes it, for hints."""
+    """Format a shell command, for hints."""
     return shlex.join(map(str, words))
 
 
 def visible(text: str) -> str:
-    """What a terminal would obey instead of showing it, as an escape: a file must not move the cursor."""
-    return OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
+    """Escape control characters: text from a file must not move the cursor."""
+    return CONTROL_CHARACTERS.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def plain(text: str, style: str = "") -> Text:
-    """A text for a table."""
+    """Return text for a table cell."""
     return Text(visible(text), style)
 
 
 def say(text: str) -> None:
-    """A result, as it is: no colours, no line breaks of our own."""
+    """Print a result without colours or added line breaks."""
     console.print(visible(text), soft_wrap=True)
 
 
 def remark(text: str, style: str = "") -> None:
-    """A word beside the results, as it is."""
+    """Print a remark to standard error."""
     status.print(visible(text), soft_wrap=True, style=style)
 
 
 def open_server(shown: LivePage, host: str, port: int) -> PageServer:
-    """A live page, ready to be served; who can reach it is said."""
+    """Open the server of a live page; warn if other machines can reach it."""
     from psyco._src.reports.live_server import PageServer
 
     server = PageServer(shown, host, port)
     if not server.loopback:
         remark(
-            f"note: {host} can be reached from other machines. Only who has the address below, with its random part, "
-            "can read the page; on its way it is not encrypted"
+            f"note: {host} can be reached from other machines. The page can be read only with the address below, which "
+            "has a random part; the connection is not encrypted"
         )
     return server
 
 
 def leave(certificate: Certificate) -> None:
-    """End with the status that the verdict has: 0 satisfied or nothing but answers, 1 violated, 3 undecided."""
+    """Exit with the status of the verdict: 0 satisfied or only questions, 1 violated, 3 undecided."""
     raise typer.Exit(EXIT[certificate.verdict.name])

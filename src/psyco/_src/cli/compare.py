@@ -20,23 +20,21 @@ if TYPE_CHECKING:
     from psyco._src.runs.store import Run
 
 BLOCKS = "▁▂▃▄▅▆▇█"
-WIDTH = 40  # characters of a curve
+CURVE_WIDTH = 40  # characters
 CURVES = {"return": "return", "satisfied": "satisfied share", "c_sat": "c_sat", "lambda": "λ"}
 
 
 def compare(
     folders: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="Two or more run folders.")],
-    out: Annotated[
-        Path | None, typer.Option(help="Also write a page with the curves on top of each other.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write a page with all curves in one chart.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Set runs side by side: curves on one scale, what differs in the configurations, verdicts.
+    """Compare runs: verdicts, curves on one scale, differences of the configurations.
 
     Example: `psyco compare runs/dance runs/dance-naive --out compare.html`
     """
     from psyco._src.core import atomic_io
-    from psyco._src.runs.config_diff import config_differences
+    from psyco._src.runs.store import config_differences
     from psyco._src.runs.store import read_run
 
     if len(folders) < 2:
@@ -73,7 +71,7 @@ def _print_verdicts(records: list[Run]) -> None:
 
 
 def _print_curves(records: list[Run]) -> None:
-    """Over training episodes, from left to right; all runs of a curve on one scale."""
+    """Print curves over training episodes; all runs share one scale."""
     longest = max((record.episodes for record in records), default=0)
     for name, title in CURVES.items():
         curves = [_curve(record, name, longest) for record in records]
@@ -85,15 +83,17 @@ def _print_curves(records: list[Run]) -> None:
         say(f"\n{title}, {low:.4g} to {high:.4g}")
         for record, curve in zip(records, curves, strict=True):
             last = next((f"{x:.4g}" for x in curve[::-1] if x == x), "–")
-            say(f"  {sparkline(curve, low, high):{WIDTH}}  {last:>8}  {record.folder}")
+            say(f"  {sparkline(curve, low, high):{CURVE_WIDTH}}  {last:>8}  {record.folder}")
 
 
 def _curve(record: Run, name: str, longest: int) -> NDArray[np.float64]:
-    """Means over `WIDTH` equal stretches of training, NaN where a run has nothing."""
-    curve = np.full(WIDTH, np.nan)
+    """Return means over equal parts of training, NaN where a run has no values."""
+    curve = np.full(CURVE_WIDTH, np.nan)
     if record.metrics.rows and name in record.metrics:
-        place = np.minimum((record.metrics["episodes"] - 1) * WIDTH // longest, WIDTH - 1).astype(int)
-        for i in range(WIDTH):
+        place = np.minimum((record.metrics["episodes"] - 1) * CURVE_WIDTH // longest, CURVE_WIDTH - 1).astype(
+            int
+        )
+        for i in range(CURVE_WIDTH):
             here = record.metrics[name][place == i]
             here = here[~np.isnan(here)]
             curve[i] = here.mean() if len(here) else np.nan
@@ -101,7 +101,7 @@ def _curve(record: Run, name: str, longest: int) -> NDArray[np.float64]:
 
 
 def sparkline(values: NDArray[np.float64], low: float, high: float) -> str:
-    """A curve in one line of text; a gap where there is no value."""
+    """Draw a curve in one line of text; NaN is a gap."""
     span = high - low or 1.0
     return "".join(
         " " if x != x else BLOCKS[min(int((x - low) / span * len(BLOCKS)), len(BLOCKS) - 1)] for x in values
@@ -116,7 +116,7 @@ def _print_differences(folders: list[Path], different: dict[str, list[Any]] | No
         say("\nthe configurations are the same")
         return
     table = Table()
-    table.add_column("what differs", overflow="fold")
+    table.add_column("setting", overflow="fold")
     for folder in folders:
         table.add_column(plain(folder.name))
     for key, values in different.items():

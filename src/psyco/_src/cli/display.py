@@ -1,4 +1,4 @@
-"""How a run goes, phase by phase: a live line on terminals, plain lines elsewhere."""
+"""Show the progress of a run: a live bar on terminals, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -30,35 +30,37 @@ WIDE, NARROW = 100, 70  # columns of a terminal
 
 
 class RunDisplay(Protocol):
-    """What shows how a run goes."""
+    """A display of the progress of a run."""
 
     def stage(self, stage: RunProgress) -> None:
-        """It has come so far in its phase."""
+        """Show the progress within a phase."""
 
     def rows(self, metrics: Metrics) -> None:
-        """So learning goes, over the last segment."""
+        """Show the metrics of the last segment."""
 
 
 @contextmanager
 def show_progress() -> Iterator[Callback]:
-    """Gives the sink that shows how a run goes."""
+    """Yield a callback that shows the progress of a run."""
     with _live() if status.is_terminal and not status.quiet else _lines() as display:
         latest: list[Metrics] = []
 
         def update(problem: Problem, metrics: Metrics) -> None:
-            """Numbers are means over the last segment, in however many parts its rows come."""
+            """Show means over the last segment, whose rows may arrive in several parts."""
             from psyco._src.learners.metrics import concatenate
 
-            latest[:] = [concatenate([*latest, metrics]).tail(problem.segment)]
+            latest[:] = [concatenate([*latest, metrics]).tail(problem.check_interval)]
             display.rows(latest[0])
 
-        yield psyco.Callback(planned=lambda plan: remark(str(plan)), rows=update, progress=display.stage)
+        yield psyco.Callback(
+            on_plan=lambda plan: remark(str(plan)), on_metrics=update, on_progress=display.stage
+        )
 
 
 def summary(metrics: Metrics, width: int = WIDE) -> str:
-    """The state of learning in one line; on a narrow terminal what matters most.
+    """Return the state of learning in one line, shortened for a narrow terminal.
 
-    It is about the policy that would be deployed, where the learner plays episodes of that.
+    The numbers are of the deployed policy, where the learner plays it.
     """
     shown = "deployed_" if "deployed_return" in metrics else ""
     values = [
@@ -75,24 +77,24 @@ def summary(metrics: Metrics, width: int = WIDE) -> str:
 
 
 class LiveDisplay:
-    """A bar that moves, for terminals."""
+    """A progress bar, for terminals."""
 
     def __init__(self, bar: Progress, width: int) -> None:
         self.bar, self.width, self.phase = bar, width, ""
         self.task = bar.add_task("preparing", total=None, now="")
 
     def stage(self, stage: RunProgress) -> None:
-        """A phase of its own starts the bar anew; a check while learning does not."""
+        """Restart the bar for a new phase, except for checks during learning."""
         if stage.phase == "checking":
             self.bar.update(self.task, description=stage.phase)
             return
         if stage.phase != self.phase:
             self.phase = stage.phase
             self.bar.reset(self.task)
-        self.bar.update(self.task, description=stage.phase, total=stage.of, completed=stage.done)
+        self.bar.update(self.task, description=stage.phase, total=stage.total, completed=stage.done)
 
     def rows(self, metrics: Metrics) -> None:
-        """Numbers beside the bar."""
+        """Show numbers beside the bar."""
         self.bar.update(self.task, now=summary(metrics, self.width))
 
 
@@ -112,35 +114,35 @@ def _live() -> Iterator[RunDisplay]:
 
 
 class PlainDisplay:
-    """Plain lines, one every two seconds, also while nothing comes to an end."""
+    """Plain lines, one every two seconds, also during long steps."""
 
     def __init__(self) -> None:
         self.began = self.last = time.monotonic()
         self.now: RunProgress | None = None
-        self.at_first = 0  # done when the phase was first heard of
+        self.at_first = 0  # value of `done` at the first report of the phase
         self.summary = ""
         self.turn = Lock()
 
     def stage(self, stage: RunProgress) -> None:
-        """Say it if it is time, and when a phase begins or ends."""
+        """Print a line when it is due, and when a phase begins or ends."""
         with self.turn:
             fresh = self.now is None or stage.phase != self.now.phase
             if fresh:
                 self.began, self.at_first = time.monotonic(), stage.done
             self.now = stage
-            learned = stage.phase == "learning" and stage.done >= stage.of  # said with its rows
+            learned = stage.phase == "learning" and stage.done >= stage.total  # printed with its metrics
             if not learned and stage.phase != "checking" and (fresh or self._is_time()):
                 self._say()
 
     def rows(self, metrics: Metrics) -> None:
-        """What the next line says of learning; the last one comes at once."""
+        """Keep the metrics for the next line; print the last line at once."""
         with self.turn:
             self.summary = f"  {summary(metrics)}"
-            if self.now is not None and self.now.done >= self.now.of:
+            if self.now is not None and self.now.done >= self.now.total:
                 self._say()
 
     def beat(self) -> None:
-        """Called now and then by a thread of its own: nobody waits longer than that for a word."""
+        """Print a line if one is due; a thread calls this regularly."""
         with self.turn:
             if self._is_time():
                 self._say()
@@ -153,18 +155,18 @@ class PlainDisplay:
         if self.now is None:
             remark(f"preparing, for {self.last - self.began:.0f} s")
             return
-        phase, done, of, unit = self.now
+        phase, done, total, unit = self.now
         beside = self.summary if phase in ("learning", "checking") else ""
-        remark(f"{phase}: {done:,} {unit} ({done / max(of, 1):.0%}){self._left(done, of)}{beside}")
+        remark(f"{phase}: {done:,} {unit} ({done / max(total, 1):.0%}){self._left(done, total)}{beside}")
 
-    def _left(self, done: int, of: int) -> str:
-        """When the phase will end, by its pace so far."""
+    def _left(self, done: int, total: int) -> str:
+        """Return the remaining time of the phase, by its speed so far."""
         from psyco._src.runs.settings import duration
 
         took, made = self.last - self.began, done - self.at_first
         return (
-            f", about {duration(took / made * (of - done))} left"
-            if made > 0 and took > 1.0 and done < of
+            f", about {duration(took / made * (total - done))} left"
+            if made > 0 and took > 1.0 and done < total
             else ""
         )
 

@@ -1,4 +1,4 @@
-"""`psyco domains`: what there is to act in."""
+"""`psyco domains`: the built-in and installed domains."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def domains(as_json: Json = False) -> None:
     Example: `psyco domains`
     """
     from psyco._src.envs.base import parameters, signal_table
-    from psyco._src.envs.registry import catalogue
+    from psyco._src.envs.registry import domain_factories
 
-    made = {name: factory() for name, factory in sorted(catalogue().items())}
+    made = {name: factory() for name, factory in sorted(domain_factories().items())}
     if as_json:
         content = {
             name: {

@@ -1,4 +1,4 @@
-"""`psyco exact`: no sampling, no doubt, on domains that are small enough."""
+"""`psyco exact`: exact probabilities on finite domains, without sampling."""
 
 from __future__ import annotations
 
@@ -30,26 +30,27 @@ def exact(
     policy: Annotated[
         str,
         typer.Argument(
-            metavar="POLICY_OR_RUN", help="A policy file or a run folder, or what else `psyco verify` takes."
+            metavar="POLICY_OR_RUN",
+            help="Policy file, run folder, or any other policy that `psyco verify` accepts.",
         ),
     ],
     domain: OtherDomain = None,
     require: Require = None,
     storm: Annotated[
-        bool, typer.Option("--storm", help="Ask Storm for a second opinion (psyco[storm]).")
+        bool, typer.Option("--storm", help="Also compute the answers with Storm (psyco[storm]).")
     ] = False,
     export: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Write the policy's chain and the domain's decision process for Storm, PRISM.",
+            help="Write the Markov chain of the policy and the MDP of the domain, for Storm and PRISM.",
         ),
     ] = None,
     trust: Trust = None,
     parameters: Parameters = None,
     as_json: Json = False,
 ) -> None:
-    """Compute a policy's exact probabilities and expected return, and the optimum beside them.
+    """Compute the exact probabilities and expected return of a policy, and the optimum.
 
     Exit status: 0 the requirement holds, 1 it does not, 2 bad input.
 
@@ -76,29 +77,29 @@ def exact(
 
 
 def _print(requirement: Requirement, answer: ExactAnswer, second: Value | None) -> None:
-    lines = [f"{answer.verdict.name}: exactly, over {answer.nodes:,} situations"]
+    lines = [f"{answer.verdict.name}: exact, over {answer.nodes:,} states of the unfolded chain"]
     optimum = answer.optimum
     found, best = answer.value.by_constraint(requirement), optimum and optimum.by_constraint(requirement)
     for k, constraint in enumerate(requirement.constraints):
         at_best = f", at the optimum {best[k]:.9f}" if best else ""
-        what = "probability" if constraint in requirement.probabilities else "expected value"
+        what = "probability" if constraint in requirement.probability_constraints else "expected value"
         lines.append(f"  {constraint}\n    {what} {found[k]:.9f}{at_best}")
     for question, number in zip(requirement.questions, answer.answers, strict=True):
         lines.append(f"  {question}\n    {number:.9f}")
     lines.append(f"  expected return {answer.value.expected_return:.6f}")
     if optimum is None:
-        lines.append("  no controller whatsoever meets this requirement")
+        lines.append("  no controller meets this requirement")
     else:
         way = "below" if requirement.goal.maximize else "above"
         if (answer.value.expected_return - optimum.expected_return > 0) == requirement.goal.maximize:
             way = "above" if requirement.goal.maximize else "below"
         lines.append(
-            f"  optimum under the requirement {optimum.expected_return:.6f}: this is {answer.gap:.6f} {way} it"
+            f"  optimum under the requirement {optimum.expected_return:.6f}: the policy is {answer.gap:.6f} {way} it"
         )
     if second is not None:
         shown = ", ".join(f"{number:.9f}" for number in second.by_constraint(requirement))
         what = "constraint by constraint" if second.expected else "probability"
-        lines.append(f"  Storm says: {what} {shown}, expected return {second.expected_return:.6f}")
+        lines.append(f"  Storm: {what} {shown}, expected return {second.expected_return:.6f}")
     lines.append(f"  {answer.guarantee.statement}")
     say("\n".join(lines))
 

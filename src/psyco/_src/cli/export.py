@@ -1,4 +1,4 @@
-"""`psyco export`: take a policy elsewhere."""
+"""`psyco export`: ONNX and C."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from psyco._src.core.errors import RunError
 
 
 def export(
-    policy: Annotated[Path, typer.Argument(help="A policy file or a run folder.")],
+    policy: Annotated[Path, typer.Argument(help="Policy file or run folder.")],
     onnx: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the policy as ONNX.")] = None,
     c: Annotated[
         Path | None,
@@ -21,24 +21,25 @@ def export(
     ] = None,
     require: Annotated[
         str | None,
-        typer.Option(help="What the monitor watches (text or file); default: what the run was made for."),
+        typer.Option(help="Requirement of the monitor (text or file); default: that of the run."),
     ] = None,
     horizon: Annotated[
-        int | None, typer.Option(min=1, help="The longest episode in C, in steps; default: the domain's.")
+        int | None,
+        typer.Option(min=1, help="Longest episode of the monitor, in steps; default: that of the domain."),
     ] = None,
 ) -> None:
-    """Take a policy elsewhere: as ONNX, checked with ONNX Runtime, or as C with the monitor of its requirement.
+    """Export a policy to ONNX, checked with ONNX Runtime, or to C with the monitor of its requirement.
 
-    Observation scaling and action range are inside.
+    Observation scaling and action range are included.
 
     Example: `psyco export runs/cartpole --onnx policy.onnx --c firmware`
     """
     if onnx is None and c is None:
-        raise RunError("nothing to export: say --onnx FILE, --c DIR, or both")
+        raise RunError("nothing to export: give --onnx FILE, --c DIR, or both")
     if onnx is not None:
         difference = psyco.export(policy, onnx)
         say(
-            f"{onnx}: observations [n, size] -> actions; they differ from the policy's by at most {difference:.1e}"
+            f"{onnx}: observations [n, size] -> actions; largest difference from the policy: {difference:.1e}"
         )
     if c is not None:
         for file in psyco.export_c(policy, c, requirement=require, horizon=horizon):

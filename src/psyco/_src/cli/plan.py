@@ -1,4 +1,4 @@
-"""`psyco plan`: how a verification will go, before any episode is sampled."""
+"""`psyco plan`: predict a verification before any episode is sampled."""
 
 from __future__ import annotations
 
@@ -18,58 +18,55 @@ from psyco._src.verification.methods import DEFAULT_MAX_EPISODES, LARGEST_CAP, M
 if TYPE_CHECKING:
     from psyco._src.logic.ast import Constraint, Expectation
     from psyco._src.verification.operating_characteristics import Characteristics
-    from psyco._src.verification.simulation import SimulationResult
+    from psyco._src.verification.operating_characteristics import SimulationResult
 
-WIDE = 76  # columns of a terminal that the whole table takes
+FULL_TABLE_WIDTH = 76  # columns of a terminal
 
 
 def plan(
-    require: Annotated[
-        str, typer.Argument(metavar="REQUIREMENT", help="The requirement, as text or as a file.")
-    ],
+    require: Annotated[str, typer.Argument(metavar="REQUIREMENT", help="Requirement, as text or file.")],
     max_episodes: Annotated[
-        int, typer.Option(min=1, max=LARGEST_CAP, help="At most so many episodes.")
+        int, typer.Option(min=1, max=LARGEST_CAP, help="Maximum number of episodes.")
     ] = DEFAULT_MAX_EPISODES,
     share: Annotated[
         float,
         typer.Option(
-            help="The part of the permitted error that this look may use: 0.5 for the first look of a run, "
-            "1 for a policy that is looked at once."
+            help="Part of the permitted error that this look may use: 0.5 for the first look of a run, 1 for a policy "
+            "that is verified once."
         ),
     ] = 0.5,
     method: Annotated[
         str | None,
         typer.Option(
             autocompletion=complete_from(METHODS),
-            help=f"One method only: {', '.join(METHODS)}.  [default: all, side by side]",
+            help=f"One method: {', '.join(METHODS)}.  [default: all, side by side]",
         ),
     ] = None,
     option: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of the method; repeatable.")
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Option of the method; repeatable.")
     ] = None,
-    p: Annotated[
-        list[float] | None, typer.Option("--p", help="A true probability to look at; repeatable.")
-    ] = None,
+    p: Annotated[list[float] | None, typer.Option("--p", help="A true probability; repeatable.")] = None,
     mean: Annotated[
         list[float] | None,
-        typer.Option("--mean", help="A true mean to look at, of an expected value; repeatable."),
+        typer.Option("--mean", help="A true mean of an expected value; repeatable."),
     ] = None,
     spread: Annotated[
-        float | None, typer.Option(help="The standard deviation of that value from episode to episode.")
+        float | None, typer.Option(help="Standard deviation of that value between episodes.")
     ] = None,
     horizon: Annotated[
         int | None,
-        typer.Option(min=1, help="The longest episode, where the range of a value follows from it."),
+        typer.Option(min=1, help="Longest episode, in steps, where the range of a value depends on it."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Draw the characteristics into this file (.png, .svg, .pdf).")
+        Path | None,
+        typer.Option(help="Draw the operating characteristics into this file (.png, .svg, .pdf)."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Predict each verdict's probability and the episodes needed.
+    """Predict the probability of each verdict and the number of episodes.
 
-    For probabilities by exact dynamic programming; for an expected value by simulation. Without options it is what
-    `psyco synthesize` does with its best candidate.
+    Probabilities are computed by exact dynamic programming, expected values by simulation. The defaults are those of
+    `psyco synthesize` for its best candidate.
 
     Examples:
 
@@ -101,7 +98,7 @@ def plan(
     for constraint, characteristics in zip(found.requirement.constraints, found.characteristics, strict=True):
         looks = "" if found.share >= 1 else f", with {found.share:.1%} of the permitted error"
         say(f"{constraint}, at most {found.max_episodes:,} episodes{looks}")
-        if constraint in found.requirement.probabilities:
+        if constraint in found.requirement.probability_constraints:
             _print(constraint, characteristics)
         else:
             _print_simulated(constraint, characteristics)
@@ -130,14 +127,14 @@ def _print_simulated(constraint: Constraint | Expectation, found: dict[str, list
     console.print(table)
     say(
         f"✓ the constraint holds at this mean, ✗ it does not. Standard deviation {first[0].spread:g}. Episodes: the "
-        f"median (∞: more than the cap). {first[0].note[0].upper()}{first[0].note[1:]}."
+        f"median (∞: more than the maximum). {first[0].note[0].upper()}{first[0].note[1:]}."
     )
 
 
 def _print(constraint: Constraint | Expectation, found: dict[str, Characteristics]) -> None:
-    from psyco._src.verification.operating_characteristics import CHANCES
+    from psyco._src.verification.operating_characteristics import DECISION_QUANTILES
 
-    chances = CHANCES if not console.is_terminal or console.width >= WIDE else ()
+    chances = DECISION_QUANTILES if not console.is_terminal or console.width >= FULL_TABLE_WIDTH else ()
     columns = ("true p", "method", "satisfied", "violated", "undecided", "episodes")
     table = _table(*columns, *(f"{100 * chance:g}%" for chance in chances))
     for i, p in enumerate(next(iter(found.values())).p):
@@ -150,8 +147,8 @@ def _print(constraint: Constraint | Expectation, found: dict[str, Characteristic
         table.add_section()
     console.print(table)
     say(
-        "✓ the constraint holds at this p, ✗ it does not. Episodes: expected, and those after which a verdict is there "
-        "with a chance of 50%, 90%, 99% (∞: more than the cap)."
+        "✓ the constraint holds at this p, ✗ it does not. Episodes: expected, and those after which there is a verdict "
+        "with probability 50%, 90%, 99% (∞: more than the maximum)."
     )
 
 

@@ -1,4 +1,4 @@
-"""`psyco render`: see a policy act."""
+"""`psyco render`: pictures and animations of a policy."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from psyco._src.cli.common import Parameters, Seed, Trust, read_domain_parameter
 
 
 def render(
-    policy: Annotated[Path, typer.Argument(help="A policy file or a run folder.")],
+    policy: Annotated[Path, typer.Argument(help="Policy file or run folder.")],
     out: Annotated[
         Path | None, typer.Option(help="Folder for the pictures; default: beside the policy.")
     ] = None,
-    episodes: Annotated[int, typer.Option(min=1, max=12, help="How many episodes to draw side by side.")] = 3,
+    episodes: Annotated[int, typer.Option(min=1, max=12, help="Number of trajectories in the picture.")] = 3,
     animation: Annotated[bool, typer.Option(help="Also write an animation of the first episode.")] = True,
     seed: Seed = 0,
     trust: Trust = None,
     parameters: Parameters = None,
 ) -> None:
-    """Draw sample trajectories (light to dark is time), and animate one.
+    """Draw sample trajectories (time goes from light to dark) and animate one.
 
-    Of a Gymnasium environment that can draw itself (`rgb_array`) the animation is a film.
+    For a Gymnasium environment that renders itself (`rgb_array`), the animation is a video.
 
     Example: `psyco render runs/dance --seed 3`
     """

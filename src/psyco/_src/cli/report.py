@@ -1,4 +1,4 @@
-"""`psyco report`: a page about a run."""
+"""`psyco report`: an HTML page about a run."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from psyco._src.cli.common import Host, Port, open_server, remark, say
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="The run's folder.")],
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
     out: Annotated[
-        Path | None, typer.Option(help="The page; default: report.html in the run's folder.")
+        Path | None, typer.Option(help="File name; default: report.html in the run folder.")
     ] = None,
-    serve: Annotated[bool, typer.Option("--serve", help="Show the page live while the run goes on.")] = False,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Serve the page live while the run goes on.")
+    ] = False,
     host: Host = "127.0.0.1",
     port: Port = 0,
 ) -> None:
     """Write one self-contained HTML page about a run, or serve it live.
 
-    Looking at a run makes no environment and runs no code that the run names.
+    This makes no environment and runs no code that the run names.
 
     Example: `psyco report runs/dance`
     """
@@ -36,10 +38,10 @@ def report(
 
 
 def _serve(run: Path, host: str, port: int) -> None:
-    from psyco._src.reports.live_server import LiveRun
+    from psyco._src.reports.run_page import LiveRun
 
     server = open_server(LiveRun(run), host, port)
-    # Flushed at once, so that a program that started this one can read the address.
+    # Flushed, so that a parent process can read the address.
     print(f"live page: {server.url}  (Ctrl-C ends it)", flush=True)
     try:
         server.serve_forever(poll_interval=0.2)

@@ -27,7 +27,7 @@ def reproduce(
         typer.Argument(
             metavar="[NAME]...",
             autocompletion=complete_from(NAMES),
-            help=f"What to reproduce: {', '.join(NAMES)}.",
+            help=f"Experiments: {', '.join(NAMES)}.",
         ),
     ] = None,
     repetitions: Annotated[
@@ -47,20 +47,19 @@ def reproduce(
     ] = False,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Runs at the same time, a process each; default: one for each core."),
+        typer.Option(min=1, help="Number of runs at the same time, one process each; default: one per core."),
     ] = None,
     ray: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Run on a Ray cluster instead; local: start one here."),
+        typer.Option(metavar="ADDRESS", help="Address of a Ray cluster to run on; local: start one here."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for page, figures and runs; default: reproduction[-quick].")
     ] = None,
 ) -> None:
-    """Run the paper's experiments again: every figure, and whether every claim holds.
+    """Repeat the paper's experiments: every figure, and a decision about every claim.
 
-    The runs are a study below the folder. An interrupted reproduction continues where it stopped when it is started
-    again.
+    The runs are a study below the folder. Calling it again continues after an interruption.
 
     Example: `psyco reproduce --quick`
     """
@@ -84,7 +83,7 @@ def reproduce(
     say("\n" + ", ".join(f"{count} {outcome.value}" for outcome, count in counts.items()))
     say(f"page: {done.page}")
     if quick:
-        remark("a quick look: at full size, claims may come out differently")
+        remark("this was a quick reproduction: at full size, claims may be decided differently")
 
 
 class _ReproduceDisplay:
@@ -103,7 +102,7 @@ class _ReproduceDisplay:
         self.task = self.bar.add_task("compiling", total=None, runs="")
         self.began = time.perf_counter()
         self.total = 0  # episodes of all runs
-        self.first = 0  # episodes that were there already
+        self.first = 0  # episodes of earlier calls
         self.tenth = 0
 
     def __enter__(self) -> _ReproduceDisplay:
@@ -114,8 +113,8 @@ class _ReproduceDisplay:
         self.bar.stop()
 
     def show(self, progress: runs.Completion) -> None:
-        """Called when something has happened, and about twice a second."""
-        if self.total != progress.all_episodes:  # the first word, or repetitions were added
+        """Show the progress; called after every event, and about twice a second."""
+        if self.total != progress.all_episodes:  # the first report, or repetitions were added
             self.total, self.first, self.tenth = progress.all_episodes, progress.episodes, 0
             self.began = time.perf_counter()
         done, told = progress.episodes == progress.all_episodes, f"{progress.runs}/{progress.all_runs} runs"
@@ -135,7 +134,7 @@ class _ReproduceDisplay:
 
 
 def _print(claim: Claim) -> None:
-    """What became of a claim, and where it does not hold, what is there instead."""
+    """Print the decision about a claim and, where it does not hold, the measured values."""
     outcome = Text(f"{claim.outcome.value:18}", COLOUR[claim.outcome.name])
     measured = "; ".join(f"{c.what}: {c.measured}, claimed {c.wanted}" for c in claim.comparisons)
     lines = [claim.text, measured] + [f"We see: {claim.seen}"] * (claim.outcome.name != "HOLDS")

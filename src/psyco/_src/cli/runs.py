@@ -1,4 +1,4 @@
-"""`psyco runs`: which runs there are, and how they went."""
+"""`psyco runs`: list runs and their outcomes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from psyco._src.verification.theme import terminal_colour
 if TYPE_CHECKING:
     from psyco._src.runs.store import Run
 
-WIDE = 110  # columns of a terminal from which a requirement has a column of its own
+REQUIREMENT_COLUMN_WIDTH = 110  # columns of a terminal from which the requirement is a column
 
 
 def runs(
-    folder: Annotated[Path, typer.Argument(help="The folder that holds the runs.")] = Path("runs"),
+    folder: Annotated[Path, typer.Argument(help="Folder with runs.")] = Path("runs"),
     as_json: Json = False,
 ) -> None:
     """List runs: domain, requirement, return, verdict, confidence, age, progress.
@@ -37,14 +37,14 @@ def runs(
     if not rows:
         say(f"no runs in {folder}; make one with: psyco synthesize")
         return
-    _print(rows, wide=not console.is_terminal or console.width >= WIDE)
+    _print(rows, wide=not console.is_terminal or console.width >= REQUIREMENT_COLUMN_WIDTH)
     for row in rows:
         for problem in row["problems"]:
             say(f"{row['run']}: {problem}")
 
 
 def _print(rows: list[dict[str, Any]], *, wide: bool) -> None:
-    """A line for each run; where there is little room the requirement stands on a line below."""
+    """Print one line per run; on a narrow terminal the requirement follows on its own line."""
     shown = [_values(row) for row in rows]
     widths = {name: max(len(name), *(len(values[name]) for values in shown)) for name in shown[0]}
     # Names may be cut where there is no room, numbers never.
@@ -69,7 +69,7 @@ def _print(rows: list[dict[str, Any]], *, wide: bool) -> None:
 
 
 def _values(row: dict[str, Any]) -> dict[str, str]:
-    """What is no name, as it is printed."""
+    """Format the values of a row."""
     return {
         "return": _number(row["return"], ".2f"),
         "verdict": row["verdict"] or row["state"],
@@ -80,7 +80,7 @@ def _values(row: dict[str, Any]) -> dict[str, str]:
 
 
 def summarize(record: Run) -> dict[str, Any]:
-    """One run in a few values."""
+    """Return a run as a row of values."""
     certificate = record.certificate
     latest = float(record.metrics["return"][-1]) if record.metrics.rows else math.nan
     return {
@@ -92,8 +92,8 @@ def summarize(record: Run) -> dict[str, Any]:
         "confidence": min((f.confidence for f in certificate.findings), default=None)
         if certificate
         else None,
-        "created": record.about.created if record.about else None,
-        "age_seconds": max(0, round(time.time() - record.about.created)) if record.about else None,
+        "created": record.info.created if record.info else None,
+        "age_seconds": max(0, round(time.time() - record.info.created)) if record.info else None,
         "episodes": record.episodes,
         "progress": round(record.progress, 4),
         "state": record.state,
@@ -102,7 +102,7 @@ def summarize(record: Run) -> dict[str, Any]:
 
 
 def _constraints(record: Run) -> str:
-    """The requirement in short: its constraints without comments and names."""
+    """Return the constraints of the requirement without comments and names."""
     from psyco._src.core.errors import PsycoError
     from psyco._src.logic.parser import parse
 
@@ -116,7 +116,7 @@ def _constraints(record: Run) -> str:
 
 
 def print_table(table: Table) -> None:
-    """On a terminal as wide as that is; elsewhere as wide as it needs, with every row on its own line."""
+    """Print a table; without a terminal it is as wide as needed, so that no row wraps."""
     (console if console.is_terminal else make_console(width=1000)).print(table)
 
 

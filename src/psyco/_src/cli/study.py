@@ -1,4 +1,4 @@
-"""`psyco study`: many runs, one question, one answer with error bars."""
+"""`psyco study`: many runs, aggregated with intervals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from psyco._src.core.errors import RunError
 if TYPE_CHECKING:
     from psyco._src.studies.study_progress import CellProgress, StudyProgress
 
-QUIET = 2.0  # seconds after which a line says that all is well, where there is no terminal
+LINE_INTERVAL = 2.0  # seconds between two lines without a terminal
 STATUS = "status"
 EXIT_FAILED, EXIT_UNFINISHED = 1, 3
 
@@ -32,32 +32,32 @@ def study(
         list[str],
         typer.Argument(
             metavar="FILE|FOLDER",
-            help="A study's file or folder. `status FILE|FOLDER`: only say how far it is; `status`: all in studies/.",
+            help="Study file or folder. `status FILE|FOLDER`: print its progress only; `status`: of all in studies/.",
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="The study's folder; default: studies/ and the name of the file.")
+        Path | None, typer.Option(help="Folder of the study; default: studies/ and the name of the file.")
     ] = None,
     seeds: Annotated[
         str | None,
-        typer.Option(metavar="N|A:B", help="Instead of those of the file: how many, or from A to B-1."),
+        typer.Option(metavar="N|A:B", help="Seeds instead of those of the file: a number, or from A to B-1."),
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Runs at the same time, a process each; default: one for each core."),
+        typer.Option(min=1, help="Number of runs at the same time, one process each; default: one per core."),
     ] = None,
     ray: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Run on a Ray cluster instead; local: start one here."),
+        typer.Option(metavar="ADDRESS", help="Address of a Ray cluster to run on; local: start one here."),
     ] = None,
     trust: Trust = None,
     as_json: Json = False,
 ) -> None:
-    """Run a grid or a list of runs over many seeds, on all cores or a cluster, and say what came out.
+    """Run a grid or a list of runs over seeds, on all cores or a cluster, and aggregate the results.
 
-    The answers are a table, CSV files and one page with intervals. The same command goes on after an interruption,
-    and computes only what is new after seeds or cells were added. Exit status: 0 all runs have finished, whatever
-    their verdicts; 1 a run failed; 3 (of `status`) not all have finished; 2 bad input.
+    The results are a table, CSV files and one page with intervals. The same command continues after an interruption,
+    and computes only new cells after seeds or cells were added. Exit status: 0 all runs have finished, with any
+    verdict; 1 a run failed; 3 (of `status`) not all have finished; 2 bad input.
 
     Example: `psyco study examples/study.toml`
     """
@@ -65,7 +65,7 @@ def study(
         _status(what[1:], out, seeds, as_json=as_json)
         return
     if len(what) > 1:
-        raise RunError(f"one study at a time: {what[1]!r} is left over")
+        raise RunError(f"one study at a time: {what[1]!r} is not expected")
     from psyco._src.api.study import as_plan
     from psyco._src.studies.study_folder import default_folder
 
@@ -85,24 +85,24 @@ def study(
                 on_progress=display.show,
             )
     except KeyboardInterrupt as interruption:
-        remark(f"interrupted; what was computed is kept in {folder}, and the same command goes on")
+        remark(f"interrupted; finished runs are kept in {folder}, and the same command continues")
         raise typer.Exit(status_of(interruption)) from None
     _print(done, as_json=as_json)
     raise typer.Exit(0 if done.complete else EXIT_FAILED)
 
 
 def _status(names: list[str], out: Path | None, seeds: str | None, *, as_json: bool) -> None:
-    """How far one study is, or all below `studies/`."""
+    """Print the progress of one study, or of all below `studies/`."""
     from psyco._src.api.study import as_plan
     from psyco._src.studies.study_folder import PARENT, default_folder, read_study
-    from psyco._src.studies.study_plan import STUDY
+    from psyco._src.studies.study_plan import PLAN_FILE
 
     if len(names) > 1:
-        raise RunError(f"one study at a time: {names[1]!r} is left over")
+        raise RunError(f"one study at a time: {names[1]!r} is not expected")
     if not names:
-        folders = sorted(path.parent for path in PARENT.glob(f"*/{STUDY}"))
+        folders = sorted(path.parent for path in PARENT.glob(f"*/{PLAN_FILE}"))
         if not folders:
-            raise RunError(f"there are no studies in {PARENT}; say which: psyco study status FILE|FOLDER")
+            raise RunError(f"there are no studies in {PARENT}; name one: psyco study status FILE|FOLDER")
         every = [read_study(folder) for folder in folders]
         if as_json:
             print("[" + ",\n".join(study.to_json() for study in every) + "]")
@@ -133,7 +133,7 @@ def _print(study: psyco.Study, *, as_json: bool) -> None:
     table = Table()
     for head in ("task", "method", "certified", "return, IQM", "return, median", "first satisfied"):
         table.add_column(head, overflow="fold")
-    for row in study.answers.summary:
+    for row in study.tables.summary:
         first = row["first_satisfied_episodes"]
         scaled = " (scaled)" if row["scaled"] else ""
         table.add_row(
@@ -145,20 +145,20 @@ def _print(study: psyco.Study, *, as_json: bool) -> None:
             "–" if first is None else f"{first:,.0f} episodes",
         )
     print_table(table)
-    for row in study.answers.comparisons:
+    for row in study.tables.comparisons:
         say(
             f"a run of {row['method']} beats one of {row['other']} with probability {_estimate(row, 'better')}"
         )
     say(f"{_counts(study)}; intervals are at 95%. Tables: {study.folder}/*.csv. Page: {study.page}")
     if study.failed:
-        remark(f"the same command tries what failed again: {command('psyco', 'study', study.folder)}")
+        remark(f"the same command tries failed runs again: {command('psyco', 'study', study.folder)}")
 
 
 def _print_cells(study: psyco.Study) -> None:
     table = Table()
     for head in ("task", "method", "seed", "state", "verdict", "return", "done"):
         table.add_column(head, overflow="fold")
-    for outcome, row in zip(study.outcomes, study.answers.cells, strict=True):
+    for outcome, row in zip(study.outcomes, study.tables.cells, strict=True):
         table.add_row(
             plain(row["task"]),
             plain(row["method"]),
@@ -191,7 +191,7 @@ def _percent(row: dict[str, Any], name: str) -> str:
 
 
 class StudyDisplay:
-    """A table of the running cells on a terminal; elsewhere a line for every cell, and one when there was none."""
+    """A table of the running cells on a terminal; elsewhere one line per cell, and one after every interval."""
 
     def __init__(self) -> None:
         self.live = Live(console=status, transient=True, refresh_per_second=5) if status.is_terminal else None
@@ -209,20 +209,20 @@ class StudyDisplay:
             self.live.stop()
 
     def show(self, progress: StudyProgress) -> None:
-        """Called whenever something has happened, and about twice a second."""
+        """Show the progress; called after every event, and about twice a second."""
         for standing in progress.cells.values():
             before = self.known.get(standing.cell.name)
             if standing.state == before:
                 continue
             self.known[standing.cell.name] = standing.state
-            if standing.state in ("finished", "failed") and not standing.kept:
+            if standing.state in ("finished", "failed") and not standing.reused:
                 took = f" in {standing.seconds:.1f} s" if standing.seconds else ""
                 why = f": {standing.error}" if standing.error else ""
-                self._say(f"{standing.state}{took}: {standing.cell.called}{why}{self._rest(progress)}")
+                self._say(f"{standing.state}{took}: {standing.cell.label}{why}{self._rest(progress)}")
         if self.live:
             self.live.update(_table(progress))
-        elif time.monotonic() - self.said >= QUIET:
-            running = "; ".join(f"{s.cell.called} {_where(s)}" for s in progress.running[:4])
+        elif time.monotonic() - self.said >= LINE_INTERVAL:
+            running = "; ".join(f"{s.cell.label} {_where(s)}" for s in progress.running[:4])
             more = f" and {len(progress.running) - 4} more" if len(progress.running) > 4 else ""
             self._say(f"{running or 'starting'}{more}{self._rest(progress)}")
 
@@ -235,11 +235,11 @@ class StudyDisplay:
 
 
 def _where(standing: CellProgress) -> str:
-    return f"{standing.share:.0%}" if standing.doing == "learning" else standing.doing
+    return f"{standing.fraction:.0%}" if standing.phase == "learning" else standing.phase
 
 
 def _left(progress: StudyProgress) -> str:
-    left = progress.left
+    left = progress.seconds_left
     if not left:
         return ""
     return f", about {left:.0f} s left" if left < 120 else f", about {left / 60:.0f} min left"
@@ -248,8 +248,8 @@ def _left(progress: StudyProgress) -> str:
 def _table(progress: StudyProgress) -> Group:
     grid = Table.grid(padding=(0, 2))
     for standing in progress.running[: max(3, status.height - 4)]:
-        bar = ProgressBar(total=1.0, completed=standing.share, width=24)
-        grid.add_row(plain(standing.cell.called), bar, plain(_where(standing)))
+        bar = ProgressBar(total=1.0, completed=standing.fraction, width=24)
+        grid.add_row(plain(standing.cell.label), bar, plain(_where(standing)))
     failed = progress.count("failed")
     words = f"{progress.count('finished')} of {len(progress.cells)} runs have finished"
     words += f", {failed} failed" * bool(failed) + _left(progress)

@@ -1,4 +1,4 @@
-"""`psyco tune`: better options for a learner, or the word that the defaults are as good."""
+"""`psyco tune`: search the options of a learner, and compare the best with the defaults."""
 
 from __future__ import annotations
 
@@ -34,36 +34,37 @@ from psyco._src.learners.learner_registry import TUNED_BY_DEFAULT
 
 def tune(
     domain: Annotated[
-        str, typer.Argument(autocompletion=complete_domain, help="The name of a domain, see `psyco domains`.")
+        str, typer.Argument(autocompletion=complete_domain, help="Name of a domain, see `psyco domains`.")
     ],
-    require: Annotated[
-        str | None, typer.Option(help="The requirement, as text or as a file that holds it.")
-    ] = None,
-    trials: Annotated[int, typer.Option(help="Sets of options to try; the first is the defaults.")] = 50,
+    require: Annotated[str | None, typer.Option(help="Requirement, as text or file.")] = None,
+    trials: Annotated[int, typer.Option(help="Number of trials; the first has the default options.")] = 50,
     over: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME[=A:B]",
-            help="An option to tune, with a range or values (NAME=10,20) of your own; repeatable. Default: those that "
-            "the learner declares.",
+            help="Option to search, with a range or values (NAME=10,20); repeatable. Default: all options with a "
+            "declared range.",
         ),
     ] = None,
     episodes: Annotated[
-        int | None, typer.Option(help="Training episodes of every run; default: as synthesize.")
+        int | None, typer.Option(help="Training episodes of every run; default: as for synthesize.")
     ] = None,
     steps: Steps = None,
     seed: Seed = 0,
-    judges: Annotated[
-        int, typer.Option(help="Runs of the tuned options and of the defaults in the end, on fresh seeds.")
+    validation_seeds: Annotated[
+        int,
+        typer.Option(
+            help="Runs of the best options and of the defaults in the final comparison, on fresh seeds."
+        ),
     ] = 10,
-    finals: Annotated[int, typer.Option(help="Further runs of each of the best three trials.")] = 3,
-    at_once: Annotated[
+    rerun_seeds: Annotated[int, typer.Option(help="Further runs of each of the best three trials.")] = 3,
+    batch_size: Annotated[
         int, typer.Option(help="Trials that are proposed together; the outcome depends on it.")
     ] = 4,
     learner: Learner = TUNED_BY_DEFAULT,
     option: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="An option of the learner that is not tuned; repeatable."),
+        typer.Option(metavar="NAME=VALUE", help="Option of the learner that is not searched; repeatable."),
     ] = None,
     setting: Annotated[
         list[str] | None,
@@ -73,29 +74,29 @@ def tune(
     horizon: Horizon = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="The tuning's folder; default: below studies/, the same for the same tuning."),
+        typer.Option(help="Folder; default: below studies/, the same for the same search."),
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Runs at the same time, a process each; default: one for each core."),
+        typer.Option(min=1, help="Number of runs at the same time, one process each; default: one per core."),
     ] = None,
     ray: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Run on a Ray cluster instead; local: start one here."),
+        typer.Option(metavar="ADDRESS", help="Address of a Ray cluster to run on; local: start one here."),
     ] = None,
     trust: Trust = None,
     as_json: Json = False,
 ) -> None:
-    """Search a learner's options for the best certified return, and judge what was found against the defaults.
+    """Search the options of a learner for the best certified return, and compare the best with the defaults.
 
     The best trials are run again, and the best of those is compared with the defaults at equal budget on fresh seeds.
-    The outcome is a config.toml and a page. The same command goes on after an interruption, and with more --trials
-    computes those alone. Exit status: 0 it came to its end, whether it helped or not; 1 a run failed; 2 bad input.
+    The result is a config.toml and a page. The same command continues after an interruption, and with more --trials
+    computes only those. Exit status: 0 finished, with or without an improvement; 1 a run failed; 2 bad input.
 
     Example: `psyco tune Pendulum-v1 --require 'P>=0.9 [ G (abs(action[0]) <= 1.2) ] & C>=0.98' --episodes 1000`
     """
-    from psyco._src.api.tune import as_search
-    from psyco._src.studies.tuning import default_tune_folder
+    from psyco._src.api.study import as_search
+    from psyco._src.studies.tuning import default_tuning_folder
 
     made_of = read_domain_parameters(parameters, horizon)
     budget = {
@@ -105,16 +106,19 @@ def tune(
         "trials": trials,
         "over": over or None,
         "seed": seed,
-        "at_once": at_once,
-        "finals": finals,
-        "judges": judges,
+        "batch_size": batch_size,
+        "rerun_seeds": rerun_seeds,
+        "validation_seeds": validation_seeds,
         "parameters": made_of,
-        "learner": learner,
-        "learner_options": read_parameters(option),
-        "settings": read_parameters(setting) | budget,
+        "settings": {
+            "learner": learner,
+            "options": read_parameters(option),
+            **read_parameters(setting),
+            **budget,
+        },
     }
     search = as_search(domain, require, **what)
-    folder = out or default_tune_folder(search)
+    folder = out or default_tuning_folder(search)
     remark(f"{trials} trials of {', '.join(search.ranges)} in {folder}; checking them")
     try:
         with StudyDisplay() as display:
@@ -127,10 +131,10 @@ def tune(
                 ray=ray,
                 trust=trusted(trust, domain, made_of),
                 on_progress=display.show,
-                on_news=remark,
+                on_message=remark,
             )
     except KeyboardInterrupt as interruption:
-        remark(f"interrupted; what was computed is kept in {folder}, and the same command goes on")
+        remark(f"interrupted; finished runs are kept in {folder}, and the same command continues")
         raise typer.Exit(status_of(interruption)) from None
     _print(done, as_json=as_json)
     raise typer.Exit(EXIT_FAILED if done.failed else 0)
@@ -143,14 +147,14 @@ def _print(done: psyco.Tuning, *, as_json: bool) -> None:
         print(done.to_json(), end="")
         return
     table = Table()
-    for head in ("option", "default", *[done.winner.called] * bool(done.winner.number), "searched"):
+    for head in ("option", "default", *[done.winner.label] * bool(done.winner.number), "searched"):
         table.add_column(head, overflow="fold")
-    for name, text in done.search.texts.items():
+    for name, text in done.search.range_texts.items():
         tuned = [_value(done.winner.options[name])] if done.winner.number else []
         table.add_row(*map(plain, (name, _value(done.defaults[name]), *tuned, text)))
     print_table(table)
-    study = done.judged or done.finals
-    for row in study.answers.summary:
+    study = done.validation or done.rerun
+    for row in study.tables.summary:
         low, high = row["return_iqm_lower"], row["return_iqm_upper"]
         say(
             f"{row['method']}: {row['certified']} of {row['finished']} certified, return {row['return_iqm']:.2f} "

@@ -1,27 +1,23 @@
-"""`psyco verify`: is this policy good enough?"""
+"""`psyco verify`: certify a policy, or test recorded outcomes."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import psyco
 from psyco._src.cli.common import (
-    Devices,
     Horizon,
     Json,
     Method,
     OtherDomain,
     Parameters,
-    Ray,
     Require,
     Seed,
-    StepTimeout,
     Trust,
-    Workers,
     code_of,
     given,
     leave,
@@ -31,17 +27,23 @@ from psyco._src.cli.common import (
     say,
     trusted,
 )
+from psyco._src.cli.declared_options import declared_options
 from psyco._src.core.errors import RunError
 from psyco._src.core.safe_io import read_text
 from psyco._src.verification.methods import DEFAULT_MAX_EPISODES, DEFAULT_METHOD
 
+if TYPE_CHECKING:
+    from psyco._src.rollout.execution import Execution
 
+
+@declared_options(trains=False)
 def verify(
     context: typer.Context,
+    execution: Execution,
     policy: Annotated[
         str | None,
         typer.Argument(
-            help="A policy file or a run folder; sb3:FILE.zip, FILE.onnx, FILE.pt, python:module:name."
+            help="Policy file or run folder; sb3:FILE.zip, FILE.onnx, FILE.pt, python:module:name."
         ),
     ] = None,
     domain: OtherDomain = None,
@@ -49,22 +51,18 @@ def verify(
     method: Method = DEFAULT_METHOD,
     option: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE", help="An option of the method, as in indifference=0.01; repeatable."
-        ),
+        typer.Option(metavar="NAME=VALUE", help="Option of the method, as in indifference=0.01; repeatable."),
     ] = None,
     max_episodes: Annotated[
         int | None,
-        typer.Option(
-            help=f"Give up undecided after so many episodes.  [default: {DEFAULT_MAX_EPISODES}, or all outcomes]"
-        ),
+        typer.Option(help=f"Maximum number of episodes.  [default: {DEFAULT_MAX_EPISODES}, or all outcomes]"),
     ] = None,
     seed: Seed = 0,
     outcomes: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Test recorded outcomes instead: 0 or 1 per line, numbers for an expected value, CSV, - for input.",
+            help="Test recorded outcomes: 0 or 1 per line, numbers for an expected value, CSV, - for input.",
         ),
     ] = None,
     traces: Annotated[
@@ -76,56 +74,52 @@ def verify(
         typer.Option(metavar="CERTIFICATE", help="Repeat a certificate of this policy and compare."),
     ] = None,
     retryable: Annotated[
-        bool, typer.Option("--retryable", help="Leave part of the permitted error for later tries (--after).")
+        bool, typer.Option("--retryable", help="Leave part of the permitted error for later looks (--after).")
     ] = False,
     after: Annotated[
         Path | None,
         typer.Option(
-            metavar="CERTIFICATE", help="An earlier try that did not suffice; its looks are counted."
+            metavar="CERTIFICATE", help="Certificate of an earlier, undecided look; its looks are counted."
         ),
     ] = None,
     ignore_looks: Annotated[
         bool,
         typer.Option(
-            "--ignore-looks", help="Do not count the looks at this run so far; the certificate says so."
+            "--ignore-looks", help="Do not count earlier looks at this run; the certificate says so."
         ),
     ] = False,
     estimate: Annotated[
         int | None,
         typer.Option(
             metavar="N",
-            help="Add shares and return of N further episodes, not biased by where the test stopped.",
+            help="Add estimates from N further episodes, which the stopping rule does not bias.",
         ),
     ] = None,
     width: Annotated[
         float | None,
         typer.Option(
             metavar="W",
-            help="Answer questions (P=? [ ... ]) until their intervals are as narrow as that.  [default: all episodes]",
+            help="Answer questions (P=? [ ... ]) until their intervals have this width.  [default: all episodes]",
         ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Also write the certificate to this file, as JSON.")
     ] = None,
-    devices: Devices = 1,
-    workers: Workers = 1,
-    ray: Ray = None,
-    step_timeout: StepTimeout = None,
     horizon: Horizon = None,
     policy_version: Annotated[
         str | None,
         typer.Option(
-            metavar="TEXT", help="What you call this version of the policy; a function has no other."
+            metavar="TEXT", help="Your name for this version of the policy; a function has no other."
         ),
     ] = None,
     trust: Trust = None,
     parameters: Parameters = None,
     as_json: Json = False,
 ) -> None:
-    """Verify a policy on fresh episodes, or outcomes recorded elsewhere.
+    """Verify a policy on fresh episodes, or test recorded outcomes.
 
-    Exit status: 0 satisfied (or, with --replay, everything matches), 1 violated (or something differs), 3 undecided,
-    2 bad input. Where there are questions only, there is no verdict, and the status is 0.
+    Exit status: 0 satisfied (or, with --replay, no differences), 1 violated (or differences), 3 undecided, 2 bad input.
+    A requirement with questions only has no verdict, and the status is 0.
 
     Examples:
 
@@ -139,29 +133,31 @@ def verify(
 
         psyco verify --replay runs/dance/certificate.json runs/dance
     """
-    execution: dict[str, Any] = {
-        "devices": devices,
-        "workers": workers,
-        "ray": ray,
-        "step_timeout": step_timeout,
-    }
     values = read_domain_parameters(parameters, horizon)
     code_of(policy)
     allowed = trusted(trust, domain, values)
     if sum(source is not None for source in (outcomes, traces, replay)) > 1:
         raise RunError("choose one of --outcomes, --traces and --replay")
     if replay is not None:
-        _refuse(context, "a certificate is repeated as it is", {"require", "method", "option", "max_episodes", "seed",
-                "retryable", "after", "ignore_looks", "estimate", "width", "out", "horizon", "parameters"})  # fmt: skip
-        _replay(replay, policy, domain, as_json=as_json, trust=allowed, version=policy_version, **execution)
+        _refuse(context, "a replay repeats the certificate unchanged", {"require", "method", "option", "max_episodes",
+                "seed", "retryable", "after", "ignore_looks", "estimate", "width", "out", "horizon", "parameters"})  # fmt: skip
+        _replay(
+            replay,
+            policy,
+            domain,
+            as_json=as_json,
+            trust=allowed,
+            version=policy_version,
+            execution=execution,
+        )
         return
     if outcomes is not None or traces is not None:
-        _refuse(context, "recorded outcomes stand for themselves", {"policy", "domain", "seed", "retryable", "after",
-                "ignore_looks", "estimate", "devices",
+        _refuse(context, "recorded outcomes need no policy, domain or execution", {"policy", "domain", "seed",
+                "retryable", "after", "ignore_looks", "estimate", "devices",
                 "workers", "ray", "step_timeout", "parameters", "policy_version",
                 "trust", *(["horizon"] * (traces is None))})  # fmt: skip
         if require is None:
-            raise RunError("say what the outcomes should meet, as in --require 'P>=0.85 & C>=0.98'")
+            raise RunError("a requirement for the outcomes is missing, as in --require 'P>=0.85 & C>=0.98'")
         certificate = psyco.verify_outcomes(
             str(outcomes if outcomes is not None else traces),
             require,
@@ -175,7 +171,7 @@ def verify(
     else:
         if policy is None:
             raise RunError(
-                "say what to verify: a policy file, a run folder, --outcomes FILE or --traces FILE"
+                "nothing to verify: give a policy file, a run folder, --outcomes FILE or --traces FILE"
             )
         certificate = psyco.verify(
             policy,
@@ -193,7 +189,7 @@ def verify(
             estimate=estimate,
             width=width,
             trust=allowed,
-            **execution,
+            execution=execution,
         )
     if as_json:
         print(certificate.to_json(), end="")
@@ -207,7 +203,7 @@ def verify(
 
 
 def _refuse(context: typer.Context, why: str, names: set[str]) -> None:
-    """Options that would be ignored are refused."""
+    """Raise an error for options that would be ignored."""
     if unfit := sorted(names & given(context).keys()):
         raise RunError(f"{why}: leave out {', '.join(unfit)}")
 

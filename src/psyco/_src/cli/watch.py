@@ -1,4 +1,4 @@
-"""`psyco watch`: does the promise hold in the field?"""
+"""`psyco watch`: test in the field whether a certificate still holds."""
 
 from __future__ import annotations
 
@@ -26,16 +26,14 @@ from psyco._src.core.errors import RunError
 if TYPE_CHECKING:
     from psyco._src.field.service import FieldEvent, WatchSession
 
-LINE_EVERY = 5.0  # seconds between two words on how it goes
+LINE_EVERY = 5.0  # seconds between two progress lines
 T = TypeVar("T")
 
 
 def watch(
     certificate: Annotated[
         str,
-        typer.Option(
-            metavar="FILE", help="What was promised: a certificate; or a requirement, as text or file."
-        ),
+        typer.Option(metavar="FILE", help="Certificate to watch, or a requirement as text or file."),
     ],
     outcomes: Annotated[
         str | None,
@@ -47,26 +45,24 @@ def watch(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Signals that are judged first: CSV or JSON lines with an episode column; - for input.",
+            help="Recorded signals: CSV or JSON lines with an episode column; - for input.",
         ),
     ] = None,
     false_alarm_every: Annotated[
         float | None,
         typer.Option(
             metavar="N",
-            help="A false alarm on average once in N episodes at most.  [default: 100000, or the state's]",
+            help="Mean number of episodes between false alarms, at least.  [default: 100000, or that of the state]",
         ),
     ] = None,
     state: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Keep everything here; a later call goes on where this one ended."),
+        typer.Option(metavar="FILE", help="Keep the state in this file; a later call continues from it."),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more when the file ends.")] = False,
     new_file: Annotated[
         bool,
-        typer.Option(
-            "--new-file", help="The file is a new one, such as a rotated log: read it from its start."
-        ),
+        typer.Option("--new-file", help="The file is new, such as a rotated log: read it from its start."),
     ] = False,
     on_alarm: Annotated[
         str | None,
@@ -81,24 +77,24 @@ def watch(
         typer.Option(
             "--range",
             metavar="LO,HI",
-            help="Where an expected value's episodes lie, if the requirement does not say.",
+            help="Range of an expected value per episode, if the requirement does not state it.",
         ),
     ] = None,
     horizon: Annotated[
-        int | None, typer.Option(help="The longest episode, for rates, if the certificate does not say.")
+        int | None, typer.Option(help="Longest episode, for rates, if the certificate does not state it.")
     ] = None,
     page: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the page of the watch to this file in the end.")
+        Path | None, typer.Option(metavar="FILE", help="Write the page to this file at the end.")
     ] = None,
-    serve: Annotated[bool, typer.Option("--serve", help="Show a live page of the watch.")] = False,
+    serve: Annotated[bool, typer.Option("--serve", help="Serve a live page.")] = False,
     host: Host = "127.0.0.1",
     port: Port = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of text.")] = False,
 ) -> None:
-    """Watch whether a policy keeps in the field what was certified, and raise an alarm when it does not.
+    """Watch whether a certificate still holds for episodes in the field, and raise an alarm when it does not.
 
-    Exit status: 0 no alarm at the end, also after Ctrl-C; 1 in alarm; 2 bad input, whose line is named; with --state
-    nothing that came before is lost.
+    Exit status: 0 no alarm at the end, also after Ctrl-C; 1 in alarm; 2 bad input, with its line number. With --state,
+    earlier episodes are not lost.
 
     Examples:
 
@@ -108,7 +104,7 @@ def watch(
 
         psyco watch --certificate runs/dance/certificate.json --traces field.csv --on-alarm './stop-the-fleet'
     """
-    from psyco._src.field.service import held, open_session
+    from psyco._src.field.service import lock_state, open_session
 
     if (outcomes is None) == (traces is None):
         raise RunError("give the episodes with one of --outcomes and --traces")
@@ -122,20 +118,20 @@ def watch(
         )
         return psyco.FieldTest(certificate, every, ranges=_ranges(span), horizon=horizon, state=before)
 
-    with held(state):
+    with lock_state(state):
         session = open_session(make, traces=traces is not None, state=state, new_file=new_file)
         if session.traces:
-            session.refer_to(_reference(certificate, session))
-        _check_promise(session.watcher.certificate)
+            session.set_reference(_reference(certificate, session))
+        _check_verdict(session.field_test.certificate)
         teller = AlarmReporter(session, on_alarm, as_json)
         with stopping() as stop, _served(session, source, serve, host, port):
             if source == "-":
-                events = session.listen(stop.pieces(), stop=stop)
+                events = session.read_stream(stop.pieces(), should_stop=stop)
             else:
-                events = session.follow(Path(source), on=follow, stop=stop)
+                events = session.read_file(Path(source), follow=follow, should_stop=stop)
             for event in events:
                 teller.tell(event)
-            # The page stays until somebody ends it, also when there is nothing more to come.
+            # The page stays until it is stopped, also after the end of the input.
             while serve and not stop.asked:
                 stop(1.0)
         teller.end()
@@ -143,18 +139,18 @@ def watch(
             from psyco._src.reports.field_page import watch_page
 
             atomic_io.write(page, watch_page(session, _title(source)).encode())
-    raise typer.Exit(1 if session.watcher.in_alarm else 0)
+    raise typer.Exit(1 if session.field_test.in_alarm else 0)
 
 
 class AlarmReporter:
-    """Says what happens: to people, to programs, and to whoever is to be called."""
+    """Report events as text or JSON, and run the command for alarms."""
 
     def __init__(self, session: WatchSession, on_alarm: str | None, as_json: bool) -> None:
         self.session, self.on_alarm, self.as_json = session, on_alarm, as_json
         self.next_line = time.monotonic() + LINE_EVERY
 
     def tell(self, event: FieldEvent) -> None:
-        """One event; that things go on is worth a word now and then."""
+        """Report one event; progress is reported at intervals."""
         if event.kind == "progress":
             if time.monotonic() < self.next_line:
                 return
@@ -171,25 +167,25 @@ class AlarmReporter:
             self._call(self.on_alarm, event.alarm)
 
     def end(self) -> None:
-        """How it stands."""
+        """Report the final state."""
         if self.as_json:
             self._print({"kind": "end", **self._where()})
             return
-        watcher = self.session.watcher
-        say(f"{watcher.episodes:,} episodes: {'in alarm' if watcher.in_alarm else 'no alarm'}")
-        for each, kept, interval in zip(watcher.watched, watcher.known, watcher.intervals, strict=True):
-            stands = "HOLDS NO LONGER" if kept.lost else "holds, as far as is known"
+        test = self.session.field_test
+        say(f"{test.episodes:,} episodes: {'in alarm' if test.in_alarm else 'no alarm'}")
+        for constraint, evidence, interval in zip(test.constraints, test.evidence, test.intervals, strict=True):
+            stands = "HOLDS NO LONGER" if evidence.lost else "holds, as far as is known"
             where = f"between {interval.lower:.4f} and {interval.upper:.4f}"
-            since = f" since episode {kept.since:,}" * bool(kept.since)
-            say(f"  {each.called}: {stands}; {where}{since}")
+            since = f" since episode {evidence.since:,}" * bool(evidence.since)
+            say(f"  {constraint.label}: {stands}; {where}{since}")
 
     def _where(self) -> dict[str, Any]:
-        watcher = self.session.watcher
-        names = [each.called for each in watcher.watched]
-        intervals = [list(interval) for interval in watcher.intervals]
+        test = self.session.field_test
+        names = [constraint.label for constraint in test.constraints]
+        intervals = [list(interval) for interval in test.intervals]
         return {
-            "episodes": watcher.episodes,
-            "alarm": list(watcher.in_alarm),
+            "episodes": test.episodes,
+            "alarm": list(test.in_alarm),
             "intervals": dict(zip(names, intervals, strict=True)),
         }
 
@@ -197,47 +193,47 @@ class AlarmReporter:
         print(json.dumps(content, allow_nan=False), flush=True)
 
     def _call(self, command: str, alarm: psyco.Alarm) -> None:
-        """The user's own command; what comes from data is in its environment and never part of it."""
-        told = {
+        """Run the user's command; values from data are in its environment, never in the command."""
+        variables = {
             "PSYCO_EVENT": "alarm" if alarm.lost else "recovered",
             "PSYCO_EPISODE": str(alarm.episode),
             "PSYCO_LOST": "\n".join(alarm.lost),
             "PSYCO_RECOVERED": "\n".join(alarm.recovered),
             "PSYCO_MESSAGE": str(alarm),
         }
-        clean = {name: value.replace("\0", "") for name, value in told.items()}
-        # Its output goes to standard error: standard output is for our own lines.
+        clean = {name: value.replace("\0", "") for name, value in variables.items()}
+        # Its output goes to standard error: standard output is for results.
         done = subprocess.run(command, shell=True, env=os.environ | clean, stdin=subprocess.DEVNULL, stdout=2)
         if done.returncode:
             remark(f"warning: the command for alarms ended with status {done.returncode}: {command}")
 
 
 class StopSignal:
-    """Ctrl-C and SIGTERM end a watch between two episodes, or while it waits for one."""
+    """Stop a watch on Ctrl-C or SIGTERM, between two episodes or while it waits for one."""
 
     def __init__(self) -> None:
         self.asked = self.waiting = False
 
     def __call__(self, seconds: float) -> bool:
-        """Wait that long, or until it is to end."""
+        """Wait, or return early when asked to stop."""
         if seconds:
-            self._patiently(partial(time.sleep, seconds), None)
+            self._interruptible(partial(time.sleep, seconds), None)
         return self.asked
 
     def ask(self, number: int, frame: object) -> None:
-        """What a signal does."""
+        """Handle a signal."""
         self.asked = True
         if self.waiting:
             raise KeyboardInterrupt
 
     def pieces(self) -> Iterator[bytes]:
-        """The standard input as it comes, until it ends or the watch is to end."""
+        """Yield the standard input as it arrives, until it ends or the watch is stopped."""
         stream = cast(BufferedReader, sys.stdin.buffer)
-        while piece := self._patiently(partial(stream.read1, 2**16), b""):
+        while piece := self._interruptible(partial(stream.read1, 2**16), b""):
             yield piece
 
-    def _patiently(self, act: Callable[[], T], otherwise: T) -> T:
-        """What an act returns that may take for ever; something else if a signal comes before."""
+    def _interruptible(self, act: Callable[[], T], otherwise: T) -> T:
+        """Return the result of a blocking call; `otherwise` if a signal arrives before."""
         try:
             self.waiting = True
             return otherwise if self.asked else act()
@@ -249,7 +245,7 @@ class StopSignal:
 
 @contextmanager
 def stopping() -> Iterator[StopSignal]:
-    """A `Stop` that listens to signals."""
+    """Install a `StopSignal` for SIGINT and SIGTERM."""
     stop = StopSignal()
     before = {number: signal.signal(number, stop.ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -281,23 +277,21 @@ def _title(source: str) -> str:
 
 
 def _reference(certificate: str, session: WatchSession) -> Any:
-    """What the policy saw when it was certified, where the certificate lies in its run."""
+    """Return the statistics of observations at certification, if the certificate lies in its run folder."""
     from psyco._src.field.drift import find_reference
 
-    promised = session.watcher.certificate
-    if promised is None or promised.policy is None:
+    certified = session.field_test.certificate
+    if certified is None or certified.policy is None:
         return None
-    found = find_reference(Path(certificate), promised.policy)
+    found = find_reference(Path(certificate), certified.policy)
     if found is None:
-        remark(
-            "note: nothing beside the certificate says what the policy saw, so drift of it is not looked for"
-        )
+        remark("note: there are no statistics of observations beside the certificate, so drift is not tested")
     return found
 
 
-def _check_promise(certificate: psyco.Certificate | None) -> None:
+def _check_verdict(certificate: psyco.Certificate | None) -> None:
     if certificate is not None and certificate.verdict is not psyco.Verdict.SATISFIED:
-        remark(f"warning: nothing was promised: the certificate says {certificate.verdict.name}")
+        remark(f"warning: the verdict of the certificate is {certificate.verdict.name}")
 
 
 def _ranges(texts: list[str] | None) -> list[tuple[float, float]] | None:

@@ -1,4 +1,4 @@
-"""Files that are whole or not there at all, whatever happens while they are written."""
+"""Atomic, durable file writes: after a crash a file holds either its old or its new content."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from psyco._src.core.errors import RunError
+
+RUN_FILE_SUFFIXES = (".toml", ".props", ".csv", ".safetensors", ".json", ".ckpt")
 
 
 def write(path: Path, data: bytes) -> None:
@@ -19,7 +21,7 @@ def write(path: Path, data: bytes) -> None:
         raise RunError(f"cannot write {str(path)!r}: it is a folder; give the name of a file")
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        if os.path.lexists(temporary):  # left by a kill, or by a stranger as a link to a file of ours
+        if os.path.lexists(temporary):  # left by a kill, or a planted link to another file
             temporary.unlink()
         with temporary.open("xb") as file:
             file.write(data)
@@ -27,16 +29,16 @@ def write(path: Path, data: bytes) -> None:
         os.replace(temporary, path)
         sync_folder(path.parent)
     except OSError as error:
-        with suppress(OSError):  # where nothing can be written, nothing can be removed
+        with suppress(OSError):  # on a full or read-only disk, removal may fail too
             if os.path.lexists(temporary):
                 temporary.unlink()
-        raise failed(path, error) from None
+        raise write_error(path, error) from None
     except ValueError as error:
         raise RunError(f"cannot write {str(path)!r}: {error}") from None
 
 
 def sync(descriptor: int) -> None:
-    """Wait until what was written has reached the disk."""
+    """Wait until the written data has reached the disk."""
     os.fsync(descriptor)
 
 
@@ -51,15 +53,16 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def failed(path: Path, error: OSError) -> RunError:
-    """What to say when a file can't be written; a run can go on later."""
-    problem = f"cannot write {path}: {error.strerror or error}; what was there before is intact"
-    of_a_run = path.suffix in (".toml", ".props", ".csv", ".safetensors", ".json", ".ckpt") and any(
+def write_error(path: Path, error: OSError) -> RunError:
+    """Return the error for a failed write; for a file of a run it names the command that resumes the run."""
+    problem = f"cannot write {path}: {error.strerror or error}; its previous content is intact"
+    is_run_file = path.suffix in RUN_FILE_SUFFIXES and any(
         os.path.exists(folder / "config.toml") for folder in (path.parent, path.parent.parent)
     )
-    return RunError(problem + ". Make room or mend it, then go on with `psyco resume`" * of_a_run)
+    remedy = ". Free disk space or fix the permissions, then continue with `psyco resume`"
+    return RunError(problem + remedy * is_run_file)
 
 
 def digest(data: bytes) -> str:
-    """SHA-256, in hexadecimal."""
+    """Return the SHA-256 in hexadecimal."""
     return hashlib.sha256(data).hexdigest()

@@ -1,4 +1,4 @@
-"""Checks of parameters and seeds."""
+"""Checks of domain parameters, seeds and counts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import Any
 
 from psyco._src.core.errors import DomainError, RunError, check_has
 
-KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
-MOST = 10_000_000  # steps of an episode, or other things that a domain counts: a file must not ask for all memory
+TYPE_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+# Largest horizon or other count of a domain. A config file of unknown origin must not claim all memory.
+MAX_COUNT = 10_000_000
+MAX_SEED = 2**31 - 1
 
 
 def check_positive(domain: str, **values: float) -> None:
-    """Refuse parameters that are not positive finite numbers."""
+    """Raise DomainError unless all values are positive finite numbers."""
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise DomainError(f"{domain}: {name} must be a number, got {value!r}")
@@ -23,32 +25,32 @@ def check_positive(domain: str, **values: float) -> None:
 
 
 def check_whole(domain: str, **values: int) -> None:
-    """Refuse parameters that are not positive whole numbers."""
+    """Raise DomainError unless all values are whole numbers from 1 to `MAX_COUNT`."""
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise DomainError(f"{domain}: {name} must be a whole number of at least 1, got {value!r}")
-        if value > MOST:
-            raise DomainError(f"{domain}: {name} can be at most {MOST:,}, got {value:,}")
+        if value > MAX_COUNT:
+            raise DomainError(f"{domain}: {name} can be at most {MAX_COUNT:,}, got {value:,}")
 
 
-def check_kinds(domain: str, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-    """Refuse parameters that a domain does not have, or of another kind than their defaults are of."""
+def check_parameters(domain: str, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    """Raise DomainError for an unknown parameter, or a value of another type than the parameter's default."""
     check_has(domain, "parameter", given, defaults, error=DomainError)
     for name, value in given.items():
         kind = type(defaults[name])
-        if kind in KINDS and type(value) not in ((int, float) if kind is float else (kind,)):
-            raise DomainError(f"{domain}: {name} must be {KINDS[kind]}, got {value!r}")
+        if kind in TYPE_WORDS and type(value) not in ((int, float) if kind is float else (kind,)):
+            raise DomainError(f"{domain}: {name} must be {TYPE_WORDS[kind]}, got {value!r}")
 
 
 def check_seed(seed: int) -> int:
-    """Seeds are whole numbers that fit JAX's keys on every platform."""
-    if isinstance(seed, bool) or not isinstance(seed, Integral) or not 0 <= seed < 2**31:
-        raise RunError(f"a seed is a whole number from 0 to {2**31 - 1}, got {seed!r}")
+    """Return the seed as an int, if it fits a JAX key on every platform; else raise RunError."""
+    if isinstance(seed, bool) or not isinstance(seed, Integral) or not 0 <= seed <= MAX_SEED:
+        raise RunError(f"a seed is a whole number from 0 to {MAX_SEED}, got {seed!r}")
     return int(seed)
 
 
-def check_count(name: str, value: int, least: int = 1) -> int:
-    """A number of episodes or the like, as a plain int."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise RunError(f"{name} must be a whole number of at least {least}, got {value!r}")
+def check_count(name: str, value: int, minimum: int = 1) -> int:
+    """Return a count, e.g. of episodes, as an int; raise RunError if it is below `minimum`."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < minimum:
+        raise RunError(f"{name} must be a whole number of at least {minimum}, got {value!r}")
     return int(value)

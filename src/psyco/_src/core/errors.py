@@ -1,4 +1,4 @@
-"""Every error PSyCo raises on purpose, so that `except PsycoError` is enough at a boundary."""
+"""All exceptions of PSyCo, so that `except PsycoError` suffices at a boundary, and helpers for their messages."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import difflib
 from collections.abc import Iterable
 from typing import NamedTuple
 
-_WIDTH = 100  # characters of a source line that are shown around the caret
+EXCERPT_WIDTH = 100  # characters of a source line shown around the caret
+MAX_MESSAGE_LENGTH = 1000  # characters of a message from user or third-party code
 
 
 class SourceLocation(NamedTuple):
-    """Where something stands in a text; it carries its source line, so an error can show it at any later time."""
+    """Position in a text, with the source line for error messages."""
 
     line: int  # from 1
     column: int  # from 1
@@ -19,54 +20,54 @@ class SourceLocation(NamedTuple):
     def __str__(self) -> str:
         return f"line {self.line}, column {self.column}"
 
-    def picture(self) -> str:
-        """The source line with a caret under the place; a long line is cut to what surrounds the caret."""
-        start = max(0, min(self.column - 1 - _WIDTH // 2, len(self.source) - _WIDTH))
-        shown = self.source[start : start + _WIDTH].replace("\t", " ").rstrip()
+    def excerpt(self) -> str:
+        """Return the source line with a caret under the column; a long line is cut around the caret."""
+        start = max(0, min(self.column - 1 - EXCERPT_WIDTH // 2, len(self.source) - EXCERPT_WIDTH))
+        shown = self.source[start : start + EXCERPT_WIDTH].replace("\t", " ").rstrip()
         return f"  {shown}\n  {' ' * (self.column - 1 - start)}^"
 
 
 class PsycoError(Exception):
-    """The parent of all errors of this package."""
+    """Base class of all errors of this package."""
 
 
 class RequirementError(PsycoError):
-    """A requirement or formula that cannot be read, or that does not fit what it is used on."""
+    """A requirement or formula that cannot be parsed, or that does not fit its domain."""
 
-    def __init__(self, problem: str, place: SourceLocation | None = None, advice: str = "") -> None:
-        lines = [problem] if place is None else [f"{problem} at {place}:", place.picture()]
+    def __init__(self, problem: str, location: SourceLocation | None = None, advice: str = "") -> None:
+        lines = [problem] if location is None else [f"{problem} at {location}:", location.excerpt()]
         super().__init__("\n".join(lines + [advice] * bool(advice)))
-        self.place = place
+        self.location = location
 
     @property
     def line(self) -> int | None:
-        """Line of the offending text, from 1; None where no text is known."""
-        return self.place and self.place.line
+        """Line of the offending text, from 1; None if there is no text."""
+        return self.location and self.location.line
 
     @property
     def column(self) -> int | None:
-        """Column of the offending text, from 1; None where no text is known."""
-        return self.place and self.place.column
+        """Column of the offending text, from 1; None if there is no text."""
+        return self.location and self.location.column
 
 
 class DomainError(PsycoError):
-    """A domain that does not exist, is set up wrongly, or breaks its own protocol."""
+    """A domain that does not exist, has wrong parameters, or breaks its protocol."""
 
 
 class RunError(PsycoError):
-    """A run that cannot start, go on, or be read back."""
+    """A run that cannot start, continue or be read, or another failed operation."""
 
 
 class MissingFileError(RunError):
-    """A file that is not there."""
+    """A file that does not exist."""
 
 
 class ArgumentError(PsycoError, TypeError):
-    """An argument that a function does not have."""
+    """An unknown argument of a function."""
 
 
 class EpisodeError(RunError):
-    """An episode that could not be played to its end, because of its environment or of a policy from elsewhere."""
+    """An episode that failed because of its environment or an external policy."""
 
     def __init__(self, environment: str, seed: int, step: int, problem: str) -> None:
         where = f"at step {step}" if step else "in reset"
@@ -78,7 +79,7 @@ class EpisodeError(RunError):
 
 
 class RangeError(RunError, ValueError):
-    """A value outside of the range that a test of its mean was told."""
+    """A value outside of the range stated to a test of its mean."""
 
     def __init__(self, position: int, value: float, range_text: str) -> None:
         super().__init__(
@@ -88,31 +89,24 @@ class RangeError(RunError, ValueError):
         self.position, self.value = position, value
 
 
-# ---- errors of others -------------------------------------------------------------------------------------------
-
-_LONGEST = 1000  # characters of what others say
-
-
-def told(error: BaseException) -> str:
-    """`ZeroDivisionError: division by zero`: what a stranger's code raised, even if that cannot be printed."""
+def format_exception(error: BaseException) -> str:
+    """Return e.g. `ZeroDivisionError: division by zero` for an exception from user or third-party code."""
     try:
         text = str(error)
-    except Exception:  # its `__str__` is a stranger's, too
-        text = "(what it says cannot be printed)"
-    return f"{type(error).__name__}: {text if len(text) <= _LONGEST else f'{text[:_LONGEST]}...'}"
-
-
-# ---- misspelt words ---------------------------------------------------------------------------------------------
+    except Exception:  # its `__str__` is foreign code, too
+        text = "(its message cannot be printed)"
+    short = text if len(text) <= MAX_MESSAGE_LENGTH else f"{text[:MAX_MESSAGE_LENGTH]}..."
+    return f"{type(error).__name__}: {short}"
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """` (did you mean ...?)` for a misspelt word, or nothing."""
+    """Return ` (did you mean ...?)` for a misspelt word, or an empty text."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def check_known(kind: str, word: str, known: Iterable[str]) -> None:
-    """Refuse a word that is not one of the known ones: `unknown learner 'snse' (did you mean 'snes'?)`."""
+    """Raise RunError for an unknown word: `unknown learner 'snse' (did you mean 'snes'?)`."""
     if word not in (words := list(known)):
         raise RunError(f"unknown {kind} {word!r}{suggest(str(word), words)}; there are: {', '.join(words)}")
 
@@ -124,7 +118,7 @@ def check_has(
     known: Iterable[str],
     error: type[PsycoError] = RunError,
 ) -> None:
-    """Refuse what its owner does not have: `safe-es has no option 'alfa' (did you mean 'alpha'?)`."""
+    """Raise an error for unknown names: `safe-es has no option 'alfa' (did you mean 'alpha'?)`."""
     words = list(known)
     for word in given:
         if word not in words:

@@ -14,6 +14,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from numbers import Integral, Real
 from typing import Any
 
@@ -51,16 +52,34 @@ class Declaration:
             return None
         if self.kind is None:
             return value
-        accepted, called = KINDS[self.kind]
+        accepted, _ = KINDS[self.kind]
         if not isinstance(value, accepted) or isinstance(value, bool) != (self.kind is bool):
-            raise error(f"{self.name} must be {called}{self._limits}, got {value!r}")
+            raise error(f"{self.name} must be {self.expected}, got {value!r}")
         if self.choices:
-            if value not in self.choices:
-                check_known(self.name, value, self.choices)
+            check_known(self.name, value, self.choices)
             return value
         if self.kind in (int, float) and not self._within(value):
-            raise error(f"{self.name} must be {called}{self._limits}, got {value!r}")
+            raise error(f"{self.name} must be {self.expected}, got {value!r}")
         return self.kind(value)
+
+    @property
+    def expected(self) -> str:
+        """The accepted values in words, as in "a whole number of at least 1"."""
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        return f"{KINDS[self.kind][1] if self.kind else 'a value'}{self._limits}"
+
+    def read(self, text: str) -> Any:
+        """Return the value that a text stands for, checked; raise `RunError` where it is of another type."""
+        word = text.strip()
+        try:
+            if self.kind is bool:
+                return {"true": True, "false": False}[word.lower()]
+            value = word if self.kind is None else self.kind(word)
+        except (KeyError, ValueError):
+            called = KINDS[self.kind][1] if self.kind else ""
+            raise RunError(f"{self.name} must be {called}{self._limits}, got {word!r}") from None
+        return self.check(value)
 
     def _within(self, value: float) -> bool:
         return (
@@ -118,10 +137,17 @@ def option(
 
 
 def declared(cls: Any) -> Mapping[str, Declaration]:
-    """Return the declarations of a dataclass, by field name."""
+    """Return the declarations of a dataclass, by field name; those of the class itself come before inherited ones."""
+    return _declarations(cls if isinstance(cls, type) else type(cls))
+
+
+@cache
+def _declarations(cls: type) -> Mapping[str, Declaration]:
+    order = {name: place for place, name in enumerate(cls.__annotations__)}
+    fields = sorted(dataclasses.fields(cls), key=lambda field: order.get(field.name, len(order)))
     return {
         field.name: dataclasses.replace(field.metadata[KEY], name=field.name)
-        for field in dataclasses.fields(cls)
+        for field in fields
         if KEY in field.metadata
     }
 

@@ -1,7 +1,7 @@
-"""How every file is read: a plain file of a size that its kind may have, whoever put it there.
+"""Safe reading of files of unknown origin.
 
-A pipe, a device, a link that leads out of a run's folder, a file that goes on for ever, JSON nested a thousand deep:
-each is refused at once, with a sentence that names the file.
+Pipes, devices, links that lead out of a run's folder, oversized files and deeply nested JSON or TOML are refused at
+once, with an error that names the file.
 """
 
 from __future__ import annotations
@@ -12,15 +12,13 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
-from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
 from psyco._src.core.errors import MissingFileError, RunError
 
 MB = 2**20
-LIMITS = {  # bytes of a file of each kind; docs/security.md says so, too
+SIZE_LIMITS = {  # bytes of a file of each kind; also listed in docs/security.md
     "key": MB,
     "requirement": MB,
     "configuration": MB,
@@ -35,13 +33,13 @@ LIMITS = {  # bytes of a file of each kind; docs/security.md says so, too
     "policy": 1024 * MB,
     "recording": 1024 * MB,
 }
-JSON_DEPTH = 300  # objects and lists inside each other; the tree of the deepest requirement has about 200
-TOML_DEPTH = 20
-# Dotted keys far beyond TOML_DEPTH, for which Python's parser takes quadratic time; no text has so many dots.
+MAX_JSON_DEPTH = 300  # nested objects and lists; the tree of the deepest requirement has about 200
+MAX_TOML_DEPTH = 20
+# Keys with 50 dots or more: Python's parser takes quadratic time for them.
 _DEEP_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){50,}+""")
-LARGEST_WHOLE = 2**63  # what a file says is counted in 64 bits
+INT_LIMIT = 2**63  # integers must fit 64 bits
 
-_KINDS = {
+_FILE_TYPES = {
     stat.S_IFIFO: "a pipe",
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
@@ -56,40 +54,44 @@ def read_bytes(
     growing: bool = False,
     limit: int | None = None,
 ) -> bytes:
-    """The whole content of a file; RunError says what is wrong with it, MissingFileError that there is none.
+    """Return the whole content of a regular file.
 
     Args:
         path: of the file.
-        kind: what it should be, one of `LIMITS`.
-        inside: the folder of the run that it belongs to; a link must not lead out of that.
-        growing: somebody may append to it meanwhile; what was there at first is read.
-        limit: bytes, if not those of its kind.
+        kind: one of `SIZE_LIMITS`.
+        inside: folder of the run; the path must not lead out of it through a link.
+        growing: the file may grow while it is read; the content at the start of reading is returned.
+        limit: largest size in bytes, if not that of the kind.
+
+    Raises:
+        MissingFileError: if there is no such file.
+        RunError: if it cannot be read.
     """
-    limit = LIMITS[kind] if limit is None else limit
+    limit = SIZE_LIMITS[kind] if limit is None else limit
     cannot = f"cannot read the {kind} {path}"
     try:
-        if inside is not None and leads_out(path, inside):
+        if inside is not None and leads_outside(path, inside):
             raise RunError(f"{cannot}: it is a link out of {inside}; put a copy of the file in its place")
         with open(path, "rb", opener=_open_at_once) as file:
-            found = _check_plain(file.fileno(), cannot)
-            if found.st_size > limit:
-                raise RunError(f"{cannot}: it has {found.st_size:,} bytes, and at most {limit:,} are read")
-            data = file.read(found.st_size + 1)  # never more, however fast it grows
+            status = _check_regular(file.fileno(), cannot)
+            if status.st_size > limit:
+                raise RunError(f"{cannot}: it has {status.st_size:,} bytes, and at most {limit:,} are read")
+            data = file.read(status.st_size + 1)  # bounded, even if the file grows while it is read
     except FileNotFoundError:
         raise MissingFileError(f"{cannot}: there is no file of that name") from None
     except (OSError, ValueError) as error:  # ValueError: a name with a NUL in it
         raise RunError(f"{cannot}: {getattr(error, 'strerror', None) or error}") from None
-    if len(data) < found.st_size or (len(data) > found.st_size and not growing):
-        raise RunError(f"{cannot}: it changed while it was read; try again when nobody writes to it")
-    return data[: found.st_size]
+    if len(data) < status.st_size or (len(data) > status.st_size and not growing):
+        raise RunError(f"{cannot}: it changed while it was read; try again when no program writes to it")
+    return data[: status.st_size]
 
 
 def read_part(path: str | Path, kind: str, start: int, size: int) -> bytes:
-    """At most `size` bytes from `start` on, of a file that may be growing; nothing where it ends before that."""
+    """Return at most `size` bytes from offset `start` of a file that may be growing; empty beyond its end."""
     cannot = f"cannot read the {kind} {path}"
     try:
         with open(path, "rb", opener=_open_at_once) as file:
-            _check_plain(file.fileno(), cannot)
+            _check_regular(file.fileno(), cannot)
             file.seek(start)
             return file.read(size)
     except FileNotFoundError:
@@ -99,7 +101,7 @@ def read_part(path: str | Path, kind: str, start: int, size: int) -> bytes:
 
 
 def read_text(path: str | Path, kind: str, *, inside: Path | None = None, growing: bool = False) -> str:
-    """The same for a text in UTF-8."""
+    """Return the text of a UTF-8 file; arguments and errors are those of `read_bytes`."""
     data = read_bytes(path, kind, inside=inside, growing=growing)
     try:
         return data.decode("utf-8")
@@ -108,76 +110,87 @@ def read_text(path: str | Path, kind: str, *, inside: Path | None = None, growin
 
 
 def from_json(text: str | bytes, origin: str) -> Any:
-    """What a JSON text holds: finite numbers, not too deep; RunError calls it `origin`."""
+    """Return the content of a JSON text with finite numbers, limited depth and no key twice in an object.
+
+    Raises:
+        RunError: names the text `origin`.
+    """
     try:
-        return _checked(json.loads(text), JSON_DEPTH)
+        return _checked(json.loads(text, object_pairs_hook=_without_duplicates), MAX_JSON_DEPTH)
     except (ValueError, RecursionError) as error:
         raise RunError(f"{origin} is damaged, or no JSON file: {_reason(error)}") from None
 
 
+def check_limits(content: Any, origin: str) -> Any:
+    """Return parsed content after the checks of `from_json`."""
+    try:
+        return _checked(content, MAX_JSON_DEPTH)
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"{origin} is damaged: {_reason(error)}") from None
+
+
 def from_toml(text: str, origin: str) -> dict[str, Any]:
-    """What a TOML text holds; as `from_json`."""
-    import tomllib  # a deployed policy does without
+    """Return the content of a TOML text, with the checks and errors of `from_json`."""
+    import tomllib  # here, because a deployed policy does not load it
 
     try:
         if _DEEP_KEY.search(text):
             raise RecursionError
-        return _checked(tomllib.loads(text), TOML_DEPTH)
+        return _checked(tomllib.loads(text), MAX_TOML_DEPTH)
     except (ValueError, RecursionError) as error:
         raise RunError(f"{origin} is not a TOML file: {_reason(error)}") from None
 
 
-def check_kinds(thing: Any, origin: str) -> None:
-    """Refuse a dataclass with values of other kinds than its fields declare: a file may hold anything."""
-    for name, kinds in _declared(type(thing)).items():  # type: ignore[arg-type]  # classes can be hashed
-        if type(value := getattr(thing, name)) not in kinds:
-            raise RunError(f"{origin} is damaged: its {name} is {value!r:.100}")
-
-
-@cache
-def _declared(kind: type) -> dict[str, list[type]]:
-    unions = {n: get_args(h) if isinstance(h, UnionType) else (h,) for n, h in get_type_hints(kind).items()}
-    unions = {name: (*kinds, int) if float in kinds else kinds for name, kinds in unions.items()}
-    return {name: [get_origin(each) or each for each in kinds] for name, kinds in unions.items()}
-
-
-def leads_out(path: str | Path, folder: Path) -> bool:
-    """Whether a path that stands in a folder is a link, or goes through one, to somewhere else."""
+def leads_outside(path: str | Path, folder: Path) -> bool:
+    """Return whether a path leads out of a folder through a link."""
     return not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 
-def check_folder(folder: Path, *, but: tuple[str, ...] = ()) -> None:
-    """Refuse to write in a folder that holds links out of it, pipes or devices: they would be written to.
+def check_folder(folder: Path, *, exclude: tuple[str, ...] = ()) -> None:
+    """Raise RunError if a folder holds links that lead out of it, pipes or devices: writing would reach those.
 
     Args:
         folder: of a run.
-        but: names of folders in it that others write in, who may have links of their own.
+        exclude: names of subfolders that other programs write, with links of their own.
     """
-    for path in _entries(folder, but):
+    for path in _entries(folder, exclude):
         mode = path.lstat().st_mode
-        if stat.S_ISLNK(mode) and leads_out(path, folder):
+        if stat.S_ISLNK(mode) and leads_outside(path, folder):
             raise RunError(f"{path} is a link out of {folder}; nothing is written there. Remove it first")
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
-            raise RunError(f"{path} is {_KINDS.get(stat.S_IFMT(mode), 'no file')}; remove it first")
+            raise RunError(
+                f"{path} is {_FILE_TYPES.get(stat.S_IFMT(mode), 'not a regular file')}; remove it first"
+            )
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """A pipe must not keep us waiting for whoever writes into it; Windows has no such pipes."""
+    """Open without waiting for the writer of a pipe; Windows has no such pipes."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
-def _check_plain(descriptor: int, cannot: str) -> os.stat_result:
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode):
-        what = _KINDS.get(stat.S_IFMT(found.st_mode), "no file")
-        raise RunError(f"{cannot}: it is {what}; give the name of a file")
-    return found
+def _check_regular(descriptor: int, cannot: str) -> os.stat_result:
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        file_type = _FILE_TYPES.get(stat.S_IFMT(status.st_mode), "not a regular file")
+        raise RunError(f"{cannot}: it is {file_type}; give the name of a file")
+    return status
 
 
-def _entries(folder: Path, but: tuple[str, ...]) -> Iterator[Path]:
-    for parent, folders, files in os.walk(folder):  # which does not follow links
+def _entries(folder: Path, exclude: tuple[str, ...]) -> Iterator[Path]:
+    for parent, folders, files in os.walk(folder):  # `walk` does not follow links
         yield from (Path(parent, name) for name in (*folders, *files))
-        folders[:] = [name for name in folders if name not in but]
+        folders[:] = [name for name in folders if name not in exclude]
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object of these pairs; two parsers may disagree about which of two equal keys counts."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(
+            f"the key {next(n for n in names if names.count(n) > 1)!r:.100} appears twice in an object"
+        )
+    return content
 
 
 def _reason(error: Exception) -> str:
@@ -185,14 +198,14 @@ def _reason(error: Exception) -> str:
 
 
 def _checked(value: Any, depth: int) -> Any:
-    """The value, level by level without recursion: whoever walks through it later may recurse."""
+    """Return the value after a check of its depth and numbers, without recursion: later code may recurse safely."""
     level = [value]
     for _ in range(depth):
-        level = [each for container in level for each in _values(container)]
-        for each in level:
-            if isinstance(each, float) and not math.isfinite(each):
-                raise ValueError(f"{each} is no number")
-            if isinstance(each, int) and abs(each) >= LARGEST_WHOLE:
+        level = [item for container in level for item in _values(container)]
+        for item in level:
+            if isinstance(item, float) and not math.isfinite(item):
+                raise ValueError(f"{item} is not a finite number")
+            if isinstance(item, int) and abs(item) >= INT_LIMIT:
                 raise ValueError("a whole number is too large")
         if not level:
             return value
@@ -200,4 +213,4 @@ def _checked(value: Any, depth: int) -> Any:
 
 
 def _values(value: Any) -> Any:
-    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()

@@ -1,6 +1,6 @@
-"""What a policy may do: the four kinds of action spaces, and how outputs of a network become actions.
+"""Action spaces, and the decoding of network outputs to actions.
 
-Outputs are arrays of NumPy or of JAX; nothing here imports JAX, since `psyco.runtime` has to do without.
+Outputs are arrays of NumPy or JAX. This module does not import JAX, because `psyco.runtime` runs without it.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ class Continuous:
 
     @property
     def outputs(self) -> int:
-        """How many outputs a policy network needs."""
+        """Number of outputs of a policy network."""
         return len(self.low)
 
     @property
     def size(self) -> int:
-        """An action is a vector of so many numbers."""
+        """Length of an action vector."""
         return len(self.low)
 
     def decode(self, y: Any) -> Any:
-        """Network outputs `[..., outputs]` in [-1, 1] -> action `[..., outputs]`."""
+        """Return actions `[..., outputs]` for network outputs `[..., outputs]` in [-1, 1]."""
         low, width, half = self._range
         if isinstance(y, np.ndarray):
-            # The same bits (a half is exact) with fewer operations: they are many times longer than the sums in them.
+            # The same bits (a half is exact) with fewer NumPy calls: their overhead exceeds the arithmetic.
             action = y + np.float32(1.0)
             action *= half
             action += low
@@ -67,43 +67,43 @@ class Discrete:
     """Actions 0 to n-1; the policy takes the one with the largest output."""
 
     n: int
-    ranked: ClassVar[bool] = True  # the order or the sign of outputs decides, not their size
+    ranked: ClassVar[bool] = True  # the order or sign of the outputs decides, not their magnitude
 
     @property
     def outputs(self) -> int:
-        """How many outputs a policy network needs."""
+        """Number of outputs of a policy network."""
         return self.n
 
     @property
     def size(self) -> None:
-        """An action is a single number."""
+        """None: an action is a single number."""
         return None
 
     def decode(self, y: Any) -> Any:
-        """Network outputs `[..., n]` -> action `[...]` int32."""
+        """Return actions `[...]` int32 for network outputs `[..., n]`."""
         xp = y.__array_namespace__()
         return xp.argmax(y, axis=-1).astype(xp.int32)
 
 
 @dataclasses.dataclass(frozen=True)
 class MultiDiscrete:
-    """Several discrete actions at once, the i-th from 0 to n[i]-1: for each the largest of its own outputs."""
+    """Several discrete actions at once, the i-th from 0 to n[i]-1, each the largest of its group of outputs."""
 
     n: tuple[int, ...]
     ranked: ClassVar[bool] = True
 
     @property
     def outputs(self) -> int:
-        """How many outputs a policy network needs."""
+        """Number of outputs of a policy network."""
         return sum(self.n)
 
     @property
     def size(self) -> int:
-        """An action is a vector of so many numbers."""
+        """Length of an action vector."""
         return len(self.n)
 
     def decode(self, y: Any) -> Any:
-        """Network outputs `[..., outputs]` -> action `[..., size]` int32."""
+        """Return actions `[..., size]` int32 for network outputs `[..., outputs]`."""
         xp = y.__array_namespace__()
         ends = list(itertools.accumulate(self.n))
         parts = [y[..., end - n : end] for n, end in zip(self.n, ends, strict=True)]
@@ -112,23 +112,23 @@ class MultiDiscrete:
 
 @dataclasses.dataclass(frozen=True)
 class MultiBinary:
-    """n switches; one is on where its output is positive."""
+    """n switches, each on if its output is positive."""
 
     n: int
     ranked: ClassVar[bool] = True
 
     @property
     def outputs(self) -> int:
-        """How many outputs a policy network needs."""
+        """Number of outputs of a policy network."""
         return self.n
 
     @property
     def size(self) -> int:
-        """An action is a vector of so many numbers."""
+        """Length of an action vector."""
         return self.n
 
     def decode(self, y: Any) -> Any:
-        """Network outputs `[..., n]` -> action `[..., n]` int32 of 0 and 1."""
+        """Return actions `[..., n]` int32 of 0 and 1 for network outputs `[..., n]`."""
         return (y > 0).astype(np.int32)
 
 

@@ -1,6 +1,6 @@
-"""The protocol of a compiled domain: pure functions over a state that JAX can trace.
+"""The protocols of domains: any domain, one compiled by JAX, and a finite one that can be enumerated.
 
-A domain is a frozen dataclass, so that two domains with the same parameters are equal and compile once:
+A compiled domain is a frozen dataclass, so that two domains with the same parameters are equal and compile once:
 
     @dataclass(frozen=True)
     class Corridor:
@@ -9,7 +9,7 @@ A domain is a frozen dataclass, so that two domains with the same parameters are
         name: ClassVar[str] = "corridor"
         ...
 
-Write random numbers and constants as you would in any JAX program; `examples/corridor.py` is a complete one.
+`examples/corridor.py` is a complete example.
 """
 
 from __future__ import annotations
@@ -17,34 +17,36 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import jax
+import numpy as np
 from jax import Array
+from numpy.typing import NDArray
 
 from psyco._src.core.errors import DomainError
-from psyco._src.envs.actions import Actions
+from psyco._src.envs.actions import Actions, Discrete
 from psyco._src.logic.ast import SignalInfo
 
-State = Any  # any pytree of arrays
+State = Any  # pytree of arrays
 
 
 @dataclasses.dataclass(frozen=True)
 class Scene:
-    """How to draw a domain seen from above, for `psyco render` and the page of a run.
+    """How `psyco render` and the page of a run draw a domain, seen from above.
 
-    A domain that has a property `scene` is drawn with it, any other one as curves of its signals:
+    A domain without a property `scene` is drawn as curves of its signals:
 
         @property
         def scene(self) -> Scene:
             return Scene(("obstacle", "agent"), (0.0, 0.0), (self.width, self.height), contact=0.5)
 
     Args:
-        bodies: signals that are positions `[2]`, at least one. The page marks violations at the last of them, so let
-            that be the agent. There are six colours; more bodies begin again with the first.
-        low: the lower left corner of the frame, x and y.
-        high: its upper right corner.
-        contact: two bodies closer than this touch, which is marked; 0 marks nothing.
+        bodies: names of signals that are positions `[2]`, the agent last: the page marks violations there. The six
+            colours repeat after six bodies.
+        low: lower left corner of the frame, x and y.
+        high: upper right corner of the frame, x and y.
+        contact: distance below which two bodies are marked as touching; 0 marks nothing.
     """
 
     bodies: tuple[str, ...]
@@ -60,53 +62,95 @@ class Scene:
 
 
 class Domain(Protocol):
-    """Where an agent acts: what learning and verification need to know of it before it runs."""
+    """An environment with a horizon, as learning and verification see it before it runs."""
 
     @property
     def name(self) -> str:
-        """The name it is made by."""
+        """Name for `psyco.make`."""
 
     @property
     def horizon(self) -> int:
-        """The longest episode, in steps."""
+        """Largest number of steps of an episode."""
 
     @property
     def actions(self) -> Actions:
-        """What a policy may do."""
+        """Action space."""
 
     @property
     def observation_size(self) -> int:
-        """The length of an observation."""
+        """Length of an observation vector."""
 
 
 @runtime_checkable
 class CompiledDomain(Domain, Protocol):
-    """A simulator as pure functions, which JAX compiles.
+    """A simulator of pure functions, which JAX compiles.
 
-    It may also have a method `draw(key)`: the randomness of all steps of an episode, drawn at once, which is faster;
-    arrays whose first axis is the horizon. Then `step` is given its entry of them instead of a key. And it may have
-    `ranges`, which maps signals (`distance`, `obs[2]`, `reward`) to the least and the largest value that they can have:
-    what is required of the mean of such a signal then needs no `within [lo,hi]`. `counters` names signals that never
-    fall along an episode; what is left of a requirement is then said by how much they may still rise.
+    Optional members:
+
+    - `draw(key)` returns the randomness of all steps of an episode at once, which is faster: arrays whose first axis is
+      the horizon. `step` then receives its entry of these instead of a key.
+    - `ranges` maps signals (`distance`, `obs[2]`, `reward`) to their smallest and largest value. A constraint on the
+      mean of such a signal needs no `within [lo,hi]`.
+    - `counters` names signals that never decrease during an episode. A monitor then reports how far they may still
+      rise.
     """
 
     def reset(self, key: Array) -> State:
-        """A random initial state."""
+        """Return a random initial state."""
 
     def step(self, key: Array, state: State, action: Array) -> tuple[State, Array, Array | bool]:
-        """The next state, the reward `[]` for reaching it, and whether the episode ends there `[]` bool.
+        """Return the next state, the reward `[]` and whether the episode terminates `[]` bool.
 
-        Where episodes always last to the horizon, a plain `False` says so and makes them cheaper.
+        A plain `False` for the latter declares that all episodes last to the horizon, which is faster.
         """
 
     def observe(self, state: State) -> Array:
-        """What the policy sees, `[observation_size]`."""
+        """Return the observation `[observation_size]`."""
 
     def signals(self, state: State) -> Mapping[str, Array]:
-        """What a formula may speak of: numbers and Booleans `[]`, or vectors `[k]`."""
+        """Return the signals that formulas may name: numbers and Booleans `[]`, or vectors `[k]`."""
 
 
-# Every domain has these, kept by the rollout itself.
+@runtime_checkable
+class FiniteDomain(CompiledDomain, Protocol):
+    """A domain that also enumerates its initial states and random draws, so that exact answers can be computed.
+
+    States are NamedTuples of integers. Before an exact answer, the enumeration is compared with `reset` and `step`.
+    """
+
+    @property
+    def counters(self) -> tuple[str, ...]:
+        """Fields of the state that only count upwards and influence nothing else; each is also a signal.
+
+        The solver cuts them off above the largest number that a formula compares them with.
+        """
+
+    def initial_distribution(self) -> tuple[NDArray[np.float64], State]:
+        """Return probabilities `[S]` and initial states, every leaf `[S, ...]`."""
+
+    def draw_probabilities(self) -> NDArray[np.float64]:
+        """Return the probabilities `[C]` of the random draws of a step."""
+
+    def transition(self, state: State, action: Array, draw: Array) -> tuple[State, Array, Array]:
+        """Return next state, reward and termination for random draw number `draw`."""
+
+
+def is_finite_domain(domain: Domain) -> TypeGuard[FiniteDomain]:
+    """Return whether a domain can be enumerated."""
+    return isinstance(domain, FiniteDomain) and isinstance(domain.actions, Discrete)
+
+
+def require_finite(domain: Domain) -> FiniteDomain:
+    """Return the domain if it can be enumerated; else raise DomainError."""
+    if not is_finite_domain(domain):
+        raise DomainError(
+            f"{domain.name} has no exact answers: it does not enumerate its states and random draws "
+            "(see psyco.FiniteDomain); obstacle-run does"
+        )
+    return domain
+
+
+# Signals of every domain; the rollout computes them.
 BUILT_IN_SIGNALS = {
     "step": SignalInfo(None, False),
     "reward": SignalInfo(None, False),
@@ -115,10 +159,10 @@ BUILT_IN_SIGNALS = {
 
 
 def signal_table(domain: Domain) -> dict[str, SignalInfo]:
-    """The signals that a formula about this domain may name, found without running it."""
+    """Return the signals that formulas may name; a compiled domain is traced for that, not run."""
     if not isinstance(domain, CompiledDomain):
-        return dict(domain.table)  # type: ignore[attr-defined]  # a host domain knows them from when it was made
-    return dict(_compiled_table(domain))  # type: ignore[arg-type]  # jit asks of them to be hashable, too
+        return dict(domain.table)  # type: ignore[attr-defined]  # of a GymDomain
+    return dict(_compiled_table(domain))  # type: ignore[arg-type]  # hashable, as for jit
 
 
 @cache
@@ -138,12 +182,12 @@ def _compiled_table(domain: CompiledDomain) -> dict[str, SignalInfo]:
 
 
 def counters_of(domain: Domain) -> tuple[str, ...]:
-    """The signals that never fall along an episode, if it names some."""
+    """Return the signals that never decrease during an episode, if the domain names any."""
     return tuple(getattr(domain, "counters", ()))
 
 
 def scene_of(domain: Domain) -> Scene | None:
-    """How to draw this domain, if it says so."""
+    """Return the scene of a domain, after a check of its signals; None if it has none."""
     scene = getattr(domain, "scene", None)
     if not isinstance(scene, Scene):
         return None
@@ -151,14 +195,14 @@ def scene_of(domain: Domain) -> Scene | None:
     for body in scene.bodies:
         if body not in table or table[body].size != 2:
             raise DomainError(
-                f"the scene of {domain.name} has a body {body!r}, which is no signal with an x and a y; "
-                f"there are: {', '.join(name for name, info in table.items() if info.size == 2) or 'none'}"
+                f"the scene of {domain.name} has a body {body!r}, which is not a signal with two entries; "
+                f"such signals are: {', '.join(name for name, info in table.items() if info.size == 2) or 'none'}"
             )
     return scene
 
 
 def parameters(domain: Domain) -> dict[str, Any]:
-    """The keyword arguments that make this domain again."""
+    """Return the keyword arguments that make this domain again."""
     if hasattr(domain, "parameters"):
         return dict(domain.parameters)
     if not dataclasses.is_dataclass(domain):

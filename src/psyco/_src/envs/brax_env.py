@@ -1,4 +1,4 @@
-"""Environments of brax as compiled domains: `brax:ant`."""
+"""Brax environments as compiled domains: `brax:ant`."""
 
 from __future__ import annotations
 
@@ -19,69 +19,69 @@ from psyco._src.envs.base import BUILT_IN_SIGNALS
 
 @dataclasses.dataclass(frozen=True)
 class BraxDomain:
-    """One environment of brax; `brax_domain` makes it. Its metrics are the signals."""
+    """A Brax environment, whose metrics are the signals; `brax_domain` makes it."""
 
     env: str
     horizon: int
-    changed: tuple[tuple[str, Any], ...] = ()  # keyword arguments of the environment
+    changes: tuple[tuple[str, Any], ...] = ()  # keyword arguments of the environment
 
     @property
     def name(self) -> str:
-        """`brax:` and the environment's own name."""
+        """`brax:` and the environment's name."""
         return f"brax:{self.env}"
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The keyword arguments that make this domain again."""
-        return dict(self.changed) | {"horizon": self.horizon}
+        """Keyword arguments that make this domain again."""
+        return dict(self.changes) | {"horizon": self.horizon}
 
     @property
     def sources(self) -> tuple[type]:
-        """The class whose code says what happens in an episode."""
+        """Class whose code determines an episode."""
         return (type(self._env()),)
 
     @property
     def actions(self) -> Continuous:
-        """All of brax acts in [-1, 1]."""
+        """Continuous actions in [-1, 1], as in all of Brax."""
         size = self._env().action_size
         return Continuous((-1.0,) * size, (1.0,) * size)
 
     @property
     def observation_size(self) -> int:
-        """The length of an observation."""
+        """Length of an observation."""
         return int(jax.eval_shape(self.reset, jax.eval_shape(lambda: jax.random.key(0))).obs.size)
 
     def reset(self, key: Array) -> Any:
-        """The environment's own, without the wrappers that reset by themselves."""
+        """Return an initial state, without the wrappers of Brax that reset automatically."""
         return self._env().reset(key)
 
     def step(self, key: Array, state: Any, action: Array) -> tuple[Any, Array, Array]:
-        """The environment's own; brax has no randomness in a step."""
+        """Return next state, reward and termination; a step of Brax has no randomness."""
         after = self._env().step(state, action)
         after = jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), after, state)
         return after, after.reward, after.done > 0
 
     def observe(self, state: Any) -> Array:
-        """As it is."""
+        """Return the observation as float32."""
         return state.obs.astype(jnp.float32)
 
     def signals(self, state: Any) -> Mapping[str, Array]:
-        """The environment's metrics, and whether the episode terminated."""
+        """Return the environment's metrics, and whether the episode terminated."""
         taken = {"obs", "action", *BUILT_IN_SIGNALS}
         return {name: x for name, x in state.metrics.items() if name not in taken} | {
             "terminated": state.done > 0
         }
 
     def _env(self) -> Any:
-        return _make(self.env, self.changed)
+        return _make(self.env, self.changes)
 
 
 def brax_domain(env: str, /, *, horizon: int = 1000, **arguments: Any) -> BraxDomain:
-    """The environment of brax with that name; 1000 steps is brax's own usual episode."""
+    """Return the Brax environment of that name; 1000 steps is the usual horizon of Brax."""
     check_whole(f"brax:{env}", horizon=horizon)
-    changed = tuple(sorted(arguments.items()))
-    _make(env, changed)
-    return BraxDomain(env, horizon, changed)
+    changes = tuple(sorted(arguments.items()))
+    _make(env, changes)
+    return BraxDomain(env, horizon, changes)
 
 
 @cache

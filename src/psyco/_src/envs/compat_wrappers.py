@@ -1,4 +1,4 @@
-"""Habits of environments that are not Gymnasium's, found when a domain is tried out, and a wrapper that mends each."""
+"""Wrappers that adapt environments with deviations from the Gymnasium interface; probing decides which are used."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import numpy as np
 
 
 class CostInInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """For the interface of Safety-Gymnasium, whose `step` gives six values: the cost goes into `info["cost"]`."""
+    """Move the cost, sixth value of `step` in Safety-Gymnasium, into `info["cost"]`."""
 
     def step(self, action: Any) -> Any:
-        """The five values of Gymnasium."""
+        """Return the five values of Gymnasium."""
         observation, reward, cost, terminated, truncated, info = self.env.step(action)  # type: ignore[misc]
         return observation, reward, terminated, truncated, {"cost": cost, **info}
 
 
 class SeededGlobalRandom(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """For environments that draw from the random numbers that a whole process shares (`np.random`, `random`).
+    """Give an environment that draws from the global generators (`np.random`, `random`) its own state of these.
 
-    Each has such numbers of its own while it is at work, and `reset(seed=...)` seeds them. So an episode depends on its
-    seed alone, whatever else is played in the process, and what the rest of the process draws is left alone.
+    `reset(seed=...)` seeds that state. So an episode depends on its seed alone, and the global generators of the rest
+    of the process are unaffected.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
@@ -33,32 +33,32 @@ class SeededGlobalRandom(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._python = random.Random(0).getstate()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """As the environment does it."""
+        """Reset the environment with its own random state."""
         if seed is not None:
             self._numpy = np.random.MT19937(seed)
             self._python = random.Random(seed).getstate()
-        with self._at_work():
+        with self._own_random_state():
             return self.env.reset(seed=seed, options=options)
 
     def step(self, action: Any) -> Any:
-        """As the environment does it."""
-        with self._at_work():
+        """Step the environment with its own random state."""
+        with self._own_random_state():
             return self.env.step(action)
 
     @contextmanager
-    def _at_work(self) -> Iterator[None]:
-        shared, state = np.random.get_bit_generator(), random.getstate()  # type: ignore[attr-defined]
+    def _own_random_state(self) -> Iterator[None]:
+        global_numpy, global_python = np.random.get_bit_generator(), random.getstate()  # type: ignore[attr-defined]
         np.random.set_bit_generator(self._numpy)  # type: ignore[attr-defined]
         random.setstate(self._python)
         try:
             yield
         finally:
             self._python = random.getstate()
-            np.random.set_bit_generator(shared)  # type: ignore[attr-defined]
-            random.setstate(state)
+            np.random.set_bit_generator(global_numpy)  # type: ignore[attr-defined]
+            random.setstate(global_python)
 
 
-def shared_chance() -> tuple[Any, ...]:
-    """Where the shared random numbers are now; two equal answers mean that nobody has drawn in between."""
+def global_random_state() -> tuple[Any, ...]:
+    """Return the state of the global generators; equal states mean that no number was drawn in between."""
     state: Any = np.random.get_state(legacy=False)  # noqa: NPY002
     return bytes(state["state"]["key"]), state["state"]["pos"], state["gauss"], random.getstate()

@@ -1,4 +1,4 @@
-"""Environments of gymnax as compiled domains: `gymnax:CartPole-v1`."""
+"""gymnax environments as compiled domains: `gymnax:CartPole-v1`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from psyco._src.core.checks import check_kinds, check_whole
+from psyco._src.core.checks import check_parameters, check_whole
 from psyco._src.core.errors import DomainError, check_has
 from psyco._src.envs.actions import Actions, Continuous, Discrete
 from psyco._src.envs.base import BUILT_IN_SIGNALS
 
 
 class GymnaxState(NamedTuple):
-    """gymnax keeps observations apart from its states, and some are random."""
+    """State and observation; gymnax computes the latter in `step`, and some are random."""
 
     env: Any
     obs: Array  # [observation_size]
@@ -28,52 +28,53 @@ class GymnaxState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class GymnaxDomain:
-    """One environment of gymnax with its parameters; `gymnax_domain` makes it."""
+    """A gymnax environment with its parameters; `gymnax_domain` makes it."""
 
     env: str
     horizon: int
-    changed: tuple[tuple[str, Any], ...] = ()  # parameters of the environment that are not the default
+    changes: tuple[tuple[str, Any], ...] = ()  # non-default parameters of the environment
 
     @property
     def name(self) -> str:
-        """`gymnax:` and the environment's own name."""
+        """`gymnax:` and the environment's name."""
         return f"gymnax:{self.env}"
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The keyword arguments that make this domain again."""
-        return dict(self.changed) | {"horizon": self.horizon}
+        """Keyword arguments that make this domain again."""
+        return dict(self.changes) | {"horizon": self.horizon}
 
     @property
     def sources(self) -> tuple[type]:
-        """The class whose code says what happens in an episode."""
+        """Class whose code determines an episode."""
         return (type(self._env()[0]),)
 
     @property
     def actions(self) -> Actions:
-        """Discrete, or a box."""
+        """Discrete or continuous action space."""
         env, params = self._env()
         space = env.action_space(params)
         if hasattr(space, "n"):
             return Discrete(int(space.n))
         low, high = (
-            np.broadcast_to(np.asarray(each), space.shape).ravel() for each in (space.low, space.high)
+            np.broadcast_to(np.asarray(bound), space.shape).ravel() for bound in (space.low, space.high)
         )
         return Continuous(tuple(map(float, low)), tuple(map(float, high)))
 
     @property
     def observation_size(self) -> int:
-        """The length of a flattened observation."""
+        """Length of a flattened observation."""
         return int(jax.eval_shape(self.reset, jax.eval_shape(lambda: jax.random.key(0))).obs.size)
 
     def reset(self, key: Array) -> GymnaxState:
-        """The environment's own."""
+        """Return an initial state."""
         env, params = self._env()
         obs, state = env.reset_env(key, params)
         return GymnaxState(jax.tree.map(jnp.asarray, state), _flat(obs), jnp.bool_(False))
 
     def step(self, key: Array, state: GymnaxState, action: Array) -> tuple[GymnaxState, Array, Array]:
-        """`step_env`, not `step`: that one resets by itself, and the end of an episode would be lost."""
+        """Return next state, reward and termination or truncation."""
+        # `step_env`, because `step` resets automatically and hides the end of an episode.
         env, params = self._env()
         if isinstance(self.actions, Continuous):
             action = action.reshape(env.action_space(params).shape)
@@ -83,11 +84,11 @@ class GymnaxDomain:
         return GymnaxState(after, _flat(obs), jnp.asarray(terminated, bool)), jnp.asarray(reward), done
 
     def observe(self, state: GymnaxState) -> Array:
-        """Flattened."""
+        """Return the flattened observation."""
         return state.obs
 
     def signals(self, state: GymnaxState) -> Mapping[str, Array]:
-        """The fields of the environment's state that are numbers or vectors, and whether the episode terminated."""
+        """Return the numbers and vectors of the environment's state, and whether the episode terminated."""
         fields = {f.name: getattr(state.env, f.name) for f in dataclasses.fields(state.env)}
         taken = {"obs", "action", *BUILT_IN_SIGNALS}
         plain = {
@@ -97,17 +98,17 @@ class GymnaxDomain:
 
     def _env(self) -> tuple[Any, Any]:
         env, params = _make(self.env)
-        return env, params.replace(max_steps_in_episode=self.horizon, **dict(self.changed))
+        return env, params.replace(max_steps_in_episode=self.horizon, **dict(self.changes))
 
 
 def gymnax_domain(env: str, /, *, horizon: int | None = None, **parameters: Any) -> GymnaxDomain:
-    """The environment of gymnax with that name; its time limit is the horizon unless another is given."""
+    """Return the gymnax environment of that name; its time limit is the default horizon."""
     _, params = _make(env)
     known = {f.name: getattr(params, f.name) for f in dataclasses.fields(params)}
     del known["max_steps_in_episode"]
     if "max_steps_in_episode" in parameters:
         raise DomainError(f"gymnax:{env}: max_steps_in_episode is the horizon here; give horizon instead")
-    check_kinds(f"gymnax:{env}", parameters, known)
+    check_parameters(f"gymnax:{env}", parameters, known)
     if horizon is not None:
         check_whole(f"gymnax:{env}", horizon=horizon)
     return GymnaxDomain(env, horizon or int(params.max_steps_in_episode), tuple(sorted(parameters.items())))

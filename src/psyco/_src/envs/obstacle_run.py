@@ -1,4 +1,4 @@
-"""Obstacle Run (section 4.2): reach the target on a grid without being caught by a wandering obstacle."""
+"""Obstacle Run (section 4.2): reach the target on a grid without collisions with a randomly moving obstacle."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class RunState(NamedTuple):
 
 @dataclass(frozen=True)
 class ObstacleRun:
-    """Discrete, ends at the target (0, 0); an untrained policy mostly violates the constraint.
+    """Discrete actions; an episode ends at the target (0, 0). An untrained policy mostly violates the constraint.
 
     Args:
-        horizon: the longest episode n.
+        horizon: largest number of steps n.
         grid: positions lie in {0, ..., grid-1}^2.
     """
 
@@ -53,12 +53,12 @@ class ObstacleRun:
 
     @property
     def observation_size(self) -> int:
-        """Positions of agent and obstacle; the counter is hidden."""
+        """Length of an observation: positions of agent and obstacle, without the collision counter."""
         return 4
 
     @property
     def ranges(self) -> dict[str, tuple[float, float]]:
-        """Of the signals, so that their means can be tested."""
+        """Smallest and largest values of signals, for tests of their means."""
         edge = self.grid - 1.0
         return {
             "distance": (0.0, 2 * edge),
@@ -76,32 +76,34 @@ class ObstacleRun:
         return Scene(("obstacle", "agent"), (-0.5, -0.5), (self.grid - 0.5,) * 2, contact=0.5)
 
     def reset(self, key: Array) -> RunState:
-        """ρ: both positions uniform on the grid, no collision yet."""
+        """Return an initial state from ρ: both positions uniform on the grid, no collisions."""
         agent, obstacle = jax.random.randint(key, (2, 2), 0, self.grid)
         return RunState(agent, obstacle, jnp.int32(0))
 
     def draw(self, key: Array) -> Array:
-        """The obstacle's random moves `[horizon]`."""
+        """Return the obstacle's random moves `[horizon]`."""
         return jax.random.randint(key, (self.horizon,), 0, len(MOVES))
 
     def step(self, drawn: Array, state: RunState, action: Array) -> tuple[RunState, Array, Array]:
-        """T(s, a), clipped to the grid; every step costs 1 and the target ends the episode."""
-        return self.move(state, action, drawn)
+        """Sample T(s, a), clipped to the grid; every step costs 1 and the target ends the episode."""
+        return self.transition(state, action, drawn)
 
-    def starts(self) -> tuple[NDArray[np.float64], RunState]:
-        """All pairs of positions, equally likely."""
+    def initial_distribution(self) -> tuple[NDArray[np.float64], RunState]:
+        """Return all pairs of positions, equally likely."""
         places = np.array(np.unravel_index(np.arange(self.grid**4), (self.grid,) * 4), np.int32).T
         states = RunState(
             jnp.asarray(places[:, :2]), jnp.asarray(places[:, 2:]), jnp.zeros(len(places), jnp.int32)
         )
         return np.full(len(places), 1.0 / len(places)), states
 
-    def chances(self) -> NDArray[np.float64]:
-        """The obstacle's moves, equally likely."""
+    def draw_probabilities(self) -> NDArray[np.float64]:
+        """Return the probabilities of the obstacle's moves."""
         return np.full(len(MOVES), 1.0 / len(MOVES))
 
-    def move(self, state: RunState, action: Array, obstacle_action: Array) -> tuple[RunState, Array, Array]:
-        """The step once the obstacle's move is drawn."""
+    def transition(
+        self, state: RunState, action: Array, obstacle_action: Array
+    ) -> tuple[RunState, Array, Array]:
+        """Return the step for a given move of the obstacle."""
         moves = jnp.asarray(MOVES, jnp.int32)
         obstacle = jnp.clip(state.obstacle + moves[obstacle_action], 0, self.grid - 1)
         agent = jnp.clip(state.agent + moves[action], 0, self.grid - 1)
@@ -109,11 +111,11 @@ class ObstacleRun:
         return RunState(agent, obstacle, collisions), jnp.float32(-1.0), jnp.all(agent == 0)
 
     def observe(self, state: RunState) -> Array:
-        """Agent, then obstacle."""
+        """Return the positions of agent and obstacle, in that order."""
         return jnp.concatenate([state.agent, state.obstacle]).astype(jnp.float32)
 
     def signals(self, state: RunState) -> dict[str, Array]:
-        """Whether caught, the counter, positions and grid distances to obstacle and target."""
+        """Return the collision flag and counter, positions, and grid distances to obstacle and target."""
         distance = jnp.sum(jnp.abs(state.agent - state.obstacle))
         return {
             "caught": distance == 0,

@@ -1,4 +1,4 @@
-"""Particle Dance (section 4.1): follow a randomly moving particle closely, but keep a safe distance."""
+"""Particle Dance (section 4.1): follow a randomly moving particle closely, at a safe distance."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class DanceState(NamedTuple):
 
 @dataclass(frozen=True)
 class ParticleDance:
-    """Continuous, fixed episode length; an untrained policy mostly satisfies the constraint.
+    """Continuous actions and a fixed episode length. An untrained policy mostly satisfies the constraint.
 
     Args:
         horizon: episode length n.
@@ -67,21 +67,21 @@ class ParticleDance:
 
     @property
     def observation_size(self) -> int:
-        """Positions and velocities of both; the counter is hidden."""
+        """Length of an observation: positions and velocities, without the collision counter."""
         return 8
 
     @property
     def ranges(self) -> dict[str, tuple[float, float]]:
-        """Of the signals, so that their means can be tested."""
-        place, speed = max(self.size, self.start), self.max_speed
-        far = sqrt(8.0) * place  # from one corner to the other
+        """Smallest and largest values of signals, for tests of their means."""
+        position, speed = max(self.size, self.start), self.max_speed
+        diagonal = sqrt(8.0) * position
         return {
-            "distance": (0.0, far),
-            "reward": (-far, 0.0),
-            "return": (-self.horizon * far, 0.0),
+            "distance": (0.0, diagonal),
+            "reward": (-diagonal, 0.0),
+            "return": (-self.horizon * diagonal, 0.0),
             "collisions": (0.0, float(self.horizon)),
-            "agent": (-place, place),
-            "particle": (-place, place),
+            "agent": (-position, position),
+            "particle": (-position, position),
             "agent_velocity": (-speed, speed),
             "particle_velocity": (-speed, speed),
         }
@@ -92,18 +92,18 @@ class ParticleDance:
         return Scene(("particle", "agent"), (-self.size,) * 2, (self.size,) * 2, contact=self.d_min)
 
     def reset(self, key: Array) -> DanceState:
-        """ρ: positions uniform, at rest, no collision yet."""
+        """Return an initial state from ρ: positions uniform, at rest, no collisions."""
         agent, particle = jax.random.uniform(key, (2, 2), minval=-self.start, maxval=self.start)
         rest = jnp.zeros(2)
         return DanceState(agent, particle, rest, rest, jnp.int32(0))
 
     def draw(self, key: Array) -> Array:
-        """The particle's random accelerations `[horizon, 2]`."""
+        """Return the particle's random accelerations `[horizon, 2]`."""
         a = self.max_acceleration
         return jax.random.uniform(key, (self.horizon, 2), minval=-a, maxval=a)
 
     def step(self, push: Array, state: DanceState, action: Array) -> tuple[DanceState, Array, bool]:
-        """T(s, a), with every value clipped to its box; the reward is the negative distance."""
+        """Sample T(s, a), with every value clipped to its box; the reward is the negative distance."""
         particle_velocity = jnp.clip(state.particle_velocity + push, -self.max_speed, self.max_speed)
         particle = jnp.clip(state.particle + particle_velocity, -self.size, self.size)
         agent_velocity = jnp.clip(state.agent_velocity + action, -self.max_speed, self.max_speed)
@@ -114,11 +114,11 @@ class ParticleDance:
         return nxt, -distance, False
 
     def observe(self, state: DanceState) -> Array:
-        """Positions, then velocities, agent first."""
+        """Return positions, then velocities, agent first."""
         return jnp.concatenate([state.agent, state.particle, state.agent_velocity, state.particle_velocity])
 
     def signals(self, state: DanceState) -> dict[str, Array]:
-        """Distance, the collision counter, positions and velocities."""
+        """Return the distance, the collision counter, positions and velocities."""
         return {
             "distance": _distance(state.agent, state.particle),
             "collisions": state.collisions,

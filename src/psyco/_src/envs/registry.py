@@ -1,17 +1,21 @@
-"""Names of domains -> domains, and back. Plug-ins add theirs through the entry-point group `psyco.domains`."""
+"""Make domains by name, describe them as plain data, and decide which code such data may import.
+
+Plug-ins register domains through the entry-point group `psyco.domains`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from psyco._src.core.checks import check_kinds
-from psyco._src.core.errors import DomainError, PsycoError, suggest, told
+from psyco._src.core.checks import check_parameters
+from psyco._src.core.errors import DomainError, PsycoError, format_exception, suggest
 from psyco._src.core.lazy_registry import Registry
-from psyco._src.envs.trust import NOBODY, check_trust
+from psyco._src.envs.sandbox import deduplicate_output, sandboxed
 
 if TYPE_CHECKING:
     from psyco._src.envs.base import Domain
@@ -26,35 +30,35 @@ BUILT_IN = Registry(
 PREFIXES = Registry(
     "prefix", {"gymnax": "envs.gymnax_env:gymnax_domain", "brax": "envs.brax_env:brax_domain"}
 )
+TRUST_NOTHING: frozenset[str] = frozenset()
 
 
 class DomainDescription(NamedTuple):
-    """How to make a domain again: plain data that can be read, compared and kept without making one."""
+    """Name and parameters of a domain: plain data that can be stored and compared without making the domain."""
 
     name: str
     parameters: dict[str, Any]
 
 
 def domain_names() -> list[str]:
-    """The names of the built-in domains and of installed plug-ins; nothing is imported for that."""
+    """Return the names of built-in domains and installed plug-ins, without importing them."""
     return sorted({*BUILT_IN, *_plugins()})
 
 
-def catalogue() -> dict[str, Callable[..., Domain]]:
-    """All known domains by name: the built-in ones and those of installed plug-ins."""
+def domain_factories() -> dict[str, Callable[..., Domain]]:
+    """Return the classes of built-in domains and installed plug-ins by name."""
     return {name: point.load() for name, point in _plugins().items()} | dict(BUILT_IN)
 
 
 def make(name: str | Callable[..., Any], /, **parameters: Any) -> Domain:
-    """The domain of that name; `parameters` replace its defaults.
-
-    A name may also be a Gymnasium id (`CartPole-v1`, `module:Id`), a `gymnax:` or `brax:` environment, or what makes a
-    domain: a class of a compiled domain, a class or function that gives a Gymnasium environment, or `module:name` of
-    one. A Gymnasium environment takes its own parameters and `horizon`, `signals`, `wrappers`, `action_bound`.
+    """Return the domain of that name; `parameters` replace its defaults.
 
     Args:
-        name: what to make.
-        parameters: of the domain.
+        name: a built-in or plug-in domain; a Gymnasium id (`CartPole-v1`, `module:Id`); a `gymnax:` or `brax:`
+            environment; the class of a compiled domain; a class or function that returns a Gymnasium environment; or
+            `module:name` of such a class or function.
+        parameters: of the domain. A Gymnasium environment takes its own parameters and `horizon`, `signals`,
+            `wrappers`, `action_bound`.
 
     >>> make("particle-dance", horizon=30).horizon
     30
@@ -62,74 +66,79 @@ def make(name: str | Callable[..., Any], /, **parameters: Any) -> Domain:
     4
     """
     try:
-        domain = _made(name, parameters)
-        hash(domain)  # what is compiled has to be
+        domain = _make(name, parameters)
+        hash(domain)  # jit needs it
     except PsycoError:
         raise
-    except Exception as error:  # of others, about parameters that may come from a file and be anything
-        raise DomainError(f"cannot make {name} with {parameters!r:.200}: {told(error)}") from error
+    except Exception as error:  # from user code, or about parameters from a file
+        raise DomainError(
+            f"cannot make {name} with {parameters!r:.200}: {format_exception(error)}"
+        ) from error
     return domain
 
 
-def _made(name: str | Callable[..., Any], parameters: dict[str, Any]) -> Domain:
-    from psyco._src.envs.gym_env import gym_domain, gym_names, import_source, is_gym_name, name_of
+def _make(name: str | Callable[..., Any], parameters: dict[str, Any]) -> Domain:
+    from psyco._src.envs.gym_env import gym_domain, gym_names, import_factory, is_gym_name
 
     if not isinstance(name, str):
         return (
-            _compiled(name_of(name), name, parameters)
+            _make_compiled(qualified_name(name), name, parameters)
             if _is_compiled(name)
             else gym_domain(name, **parameters)
         )
     if name in BUILT_IN:
-        return _compiled(name, BUILT_IN[name], parameters)
+        return _make_compiled(name, BUILT_IN[name], parameters)
     if name in (plugins := _plugins()):
-        return _compiled(name, plugins[name].load(), parameters)
+        return _make_compiled(name, plugins[name].load(), parameters)
     prefix, colon, rest = name.partition(":")
     if colon and prefix in PREFIXES:
         domain: Domain = PREFIXES[prefix](rest, **parameters)
         return domain
     if colon:
-        source = import_source(name)
-        return _compiled(name, source, parameters) if _is_compiled(source) else gym_domain(name, **parameters)
+        source = import_factory(name)
+        return (
+            _make_compiled(name, source, parameters)
+            if _is_compiled(source)
+            else gym_domain(name, **parameters)
+        )
     if is_gym_name(name):
         return gym_domain(name, **parameters)
     known = domain_names()
     raise DomainError(
         f"unknown domain {name!r}{suggest(name, [*known, *gym_names()])}; known are: {', '.join(known)}, "
-        "and every environment of Gymnasium; one of another package has its module in front, as in "
+        "and every environment of Gymnasium; for one of another package write its module first: "
         "highway_env:merge-v1"
     )
 
 
 def describe(domain: Domain) -> DomainDescription:
-    """How to make this domain again: by its name in the catalogue, or else as `module:Class`."""
+    """Return the description that makes this domain again: by registered name, or else as `module:Class`."""
     from psyco._src.envs.base import parameters
-    from psyco._src.envs.gym_env import name_of
 
     values = parameters(domain)
-    if hasattr(domain, "parameters"):  # made of something that has a name: an id, a function
+    if hasattr(domain, "parameters"):  # made from an id or a function
         return DomainDescription(domain.name, values)
-    # Ours first: looking for plug-ins takes longer than an episode.
-    for registry in (lambda: BUILT_IN, catalogue):
+    # Built-in domains first: looking for plug-ins takes longer than an episode.
+    for registry in (lambda: BUILT_IN, domain_factories):
         for name, factory in registry().items():
             if factory is type(domain):
                 return DomainDescription(name, values)
-    return DomainDescription(name_of(type(domain)), values)
+    return DomainDescription(qualified_name(type(domain)), values)
 
 
-def remake(description: DomainDescription, trust: Collection[str] = NOBODY) -> Domain:
-    """The domain that a file describes: a policy, a run, a certificate.
+def make_from_description(description: DomainDescription, trust: Collection[str] = TRUST_NOTHING) -> Domain:
+    """Return the domain that a file (policy, run, certificate) describes.
 
-    Such a file may come from a stranger, so it may name what is installed and registered, but no code to import and
-    call (`module:name`) unless the user has named it, too.
+    The file may be of unknown origin. It may name registered domains, but code to import (`module:name`) only if the
+    user names that code in `trust`, too.
     """
-    check_trust(needed_code(description), trust)
+    check_trust(required_code(description), trust)
     return make(description.name, **description.parameters)
 
 
-def needed_code(description: DomainDescription) -> list[str]:
-    """The `module:name` that making a domain would import."""
-    prefixed = description.name.partition(":")[0] in PREFIXES  # an environment of ours to make, and no module
+def required_code(description: DomainDescription) -> list[str]:
+    """Return every `module:name` that making this domain would import."""
+    prefixed = description.name.partition(":")[0] in PREFIXES  # gymnax:..., not a module
     named = [
         *([] if prefixed else [description.name]),
         *_texts(description.parameters.get("wrappers")),
@@ -138,33 +147,86 @@ def needed_code(description: DomainDescription) -> list[str]:
     return [code for code in named if ":" in code]
 
 
+def qualified_name(thing: Any) -> str:
+    """Return `module:name` of a function or class, for messages and files."""
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    return f"{module}:{name}" if module and name else type(thing).__name__
+
+
+def import_object(text: str) -> Any:
+    """Return the object `module:name`. This imports the module: call it only for names that the user typed."""
+    module, _, name = text.partition(":")
+    if not module or not name:
+        raise DomainError(f"{text!r} names no object; write module:name")
+    thing = import_code(module, text)
+    for part in name.split("."):
+        if not hasattr(thing, part):
+            raise DomainError(f"{module!r} has no {name!r}{suggest(part, dir(thing))}")
+        thing = getattr(thing, part)
+    return thing
+
+
+def import_code(module: str, text: str) -> Any:
+    """Return the module of `text`, imported in the sandbox."""
+    try:
+        with sandboxed(), deduplicate_output():
+            return import_module(module)
+    except ImportError as error:
+        raise DomainError(f"cannot import {module!r} of {text!r}: {error}") from None
+    except Exception as error:  # an invalid module name, or any error of the module's code
+        raise DomainError(f"cannot import {module!r} of {text!r}: {format_exception(error)}") from error
+
+
+def trusted_names(trust: Collection[str]) -> set[str]:
+    """Return the trusted names as a set; `trust` may be a single name."""
+    return {trust} if isinstance(trust, str) else set(trust)
+
+
+def check_trust(required: Sequence[str], trust: Collection[str]) -> None:
+    """Raise DomainError for a `module:name` that the user trusts neither itself nor by its module."""
+    trusted = trusted_names(trust)
+    missing = [code for code in required if code not in trusted and code.partition(":")[0] not in trusted]
+    if not missing:
+        return
+    if local := [code for code in missing if code.startswith("__main__:") or "<" in code]:
+        raise DomainError(
+            f"{local[0]} was defined in a script or a notebook and cannot be imported by name; "
+            "give the object itself: domain=... in Python, or --domain"
+        )
+    options = " ".join(f"--trust {code}" for code in missing)
+    raise DomainError(
+        f"this needs the Python code {', '.join(missing)}, and a file must not choose which code runs; "
+        f"if you trust it, name it yourself: {options} (in Python: trust={missing!r})"
+    )
+
+
 def _texts(value: Any) -> Iterator[str]:
-    """Every text inside a value of any shape: what a file holds need not look as it should."""
+    """Yield every text inside a value from a file, which may have any shape."""
     match value:
         case str():
             yield value
         case Mapping():
             yield from _texts([*value, *value.values()])
         case list() | tuple():
-            for each in value:
-                yield from _texts(each)
+            for item in value:
+                yield from _texts(item)
 
 
-@cache  # all packages that are installed are looked through
+@cache  # searches all installed packages
 def _plugins() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group="psyco.domains")}
 
 
 def _is_compiled(factory: Any) -> bool:
-    """A class of compiled domains; whatever else can be called is taken to make Gymnasium environments."""
+    """Return whether this is the class of a compiled domain; other callables make Gymnasium environments."""
     return isinstance(factory, type) and all(
         hasattr(factory, name) for name in ("observe", "signals", "reset", "step")
     )
 
 
-def _compiled(name: str, factory: Callable[..., Domain], parameters: dict[str, Any]) -> Domain:
-    """Make a domain, after a look at its parameters: they must be there, and of the kind that the default is of."""
+def _make_compiled(name: str, factory: Callable[..., Domain], parameters: dict[str, Any]) -> Domain:
+    """Return a domain of this class, after a check of names and types of its parameters."""
     if dataclasses.is_dataclass(factory):
         fields = {field.name: field.default for field in dataclasses.fields(factory) if field.init}
-        check_kinds(name, parameters, fields)
+        check_parameters(name, parameters, fields)
     return factory(**parameters)

@@ -1,4 +1,4 @@
-"""In which range the value of an episode can lie: a sound test of its mean needs to know."""
+"""Ranges of signals, expressions and episode values; a sound test of a mean needs the range of its values."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from psyco._src.core.errors import RequirementError
 from psyco._src.envs.actions import Continuous, Discrete, MultiBinary, MultiDiscrete
 from psyco._src.envs.base import Domain, signal_table
 from psyco._src.logic.ast import (
+    UNBOUNDED_RANGE,
     Aggregate,
     Arith,
     Call,
@@ -34,65 +35,64 @@ from psyco._src.logic.ast import (
     is_term,
     walk,
 )
-from psyco._src.logic.rewards import ANYTHING
 
 Range = tuple[float, float]
-TRUTH: Range = (0.0, 1.0)
-LARGEST = 1e30  # Gymnasium's boxes have the largest float32 where they do not end
-ROUNDING = 1e-6  # part of a bound by which float32 may miss it, when many steps are added up
+BOOLEAN_RANGE: Range = (0.0, 1.0)
+EFFECTIVELY_INFINITE = 1e30  # an unbounded Box of Gymnasium may have the largest float32 as its bound
+FLOAT32_SLACK = 1e-6  # relative rounding error of sums over many steps in float32
 
 
 class RecordedSystem(NamedTuple):
-    """A system of which episodes were recorded elsewhere: what is known of it."""
+    """A system without a simulator, known only through recorded episodes."""
 
     table: Mapping[str, SignalInfo] = MappingProxyType({})  # signals
-    horizon: float = math.inf  # the longest episode that there can be, if somebody says it
+    horizon: float = math.inf  # largest number of steps of an episode, if stated
     actions: None = None
 
 
 class ValueRange(NamedTuple):
-    """Where the value of an episode lies; of a rate, its average per step, and how many steps there may be."""
+    """Range of an episode's value; for a rate, of its average per step, with the largest number of steps."""
 
     lo: float
     hi: float
     steps: int | None = None
 
 
-def spans(requirement: Requirement, domain: Domain | RecordedSystem) -> tuple[ValueRange, ...]:
-    """For all that a requirement measures."""
-    return tuple(_span(each, domain) for each in requirement.measured)
+def value_ranges(requirement: Requirement, domain: Domain | RecordedSystem) -> tuple[ValueRange, ...]:
+    """Return the ranges of all expectations and questions of a requirement."""
+    return tuple(_value_range(stated, domain) for stated in requirement.measured)
 
 
-def _span(stated: Expectation | Question, domain: Domain | RecordedSystem) -> ValueRange:
+def _value_range(stated: Expectation | Question, domain: Domain | RecordedSystem) -> ValueRange:
     match stated.subject:
         case Quantity(body, LongRun(share)):
             horizon = _horizon(domain, stated)
             return (
-                ValueRange(*TRUTH, horizon)
+                ValueRange(*BOOLEAN_RANGE, horizon)
                 if share
                 else ValueRange(*step_range(body, stated.within, domain), horizon)
             )
-    low, high = value_range(stated, domain)
+    low, high = episode_range(stated, domain)
     if low == high:
         raise RequirementError(
-            f"every episode has the value {low:g}, so there is nothing to find out: {stated}",
+            f"every episode has the value {low:g}, so there is nothing to test: {stated}",
             advice="leave it out",
         )
     return ValueRange(low, high)
 
 
-def value_range(
+def episode_range(
     stated: Expectation | Question, domain: Domain | RecordedSystem, *, rate: float = 0.0
 ) -> Range:
-    """The least and the largest value that an episode can have.
+    """Return the smallest and largest value that an episode can have.
 
     Args:
-        stated: what is measured.
-        domain: where; what it declares in `ranges`, its actions, and bounded observations of Gymnasium are known.
-        rate: what is subtracted from x at every step, for R{x}<=rate [ S ].
+        stated: expectation or question.
+        domain: its `ranges`, actions and bounded Gymnasium observations are used.
+        rate: subtracted from x at every step, for R{x}<=rate [ S ].
     """
     if not isinstance(stated.subject, Quantity):
-        return TRUTH
+        return BOOLEAN_RANGE
     over = stated.subject.over
     if stated.within is not None and not isinstance(over, LongRun):
         return stated.within
@@ -112,54 +112,54 @@ def value_range(
 def _horizon(domain: Domain | RecordedSystem, stated: Expectation | Question) -> int:
     if math.isinf(domain.horizon):
         is_rate = isinstance(stated.subject.over, LongRun)
-        otherwise = "; or where the value of an episode lies, `within [lo,hi]` after the property"
+        otherwise = "; or state the range of the episode's value, `within [lo,hi]` after the property"
         raise RequirementError(
-            f"how long an episode can be is not known, and without that episodes show nothing about {stated}",
-            advice="say it for traces, horizon=N (--horizon N)" + otherwise * (not is_rate),
+            f"the largest length of an episode is unknown, and without it episodes prove nothing about {stated}",
+            advice="state it for traces, horizon=N (--horizon N)" + otherwise * (not is_rate),
         )
     return int(domain.horizon)
 
 
 def step_range(body: Node, within: Range | None, domain: Domain | RecordedSystem) -> Range:
-    """The range of x in any state: as given, or else as known; then rounded outward, unless x is true or false."""
-    low, high = within or worth_range(body, domain)
-    if not _ends(low, high):
+    """Return the range of x in any state: `within` if given, else derived and, unless Boolean, rounded outward."""
+    low, high = within or expression_range(body, domain)
+    if not _is_bounded(low, high):
         signals = (node for node in walk(body) if isinstance(node, Signal | Label))
-        signal = next((each for each in signals if not _ends(*worth_range(each, domain))), None)
+        signal = next((node for node in signals if not _is_bounded(*expression_range(node, domain))), None)
         declare = f", or let the domain declare it: ranges = {{{str(signal)!r}: (lo, hi)}}"
         raise RequirementError(
-            f"no range is known of {signal or body}, and without one episodes show nothing about its mean",
-            None if signal is None else signal.place,
-            "say where the value of an episode lies, with `within [lo,hi]` after the property"
+            f"no range is known of {signal or body}, and without one episodes prove nothing about its mean",
+            None if signal is None else signal.location,
+            "state the range of the episode's value, with `within [lo,hi]` after the property"
             + ("" if signal is None else declare),
         )
-    if within is not None or (low, high) == TRUTH:
+    if within is not None or (low, high) == BOOLEAN_RANGE:
         return low, high
-    return low - ROUNDING * abs(low), high + ROUNDING * abs(high)
+    return low - FLOAT32_SLACK * abs(low), high + FLOAT32_SLACK * abs(high)
 
 
-def known_range(stated: Expectation | Question, domain: Domain) -> Range:
-    """In which range x lies at every step, as far as the range of the episode's value was derived from it.
+def declared_step_range(stated: Expectation | Question, domain: Domain) -> Range:
+    """Return the range of x at every step, if the range of the episode's value is derived from it; else no bounds.
 
-    It is only as good as what an environment says of itself, so episodes are held to it step by step: where steps leave
-    it a little, some other episode may leave the range of its value by far.
+    The derived range relies on what the environment declares, so every step is checked against it: if steps exceed it
+    slightly, another episode may exceed the range of its value by far.
     """
     if stated.within is not None or not isinstance(stated.subject, Quantity):
-        return ANYTHING
-    low, high = worth_range(stated.subject.x, domain)
-    slack = ROUNDING * max(-low, high) if _ends(low, high) else 0.0
+        return UNBOUNDED_RANGE
+    low, high = expression_range(stated.subject.x, domain)
+    slack = FLOAT32_SLACK * max(-low, high) if _is_bounded(low, high) else 0.0
     return low - slack, high + slack
 
 
-def _ends(low: float, high: float) -> bool:
-    return max(-low, high) < LARGEST
+def _is_bounded(low: float, high: float) -> bool:
+    return max(-low, high) < EFFECTIVELY_INFINITE
 
 
-def worth_range(body: Node, domain: Domain | RecordedSystem) -> Range:
-    """What a term or a formula is worth in any state, by the arithmetic of intervals."""
+def expression_range(body: Node, domain: Domain | RecordedSystem) -> Range:
+    """Return the range of a term, or of a formula as 0 or 1, in any state, by interval arithmetic."""
 
     def of(part: Node) -> Range:
-        return worth_range(part, domain)
+        return expression_range(part, domain)
 
     match body:
         case Number(value):
@@ -185,7 +185,7 @@ def worth_range(body: Node, domain: Domain | RecordedSystem) -> Range:
             return min(low, (domain.horizon + 1) * low), max(high, (domain.horizon + 1) * high)
         case Aggregate(_, part):
             return of(part)
-    return ANYTHING if is_term(body) else TRUTH
+    return UNBOUNDED_RANGE if is_term(body) else BOOLEAN_RANGE
 
 
 def _arithmetic(operator: str, left: Range, right: Range) -> Range:
@@ -196,11 +196,10 @@ def _arithmetic(operator: str, left: Range, right: Range) -> Range:
             return left[0] - right[1], left[1] - right[0]
         case "/":
             if right[0] <= 0.0 <= right[1]:
-                return ANYTHING
+                return UNBOUNDED_RANGE
             right = 1.0 / right[1], 1.0 / right[0]
-    products = [
-        a * b if a and b else 0.0 for a in left for b in right
-    ]  # 0 times whatever is 0, also at infinity
+    # 0 times infinity is 0 here.
+    products = [a * b if a and b else 0.0 for a in left for b in right]
     return min(products), max(products)
 
 
@@ -210,7 +209,7 @@ def _signal_range(signal: Signal | Label, domain: Domain | RecordedSystem) -> Ra
     declared = getattr(domain, "ranges", {})
     index = signal.index if isinstance(signal, Signal) else None
     if (signal.name == "end" and isinstance(signal, Label)) or (info is not None and info.boolean):
-        return TRUTH
+        return BOOLEAN_RANGE
     for name in (str(Signal(signal.name, index)), signal.name):
         if name in declared:
             low, high = declared[name]
@@ -222,7 +221,7 @@ def _signal_range(signal: Signal | Label, domain: Domain | RecordedSystem) -> Ra
             return _action_range(domain, index)
         case "obs" if index is not None and hasattr(domain, "observation_space"):
             return _observation_range(domain.observation_space, index)  # type: ignore[union-attr]
-    return ANYTHING
+    return UNBOUNDED_RANGE
 
 
 def _action_range(domain: Domain | RecordedSystem, index: int | None) -> Range:
@@ -236,13 +235,13 @@ def _action_range(domain: Domain | RecordedSystem, index: int | None) -> Range:
             start = float(np.broadcast_to(first, len(n))[i])
             return start, start + n[i] - 1
         case MultiBinary(), int():
-            return TRUTH
-    return ANYTHING
+            return BOOLEAN_RANGE
+    return UNBOUNDED_RANGE
 
 
 def _observation_range(space: spaces.Space, index: int) -> Range:  # type: ignore[type-arg]
-    """Of an entry of the flattened observation; boxes that end nowhere have none."""
+    """Return the range of an entry of the flattened observation, if its space declares one."""
     flat = spaces.flatten_space(space)
     if not isinstance(flat, spaces.Box):
-        return ANYTHING
+        return UNBOUNDED_RANGE
     return float(flat.low.ravel()[index]), float(flat.high.ravel()[index])

@@ -1,9 +1,8 @@
-"""A finite domain's Markov chain or decision process as files: PRISM's language, `.drn`, and `.tra/.sta/.lab/.rew`.
+"""Export the Markov chain or decision process of a finite domain: PRISM language, `.drn`, and `.tra/.sta/.lab/.rew`.
 
-State 0 is a start of its own that leads to the initial states, because these are drawn at random and the formats want
-one initial state. Final states repeat forever. Ask for `P=? [ F "satisfied" ]` and `R{"return"}=? [ F "end" ]`.
-The `.rew` file of a decision process holds costs, the negative of the rewards, where these are not positive: Storm
-reads no negative numbers there.
+State 0 leads to the random initial states, because the formats need one initial state. Final states are absorbing. Ask
+for `P=? [ F "satisfied" ]` and `R{"return"}=? [ F "end" ]`. The `.rew` file of a decision process without positive
+rewards holds costs, the negated rewards: Storm reads no negative numbers there.
 """
 
 from __future__ import annotations
@@ -17,11 +16,9 @@ from numpy.typing import NDArray
 
 from psyco._src.core.errors import RunError
 from psyco._src.envs.base import Domain
-from psyco._src.exact.unfold import Unfolding, actions_of, unfold
+from psyco._src.exact.unfold import Unfolding, policy_actions, unfold
 from psyco._src.logic.ast import Requirement
 from psyco._src.policies.external import AnyPolicy
-
-START = "start"
 
 
 class ModelAction(NamedTuple):
@@ -32,29 +29,29 @@ class ModelAction(NamedTuple):
 
 
 class ExplicitModel(NamedTuple):
-    """A model with numbered states; `labels` are sets of these."""
+    """A model with numbered states."""
 
     choices: list[list[ModelAction]]  # per state
     labels: dict[str, NDArray[np.int64]]  # name -> states
     initial: list[int]
-    names: list[tuple[int, int]]  # per state the step, and the number of the domain's state
+    names: list[tuple[int, int]]  # per state the step, and the index of the domain's state
 
     @property
     def deterministic(self) -> bool:
-        """Is it a Markov chain?"""
+        """Whether this is a Markov chain."""
         return all(len(choices) == 1 for choices in self.choices)
 
 
-def explicit(
+def explicit_model(
     graph: Unfolding, *, start: bool = True, quantity: int | None = None, restart: bool = False
 ) -> ExplicitModel:
-    """The model with numbered states.
+    """Return the model with numbered states.
 
     Args:
-        graph: whose nodes are numbered.
-        start: state 0 leads to the initial ones; else these are all marked as initial.
-        quantity: what the steps are worth, instead of their reward.
-        restart: a step that ends an episode leads to the beginning of the next one.
+        graph: the unfolding whose nodes become states.
+        start: add a state 0 that leads to the initial states; else all of these are marked as initial.
+        quantity: index of the quantity whose gains replace the rewards.
+        restart: redirect a step that ends an episode to the initial states.
     """
     shift = int(start)
     first = np.cumsum([shift, *(len(layer.state) for layer in graph.layers)])
@@ -62,26 +59,30 @@ def explicit(
     if start:
         choices.append([ModelAction(0.0, _merged(shift + np.arange(len(graph.start)), graph.start))])
 
-    def ahead(targets: NDArray[np.int64], over: NDArray[np.bool_]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Where a step leads, and how likely."""
+    def successors(targets: NDArray[np.int64], over: NDArray[np.bool_]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the successors of a step and their probabilities."""
         if not (restart and over.any()):
-            return targets, graph.chances
-        again = graph.chances[over].sum() * graph.start
+            return targets, graph.draw_probabilities
+        again = graph.draw_probabilities[over].sum() * graph.start
         beginning = shift + np.arange(len(graph.start))
-        return np.concatenate([targets[~over], beginning]), np.concatenate([graph.chances[~over], again])
+        return np.concatenate([targets[~over], beginning]), np.concatenate(
+            [graph.draw_probabilities[~over], again]
+        )
 
     for offset, layer, below in zip(
         first[1:], graph.layers, (*graph.layers[1:], graph.layers[-1]), strict=True
     ):
         steps = layer.reward if quantity is None else layer.gain[..., quantity]
-        rewards = steps @ graph.chances  # [M, actions]
+        rewards = steps @ graph.draw_probabilities  # [M, actions]
         for node, final in enumerate(layer.final):
             if final:
                 choices.append([ModelAction(0.0, [(len(choices), 1.0)])])
             else:
                 choices.append(
                     [
-                        ModelAction(float(worth), _merged(*ahead(offset + targets, below.final[targets])))
+                        ModelAction(
+                            float(worth), _merged(*successors(offset + targets, below.final[targets]))
+                        )
                         for worth, targets in zip(rewards[node], layer.successor[node], strict=True)
                     ]
                 )
@@ -101,9 +102,9 @@ def explicit(
     return ExplicitModel(choices, labels, [0] if start else list(range(len(graph.start))), names)
 
 
-def write_graph(graph: Unfolding, path: Path) -> list[Path]:
-    """Write `path` with each of .prism, .drn, .tra, .sta, .lab and .rew added to its name; returns these files."""
-    model = explicit(graph)
+def write_unfolding(graph: Unfolding, path: Path) -> list[Path]:
+    """Write `path` with each of .prism, .drn, .tra, .sta, .lab and .rew added to its name; return these files."""
+    model = explicit_model(graph)
     writers = {
         ".prism": prism,
         ".drn": drn,
@@ -125,15 +126,18 @@ def write_graph(graph: Unfolding, path: Path) -> list[Path]:
 
 
 def drn(model: ExplicitModel) -> Iterator[str]:
-    """Storm's own format."""
-    # It has no list of labels: one that holds nowhere is unknown, unless a state beyond reach carries it.
+    """Yield the lines of Storm's `.drn` format."""
+    # It does not declare labels: one that holds nowhere is unknown to Storm, unless an unreachable state has it.
     unused = [name for name, states in model.labels.items() if not len(states)]
     if unused:
-        beyond = len(model.choices)
+        unreachable = len(model.choices)
         labels = {
-            name: np.array([beyond]) if name in unused else states for name, states in model.labels.items()
+            name: np.array([unreachable]) if name in unused else states
+            for name, states in model.labels.items()
         }
-        model = model._replace(choices=[*model.choices, [ModelAction(0.0, [(beyond, 1.0)])]], labels=labels)
+        model = model._replace(
+            choices=[*model.choices, [ModelAction(0.0, [(unreachable, 1.0)])]], labels=labels
+        )
     yield f"@type: {'DTMC' if model.deterministic else 'MDP'}"
     yield from ("@parameters", "", "@reward_models", "return", "@nr_states", str(len(model.choices)))
     yield from ("@nr_choices", str(sum(map(len, model.choices))), "@model")
@@ -145,7 +149,7 @@ def drn(model: ExplicitModel) -> Iterator[str]:
 
 
 def tra(model: ExplicitModel) -> Iterator[str]:
-    """PRISM's explicit transitions, in the form that Storm reads too."""
+    """Yield the lines of PRISM's explicit transitions, in the form that Storm also reads."""
     if model.deterministic:
         yield "dtmc"
         for state, (choice,) in enumerate(model.choices):
@@ -158,7 +162,7 @@ def tra(model: ExplicitModel) -> Iterator[str]:
 
 
 def transition_rewards(model: ExplicitModel) -> Iterator[str]:
-    """The reward of every transition: that of its action."""
+    """Yield the reward of every transition, which is that of its action."""
     rewards = [choice.reward for choices in model.choices for choice in choices]
     sign = -1.0 if not model.deterministic and max(rewards, default=0.0) <= 0.0 else 1.0
     for state, choices in enumerate(model.choices):
@@ -169,13 +173,13 @@ def transition_rewards(model: ExplicitModel) -> Iterator[str]:
 
 
 def sta(model: ExplicitModel) -> Iterator[str]:
-    """PRISM's list of states: the step, and the number of the domain's state."""
+    """Yield PRISM's list of states: the step, and the index of the domain's state."""
     yield "(step,state)"
     yield from (f"{i}:({step},{state})" for i, (step, state) in enumerate(model.names))
 
 
 def lab(model: ExplicitModel) -> Iterator[str]:
-    """Labels, in the form that Storm reads."""
+    """Yield the labels in the form that Storm reads."""
     yield "#DECLARATION"
     yield " ".join(["init", *model.labels])
     yield "#END"
@@ -185,9 +189,9 @@ def lab(model: ExplicitModel) -> Iterator[str]:
 
 
 def prism(model: ExplicitModel) -> Iterator[str]:
-    """PRISM's language: one variable, one command per choice."""
+    """Yield a program in PRISM's language with one variable, and one command per choice."""
     if model.initial != [0]:
-        raise RunError("a PRISM program has one initial state; export the model with its own start")
+        raise RunError("a PRISM program has one initial state; export the model with start=True")
     yield "dtmc" if model.deterministic else "mdp"
     yield from ("", "module psyco", f"  s : [0..{len(model.choices) - 1}] init 0;")
     for state, choices in enumerate(model.choices):
@@ -221,18 +225,18 @@ def _labels_by_state(model: ExplicitModel) -> list[list[str]]:
 
 
 def _ranges(states: NDArray[np.int64]) -> Iterable[str]:
-    """Consecutive numbers as one condition each."""
+    """Yield one condition per interval of consecutive states."""
     for run in np.split(states, np.flatnonzero(np.diff(states) != 1) + 1):
         if len(run):
             yield f"s={run[0]}" if len(run) == 1 else f"(s>={run[0]} & s<={run[-1]})"
 
 
 def write_model(policy: AnyPolicy, domain: Domain, requirement: Requirement, folder: Path) -> list[Path]:
-    """Write the policy's Markov chain and the domain's decision process; returns the files."""
+    """Write the policy's Markov chain and the domain's decision process; return the files."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"cannot write into {folder}: {error.strerror}") from None
-    formulas = [constraint.formula for constraint in requirement.probabilities]
-    chain = write_graph(unfold(domain, formulas, actions_of(policy, domain)), folder / "chain")
-    return chain + write_graph(unfold(domain, formulas), folder / "mdp")
+    formulas = [constraint.formula for constraint in requirement.probability_constraints]
+    chain = write_unfolding(unfold(domain, formulas, policy_actions(policy, domain)), folder / "chain")
+    return chain + write_unfolding(unfold(domain, formulas), folder / "mdp")

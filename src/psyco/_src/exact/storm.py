@@ -1,4 +1,4 @@
-"""Storm as a second opinion: it reads the chain without our bookkeeping of formulas, and does its own."""
+"""Values of a policy by the model checker Storm, which evaluates the formulas on the chain of plain states itself."""
 
 from __future__ import annotations
 
@@ -11,43 +11,37 @@ from numpy.typing import NDArray
 
 from psyco._src.core.errors import RequirementError, RunError
 from psyco._src.envs.base import Domain
-from psyco._src.exact.model_export import ExplicitModel, drn, explicit
+from psyco._src.exact.model_export import ExplicitModel, drn, explicit_model
 from psyco._src.exact.solver import Value
-from psyco._src.exact.unfold import Unfolding, actions_of, unfold
+from psyco._src.exact.unfold import Unfolding, policy_actions, unfold
 from psyco._src.logic.ast import (
-    And,
     Bound,
+    Connective,
     Expectation,
-    Finally,
     Formula,
-    Globally,
     LongRun,
-    Next,
     Not,
-    Or,
     Over,
     Reaching,
-    Release,
     Requirement,
+    Temporal,
     Total,
-    Until,
-    WeakUntil,
     is_state_formula,
+    without_implications,
 )
 from psyco._src.logic.parser import parse
-from psyco._src.logic.progression import connectives
 from psyco._src.policies.external import PolicyLike
 
-LONGEST = 100_000  # characters of a property that Storm is asked about
+MAX_PROPERTY_LENGTH = 100_000  # characters
 
 
 def storm_value(policy: PolicyLike, domain: Domain, requirement: Requirement | str) -> Value:
-    """The exact probabilities, expected values and return of a policy by Storm (`psyco[storm]`).
+    """Return the exact probabilities, expected values and return of a policy by Storm (`psyco[storm]`).
 
     Args:
-        policy: whatever `verify` takes.
-        domain: one that can be enumerated.
-        requirement: its constraints are what Storm is asked about; as text or parsed.
+        policy: any policy that `verify` accepts.
+        domain: a finite one.
+        requirement: as text or parsed; Storm computes the values of its constraints.
     """
     requirement = parse(requirement) if isinstance(requirement, str) else requirement
     expectations = [each for each in requirement.constraints if isinstance(each, Expectation)]
@@ -55,40 +49,45 @@ def storm_value(policy: PolicyLike, domain: Domain, requirement: Requirement | s
     reaching = [each.over.body for each in quantities if isinstance(each.over, Reaching)]
     graph = unfold(
         domain,
-        [*(c.formula for c in requirement.probabilities), *reaching],  # Storm gets the latter as atoms
-        actions_of(policy, domain),
+        [
+            *(c.formula for c in requirement.probability_constraints),
+            *reaching,
+        ],  # Storm gets the latter as atoms
+        policy_actions(policy, domain),
         quantities=quantities,
-        follow=False,
+        track_formulas=False,
     )
-    loaded = load(explicit(graph, start=False))
+    loaded = load_model(explicit_model(graph, start=False))
     probabilities = []
-    for constraint in requirement.probabilities:
+    for constraint in requirement.probability_constraints:
         prefix, path = storm_property(constraint.formula, graph.atoms)
-        p = float(graph.start @ _check(loaded, f"P=? [ {path} ]", len(graph.start)))
+        p = float(graph.start @ _check_property(loaded, f"P=? [ {path} ]", len(graph.start)))
         probabilities.append(1.0 - p if prefix == "!" else p)
-    expected_return = graph.start @ _check(loaded, 'R{"return"}=? [ F "end" ]', len(graph.start))
+    expected_return = graph.start @ _check_property(loaded, 'R{"return"}=? [ F "end" ]', len(graph.start))
     expected = tuple(_expected(graph, i, each.over) for i, each in enumerate(quantities))
     return Value(float(expected_return), tuple(probabilities), expected)
 
 
 def _expected(graph: Unfolding, quantity: int, over: Over) -> float:
-    """The expected value of a quantity; Storm is told what each step is worth, and adds up."""
-    loaded = load(explicit(graph, start=False, quantity=quantity, restart=isinstance(over, LongRun)))
+    """Return the expected value of a quantity; its values at each step are Storm's rewards."""
+    loaded = load_model(
+        explicit_model(graph, start=False, quantity=quantity, restart=isinstance(over, LongRun))
+    )
     match over:
         case Total(int(steps)):
-            asked = f"C<={steps}"
+            query = f"C<={steps}"
         case Reaching(body):
-            asked = f'F ({_spelt(body, graph.atoms)} | "end")'
+            query = f'F ({_to_ltl(body, graph.atoms)} | "end")'
         case LongRun():
-            asked = "LRA"
+            query = "LRA"
         case _:
-            asked = 'F "end"'
-    found = graph.start @ _check(loaded, f'R{{"return"}}=? [ {asked} ]', len(graph.start))
-    return float(found + graph.initial[quantity])
+            query = 'F "end"'
+    found = graph.start @ _check_property(loaded, f'R{{"return"}}=? [ {query} ]', len(graph.start))
+    return float(found + graph.initial_gains[quantity])
 
 
-def load(model: ExplicitModel) -> Any:
-    """The model in Storm, by way of a `.drn` file."""
+def load_model(model: ExplicitModel) -> Any:
+    """Return the model in Storm, loaded through a `.drn` file."""
     stormpy = _stormpy()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.drn"
@@ -97,87 +96,88 @@ def load(model: ExplicitModel) -> Any:
 
 
 def storm_property(formula: Formula, atoms: tuple[Formula, ...]) -> tuple[str, str]:
-    """A formula as Storm's path formula over the labels a0, a1, ...; a prefix `!` asks for the complement.
+    """Return a prefix, `!` for the complement or empty, and Storm's path formula over the labels a0, a1, ...
 
-    Storm has no G<=k, W and R, and checks bounded operators by their definition only where they stand alone. So
-    those go in as F<=k or U<=k of state formulas, and all others are spelt out with X.
+    Storm has no G<=k, W and R, and evaluates bounded operators by their definition only at the top level. So those
+    become F<=k or U<=k of state formulas, and all others are expanded with X.
     """
     prefix = ""
     while isinstance(formula, Not):
         prefix, formula = "" if prefix else "!", formula.body
-    if isinstance(formula, Globally) and formula.bound is not None and is_state_formula(formula.body):
-        prefix, formula = "" if prefix else "!", Finally(Not(formula.body), formula.bound)
     match formula:
-        case Finally(body, Bound(0, upper)) if is_state_formula(body):
-            text = f"F<={upper} {_spelt(body, atoms)}"
-        case Until(left, right, Bound(0, upper)) if is_state_formula(left) and is_state_formula(right):
-            text = f"{_spelt(left, atoms)} U<={upper} {_spelt(right, atoms)}"
+        case Temporal("G", (body,), Bound() as bound) if is_state_formula(body):
+            prefix, formula = "" if prefix else "!", Temporal("F", (Not(body),), bound)
+    match formula:
+        case Temporal("F", (body,), Bound(0, upper)) if is_state_formula(body):
+            text = f"F<={upper} {_to_ltl(body, atoms)}"
+        case Temporal("U", (left, right), Bound(0, upper)) if all(map(is_state_formula, formula.operands)):
+            text = f"{_to_ltl(left, atoms)} U<={upper} {_to_ltl(right, atoms)}"
         case _:
-            text = _spelt(formula, atoms)
-    if len(text) > LONGEST:
+            text = _to_ltl(formula, atoms)
+    if len(text) > MAX_PROPERTY_LENGTH:
         raise RequirementError(
-            f"spelt out for Storm, the formula has {len(text):,} characters", advice="lower its nested bounds"
+            f"expanded for Storm, the formula has {len(text):,} characters", advice="lower its nested bounds"
         )
     return prefix, text
 
 
-def _spelt(formula: Formula, atoms: tuple[Formula, ...]) -> str:
-    """Linear temporal logic without bounds."""
+def _to_ltl(formula: Formula, atoms: tuple[Formula, ...]) -> str:
+    """Return the formula in linear temporal logic without bounds."""
 
-    def spelt(part: Formula) -> str:
-        return _spelt(part, atoms)
+    def ltl(part: Formula) -> str:
+        return _to_ltl(part, atoms)
 
     if is_state_formula(formula):
         if isinstance(formula, Not) and formula not in atoms:
-            return f"(!{spelt(formula.body)})"
+            return f"(!{ltl(formula.body)})"
         return f'"a{atoms.index(formula)}"'
-    match connectives(formula):
+    match without_implications(formula):
         case Not(body):
-            return f"(!{spelt(body)})"
-        case And(operands):
-            return f"({' & '.join(map(spelt, operands))})"
-        case Or(operands):
-            return f"({' | '.join(map(spelt, operands))})"
-        case Next(body):
-            return f"(X {spelt(body)})"
-        case Finally(body, None):
-            return f"(F {spelt(body)})"
-        case Globally(body, None):
-            return f"(G {spelt(body)})"
-        case Until(left, right, None):
-            return f"({spelt(left)} U {spelt(right)})"
-        case WeakUntil(left, right, None):
-            return f"(({spelt(left)} U {spelt(right)}) | (G {spelt(left)}))"
-        case Release(left, right, None):
-            return f"(!((!{spelt(left)}) U (!{spelt(right)})))"
-        case Finally(body, bound):
-            return _window(None, spelt(body), bound, strong=True)
-        case Globally(body, bound):
-            return f"(!{_window(None, f'(!{spelt(body)})', bound, strong=True)})"
-        case Until(left, right, bound):
-            return _window(spelt(left), spelt(right), bound, strong=True)
-        case WeakUntil(left, right, bound):
-            return _window(spelt(left), spelt(right), bound, strong=False)
-        case Release(left, right, bound):
-            return f"(!{_window(f'(!{spelt(left)})', f'(!{spelt(right)})', bound, strong=True)})"
+            return f"(!{ltl(body)})"
+        case Connective("&", operands):
+            return f"({' & '.join(map(ltl, operands))})"
+        case Connective("|", operands):
+            return f"({' | '.join(map(ltl, operands))})"
+        case Temporal("X", (body,)):
+            return f"(X {ltl(body)})"
+        case Temporal("F", (body,), None):
+            return f"(F {ltl(body)})"
+        case Temporal("G", (body,), None):
+            return f"(G {ltl(body)})"
+        case Temporal("U", (left, right), None):
+            return f"({ltl(left)} U {ltl(right)})"
+        case Temporal("W", (left, right), None):
+            return f"(({ltl(left)} U {ltl(right)}) | (G {ltl(left)}))"
+        case Temporal("R", (left, right), None):
+            return f"(!((!{ltl(left)}) U (!{ltl(right)})))"
+        case Temporal("F", (body,), bound):
+            return _expand_bound(None, ltl(body), bound, strong=True)
+        case Temporal("G", (body,), bound):
+            return f"(!{_expand_bound(None, f'(!{ltl(body)})', bound, strong=True)})"
+        case Temporal("U", (left, right), bound):
+            return _expand_bound(ltl(left), ltl(right), bound, strong=True)
+        case Temporal("W", (left, right), bound):
+            return _expand_bound(ltl(left), ltl(right), bound, strong=False)
+        case Temporal("R", (left, right), bound):
+            return f"(!{_expand_bound(f'(!{ltl(left)})', f'(!{ltl(right)})', bound, strong=True)})"
     raise TypeError(f"not a formula: {formula}")
 
 
-def _window(left: str | None, right: str, bound: Bound | None, *, strong: bool) -> str:
-    """left U[a,b] right, or with W if it is not strong, step by step."""
+def _expand_bound(left: str | None, right: str, bound: Bound | None, *, strong: bool) -> str:
+    """Return left U[a,b] right, or W if it is not strong, expanded with X."""
     lower, upper = (bound.lower, bound.upper) if bound else (0, 0)
     text = right if strong else f"({right} | {left})"
     for step in range(upper - 1, -1, -1):
-        goes_on = f"(X {text})" if left is None else f"({left} & (X {text}))"
-        text = goes_on if step < lower else f"({right} | {goes_on})"
+        later = f"(X {text})" if left is None else f"({left} & (X {text}))"
+        text = later if step < lower else f"({right} | {later})"
     return text
 
 
-def _check(model: Any, text: str, initial: int) -> NDArray[np.float64]:
+def _check_property(model: Any, text: str, initial: int) -> NDArray[np.float64]:
     stormpy = _stormpy()
-    (asked,) = stormpy.parse_properties(text)
-    # Not the default: long-run averages would be off by up to 1e-6.
-    result = stormpy.model_checking(model, asked, environment=stormpy.environments.exact())
+    (query,) = stormpy.parse_properties(text)
+    # The default environment has errors up to 1e-6 in long-run averages.
+    result = stormpy.model_checking(model, query, environment=stormpy.environments.exact())
     return np.array([result.get_value(state) for state in range(initial)])
 
 
@@ -185,5 +185,5 @@ def _stormpy() -> Any:
     try:
         import stormpy
     except ImportError:
-        raise RunError('Storm\'s second opinion needs stormpy: pip install "psyco[storm]"') from None
+        raise RunError('a comparison with Storm needs stormpy: pip install "psyco[storm]"') from None
     return stormpy

@@ -1,8 +1,8 @@
-"""A finite domain unfolded over time, together with what is left of each formula: the graph that exact answers walk.
+"""Unfold a finite domain over time, with the state of the formulas' automaton: the graph for exact answers.
 
-A node of layer t is what can be the case after t steps: a state, what the path so far has left of the formulas, and
-what their aggregates have come to. Unreachable ones are never made. Counters and counts stop where no formula can tell
-the difference, and are forgotten when all formulas are decided. Quantities are added up along the steps.
+A node of layer t is a situation after t steps: a state of the domain, the progress of the formulas, and the totals of
+their aggregates. Only reachable nodes are made. Counters and counts are cut off where no formula can distinguish larger
+values, and dropped when all formulas are decided. Gains of quantities are stored with the steps.
 """
 
 from __future__ import annotations
@@ -19,16 +19,14 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from psyco._src.core.errors import DomainError, PsycoError, RequirementError, RunError, told
+from psyco._src.core.errors import DomainError, PsycoError, RequirementError, RunError, format_exception
 from psyco._src.envs.actions import Discrete
-from psyco._src.envs.base import Domain, signal_table
-from psyco._src.envs.finite import FiniteDomain, finite
-from psyco._src.exact.model_consistency import check_law
+from psyco._src.envs.base import Domain, FiniteDomain, require_finite, signal_table
+from psyco._src.exact.model_consistency import check_consistency
 from psyco._src.logic.array_eval import PathPrefix, SignalArrays
 from psyco._src.logic.ast import (
     Aggregate,
     Compare,
-    Finally,
     Formula,
     Instant,
     Node,
@@ -36,9 +34,10 @@ from psyco._src.logic.ast import (
     Quantity,
     Reaching,
     Signal,
+    Temporal,
     Total,
     aggregates,
-    parts,
+    children,
     walk,
 )
 from psyco._src.logic.progression import Automaton
@@ -49,41 +48,41 @@ from psyco._src.policies.guard import Guard
 from psyco._src.policies.serialization import Policy
 
 Act = Callable[[NDArray[np.float32]], NDArray[Any]]  # observations [S, size] -> actions [S]
-LARGEST = 2_000_000  # states of a domain
-CARRIED = ("reward", "return", "action")  # signals that are part of a node only if a formula names them
+MAX_STATES = 2_000_000  # reachable states of a domain
+CARRIED_SIGNALS = ("reward", "return", "action")  # stored in a node only if a formula names them
 
 
 class Layer(NamedTuple):
-    """M nodes: everything that can be the case after so many steps."""
+    """The M nodes after a number of steps."""
 
     state: NDArray[np.int64]  # [M] index into the table of states
-    letters: NDArray[np.bool_]  # [M, A] truth of the atoms
+    letters: NDArray[np.bool_]  # [M, A] truth values of the atoms
     final: NDArray[np.bool_]  # [M] the episode is over
-    satisfied: NDArray[np.bool_]  # [M, K] did the formulas hold; meaningful where final
+    satisfied: NDArray[np.bool_]  # [M, K] which formulas hold; meaningful where final
     successor: NDArray[np.int64]  # [M, actions, C] index into the next layer; -1 where final
     reward: NDArray[np.float64]  # [M, actions, C]
-    gain: NDArray[np.float64]  # [M, actions, C, Q] what a step adds to the quantities
+    gain: NDArray[np.float64]  # [M, actions, C, Q] gains of the quantities in a step
 
 
 @dataclass(frozen=True)
 class Unfolding:
-    """The graph. With a policy it is a Markov chain (one action), without one a Markov decision process."""
+    """The graph: with a policy a Markov chain (one action), without one a Markov decision process."""
 
     start: NDArray[np.float64]  # [M of the first layer] probabilities
-    chances: NDArray[np.float64]  # [C] probabilities of the random draws
+    draw_probabilities: NDArray[np.float64]  # [C] probabilities of the random draws
     layers: tuple[Layer, ...]
-    atoms: tuple[Formula, ...]  # what the letters say
-    formulas: int  # K; further columns of `satisfied` say whether quantities with F have come to their end
-    initial: NDArray[np.float64]  # [Q] what the first states add to the quantities, on average
+    atoms: tuple[Formula, ...]  # of the letters
+    formulas: int  # K; further columns of `satisfied`: whether quantities with F have reached their target
+    initial_gains: NDArray[np.float64]  # [Q] mean gains of the quantities in the initial states
 
     @property
     def nodes(self) -> int:
-        """How many there are in all layers."""
+        """Number of nodes in all layers."""
         return sum(len(layer.state) for layer in self.layers)
 
     @property
     def actions(self) -> int:
-        """Choices in each node."""
+        """Number of actions in each node."""
         return self.layers[0].successor.shape[1]
 
 
@@ -93,31 +92,31 @@ def unfold(
     act: Act | None = None,
     *,
     quantities: Sequence[Quantity] = (),
-    follow: bool = True,
+    track_formulas: bool = True,
 ) -> Unfolding:
-    """The graph of a domain over its horizon.
+    """Return the graph of a domain over its horizon.
 
     Args:
-        domain: one that can be enumerated.
-        formulas: what the nodes keep track of.
-        act: the policy's actions; without it, every action is followed.
-        quantities: what is added up along the way; of a rate the total.
-        follow: if not, nodes only carry the atoms of the formulas, for tools that do the rest, and every step adds to a
-            quantity that has more than one step.
+        domain: a finite one.
+        formulas: whose truth the nodes track.
+        act: the policy's actions; without it, all actions are expanded.
+        quantities: whose gains are computed; for a rate those of the total.
+        track_formulas: if False, nodes only store the atoms of the formulas, for tools that evaluate formulas
+            themselves, and every step gains for a quantity over several steps.
     """
-    domain = finite(domain)
-    check_law(domain)  # type: ignore[arg-type]  # it is hashable, as for jit
+    domain = require_finite(domain)
+    check_consistency(domain)  # type: ignore[arg-type]  # hashable, as for jit
     for subject in (*formulas, *quantities):
         check_signals(subject, signal_table(domain), domain.name)
         check_bounds(subject, domain.horizon, domain.name)
-    reaching = [Finally(each.over.body) for each in quantities if isinstance(each.over, Reaching)]
+    reaching = [Temporal("F", (each.over.body,)) for each in quantities if isinstance(each.over, Reaching)]
     automaton = Automaton([*formulas, *reaching])
-    spoken_of: list[Node] = [*automaton.formulas, *(each.x for each in quantities)]
-    table = _explore(domain, spoken_of, act)
-    names = {node.name for tree in spoken_of for node in walk(tree) if isinstance(node, Signal)}
-    carried = tuple(name for name in CARRIED if name in names)
-    running = aggregates(spoken_of)
-    makers = _Layers(domain, automaton, table, carried, running, tuple(quantities), follow)
+    expressions: list[Node] = [*automaton.formulas, *(each.x for each in quantities)]
+    table = _explore(domain, expressions, act)
+    names = {node.name for tree in expressions for node in walk(tree) if isinstance(node, Signal)}
+    carried = tuple(name for name in CARRIED_SIGNALS if name in names)
+    running = aggregates(expressions)
+    builder = _LayerBuilder(domain, automaton, table, carried, running, tuple(quantities), track_formulas)
     first = _Candidates(
         table.start_state,
         np.zeros((len(table.start_state), len(carried))),
@@ -125,51 +124,55 @@ def unfold(
         np.zeros(len(table.start_state), bool),
         np.full(len(table.start_state), automaton.start),
     )
-    if "action" in carried:  # the first moment shows the first action
-        first.carried[:, carried.index("action")] = makers.first_actions(act)[first.state]
-    nodes, inverse, gains = makers.merge(first, 0)
-    initial = table.start @ gains
+    if "action" in carried:  # the first state shows the first action
+        first.carried[:, carried.index("action")] = builder.first_actions(act)[first.state]
+    nodes, inverse, gains = builder.merge(first, 0)
+    initial_gains = table.start @ gains
     start = np.zeros(len(nodes.state))
     np.add.at(start, inverse, table.start)
     layers: list[Layer] = []
     for step in range(1, domain.horizon + 1):
-        ahead, rewards = makers.expand(nodes)
-        following, inverse, gains = makers.merge(ahead, step)
-        layers.append(makers.layer(nodes, inverse, rewards, gains))
+        ahead, rewards = builder.expand(nodes)
+        following, inverse, gains = builder.merge(ahead, step)
+        layers.append(builder.layer(nodes, inverse, rewards, gains))
         nodes = following
         if not len(nodes.state):
             break
     if len(nodes.state):
-        layers.append(makers.layer(nodes, np.zeros(0, np.int64), np.zeros(0), np.zeros(0)))
-    return Unfolding(start, table.chances, tuple(layers), automaton.atoms, len(formulas), initial)
+        layers.append(builder.layer(nodes, np.zeros(0, np.int64), np.zeros(0), np.zeros(0)))
+    return Unfolding(
+        start, table.draw_probabilities, tuple(layers), automaton.atoms, len(formulas), initial_gains
+    )
 
 
-def actions_of(policy: PolicyLike, domain: Domain) -> Act:
-    """What a policy does, by the same code that runs it in rollouts."""
+def policy_actions(policy: PolicyLike, domain: Domain) -> Act:
+    """Return the function from observations to a policy's actions, by the code that runs it in rollouts."""
     policy = as_policy(policy)
     policy.check(domain)
     if not isinstance(policy, Policy):
-        return _asked(policy, domain)
+        return _external_actions(policy, domain)
     act = jax.vmap(partial(policy.network.act, domain.actions, jnp.asarray(policy.theta)))
     return lambda observations: np.asarray(act(jnp.asarray(observations)))
 
 
-def _asked(policy: ExternalPolicy | Guard, domain: Domain) -> Act:
-    if policy.remembers:
+def _external_actions(policy: ExternalPolicy | Guard, domain: Domain) -> Act:
+    if policy.stateful:
         raise RunError(
-            f"the policy {policy.source} has a memory; exact answers are about policies that act on what they see now. "
-            "psyco.verify can sample its episodes"
+            f"the policy {policy.source} is stateful; exact answers need a policy that acts on the current observation "
+            "alone. psyco.verify can sample its episodes"
         )
 
     def actions(observations: NDArray[np.float32]) -> NDArray[Any]:
         count = len(observations)
-        crew = DeterminismProbe(policy).crew(domain, np.zeros((count, 0), np.float32), [0] * count)
+        vector_policy = DeterminismProbe(policy).vectorize(
+            domain, np.zeros((count, 0), np.float32), [0] * count
+        )
         try:
-            return np.asarray(crew(observations, list(observations)))
+            return np.asarray(vector_policy(observations, list(observations)))
         except PsycoError:
             raise
-        except Exception as error:  # whatever a stranger's policy does
-            raise RunError(f"the policy failed: {told(error)}") from error
+        except Exception as error:  # code of the policy may raise anything
+            raise RunError(f"the policy failed: {format_exception(error)}") from error
 
     return actions
 
@@ -178,48 +181,48 @@ def _asked(policy: ExternalPolicy | Guard, domain: Domain) -> Act:
 
 
 class _TransitionTable(NamedTuple):
-    """All states within reach, with every step from them."""
+    """All reachable states, with every step from them."""
 
     start: NDArray[np.float64]  # [S0] probabilities
     start_state: NDArray[np.int64]  # [S0]
-    chances: NDArray[np.float64]  # [C]
+    draw_probabilities: NDArray[np.float64]  # [C]
     successor: NDArray[np.int64]  # [S, actions, C]
     reward: NDArray[np.float64]  # [S, actions, C]
     done: NDArray[np.bool_]  # [S, actions, C]
     action: NDArray[np.int64]  # [S, actions]
-    forgotten: NDArray[np.int64]  # [S] the same state with all counters at 0
+    without_counters: NDArray[np.int64]  # [S] index of the same state with all counters at 0
     signals: dict[str, NDArray[Any]]  # each [S] or [S, size]
 
 
-def _explore(domain: FiniteDomain, spoken_of: Sequence[Node], act: Act | None) -> _TransitionTable:
-    start, initial = domain.starts()
-    chances = domain.chances()
+def _explore(domain: FiniteDomain, expressions: Sequence[Node], act: Act | None) -> _TransitionTable:
+    start, initial = domain.initial_distribution()
+    draw_probabilities = domain.draw_probabilities()
     leaves, structure = jax.tree.flatten(jax.device_get(initial))
     shapes = [(leaf.shape[1:], leaf.dtype) for leaf in leaves]
-    limits = {name: _needed(Signal(name), spoken_of, domain.horizon) for name in domain.counters}
-    if not isinstance(domain.actions, Discrete):  # `finite` has seen to it
+    limits = {name: _counter_limit(Signal(name), expressions, domain.horizon) for name in domain.counters}
+    if not isinstance(domain.actions, Discrete):  # for mypy; `require_finite` has checked it
         raise DomainError(f"{domain.name} has no discrete actions")
-    every = np.arange(domain.actions.n)
+    all_actions = np.arange(domain.actions.n)
 
     def rows_of(state: Any) -> NDArray[np.int64]:
-        """States as rows of whole numbers, counters cut off where nobody can tell."""
+        """Return states as rows of integers, with counters cut off."""
         cut = state._replace(**{n: np.minimum(getattr(state, n), limit) for n, limit in limits.items()})
         flat = [np.asarray(leaf).reshape(len(leaf), -1) for leaf in jax.tree.leaves(cut)]
         return np.concatenate(flat, axis=1).astype(np.int64)
 
     def states_of(rows: NDArray[np.int64]) -> Any:
-        parts, at = [], 0
+        leaves, at = [], 0
         for shape, dtype in shapes:
             size = int(np.prod(shape))
-            parts.append(jnp.asarray(rows[:, at : at + size].reshape(len(rows), *shape).astype(dtype)))
+            leaves.append(jnp.asarray(rows[:, at : at + size].reshape(len(rows), *shape).astype(dtype)))
             at += size
-        return jax.tree.unflatten(structure, parts)
+        return jax.tree.unflatten(structure, leaves)
 
     known: dict[bytes, int] = {}
     table: list[NDArray[np.int64]] = []
 
-    def numbers(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The index of every row; new ones are entered."""
+    def indices(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the index of every row; new rows are added."""
         unique, inverse = np.unique(rows, axis=0, return_inverse=True)
         ids = np.empty(len(unique), np.int64)
         for i, row in enumerate(unique):
@@ -228,61 +231,60 @@ def _explore(domain: FiniteDomain, spoken_of: Sequence[Node], act: Act | None) -
                 known[key] = len(table)
                 table.append(row)
             ids[i] = known[key]
-        if len(table) > LARGEST:
+        if len(table) > MAX_STATES:
             raise DomainError(
-                f"{domain.name} has more than {LARGEST:,} states within reach: too many to enumerate"
+                f"{domain.name} has more than {MAX_STATES:,} reachable states: too many to enumerate"
             )
         return ids[inverse.ravel()]
 
-    def forget(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def reset_counters(rows: NDArray[np.int64]) -> NDArray[np.int64]:
         state = jax.device_get(states_of(rows))
         return rows_of(state._replace(**{n: np.zeros_like(getattr(state, n)) for n in limits}))
 
-    start_state = numbers(rows_of(initial))
-    parts: list[tuple[NDArray[Any], ...]] = []
-    done = 0
-    while done < len(table):
-        rows = np.stack(table[done:])
-        padded = np.concatenate(
-            [rows, np.repeat(rows[:1], -len(rows) % 1024, axis=0)]
-        )  # few shapes to compile
+    start_state = indices(rows_of(initial))
+    blocks: list[tuple[NDArray[Any], ...]] = []
+    explored = 0
+    while explored < len(table):
+        rows = np.stack(table[explored:])
+        # Padded, so that few shapes are compiled.
+        padded = np.concatenate([rows, np.repeat(rows[:1], -len(rows) % 1024, axis=0)])
         states = states_of(padded)
         actions = (
-            every[None].repeat(len(padded), 0)
+            all_actions[None].repeat(len(padded), 0)
             if act is None
             else np.asarray(act(np.asarray(_observe(domain, states))))[:, None]
         )
-        following, reward, over = jax.device_get(_moves(domain, states, jnp.asarray(actions)))
-        size = len(padded) * actions.shape[1] * len(chances)
-        flat = jax.tree.map(lambda leaf: leaf.reshape(size, *leaf.shape[3:]), following)  # noqa: B023
-        shape = (len(padded), actions.shape[1], len(chances))
-        keep = len(rows)
-        done = len(table)
-        parts.append(
+        following, reward, over = jax.device_get(_transitions(domain, states, jnp.asarray(actions)))
+        flat = jax.tree.map(lambda leaf: leaf.reshape(over.size, *leaf.shape[3:]), following)  # noqa: B023
+        keep, explored = len(rows), len(table)
+        next_rows = rows_of(flat).reshape(*over.shape, -1)[:keep]
+        blocks.append(
             (
-                numbers(rows_of(flat).reshape(*shape, -1)[:keep].reshape(-1, rows.shape[1])).reshape(
-                    keep, *shape[1:]
-                ),
+                indices(next_rows.reshape(-1, rows.shape[1])).reshape(keep, *over.shape[1:]),
                 reward[:keep].astype(np.float64),
                 over[:keep],
                 actions[:keep],
-                numbers(forget(rows)),
+                indices(reset_counters(rows)),
             )
         )
-    successor, reward, over, actions, forgotten = (np.concatenate(part) for part in zip(*parts, strict=True))
+    successor, reward, over, actions, without_counters = (
+        np.concatenate(arrays) for arrays in zip(*blocks, strict=True)
+    )
     states = states_of(np.stack(table))
     signals = {name: np.asarray(value) for name, value in _signals(domain, states).items()}
     signals["obs"] = np.asarray(_observe(domain, states))
-    return _TransitionTable(start, start_state, chances, successor, reward, over, actions, forgotten, signals)
+    return _TransitionTable(
+        start, start_state, draw_probabilities, successor, reward, over, actions, without_counters, signals
+    )
 
 
 @jax.jit(static_argnums=0)
-def _moves(domain: FiniteDomain, states: Any, actions: Array) -> Any:
-    """Every step from states `[S]` with actions `[S, A]`: next states, rewards and ends, `[S, A, C]` each."""
-    chances = jnp.arange(len(domain.chances()))
-    over_chances = jax.vmap(domain.move, (None, None, 0))
-    over_actions = jax.vmap(over_chances, (None, 0, None))
-    return jax.vmap(over_actions, (0, 0, None))(states, actions, chances)
+def _transitions(domain: FiniteDomain, states: Any, actions: Array) -> Any:
+    """Return next states, rewards and terminations `[S, A, C]` from states `[S]` with actions `[S, A]`."""
+    draws = jnp.arange(len(domain.draw_probabilities()))
+    over_draws = jax.vmap(domain.transition, (None, None, 0))
+    over_actions = jax.vmap(over_draws, (None, 0, None))
+    return jax.vmap(over_actions, (0, 0, None))(states, actions, draws)
 
 
 @jax.jit(static_argnums=0)
@@ -295,8 +297,8 @@ def _signals(domain: FiniteDomain, states: Any) -> dict[str, Array]:
     return jax.vmap(lambda state: dict(domain.signals(state)))(states)
 
 
-def _needed(counter: Signal | Aggregate, spoken_of: Sequence[Node], horizon: int) -> int:
-    """The value at which a counter may stop: one more than any number it is compared with."""
+def _counter_limit(counter: Signal | Aggregate, expressions: Sequence[Node], horizon: int) -> int:
+    """Return the value to cut a counter off at: one more than any number it is compared with."""
     largest = -1.0
 
     def visit(node: Node) -> None:
@@ -304,13 +306,13 @@ def _needed(counter: Signal | Aggregate, spoken_of: Sequence[Node], horizon: int
         match node:
             case Compare(_, term, Number(value)) | Compare(_, Number(value), term) if term == counter:
                 largest = max(largest, value)
-            case _ if node == counter:  # in arithmetic: every value may matter
+            case _ if node == counter:  # in arithmetic every value matters
                 largest = math.inf
             case _:
-                for part in parts(node):
+                for part in children(node):
                     visit(part)
 
-    for tree in spoken_of:
+    for tree in expressions:
         visit(tree)
     return int(min(largest, horizon)) + 1 if largest >= 0 else 0
 
@@ -339,79 +341,65 @@ class _Nodes(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Layers:
+class _LayerBuilder:
     domain: FiniteDomain
     automaton: Automaton
     table: _TransitionTable
     carried: tuple[str, ...]
     running: tuple[Aggregate, ...]
     quantities: tuple[Quantity, ...]
-    follow: bool
+    track_formulas: bool
 
     @property
-    def spoken_of(self) -> tuple[Node, ...]:
-        """All that may depend on a counter or a count."""
+    def expressions(self) -> tuple[Node, ...]:
+        """Formulas and terms that may depend on a counter or a count."""
         return (*self.automaton.formulas, *(each.x for each in self.quantities))
 
     def first_actions(self, act: Act | None) -> NDArray[np.int64]:
-        """What the signal `action` shows before the first step, per state."""
+        """Return the signal `action` before the first step, per state."""
         if act is None:
             raise DomainError(
                 "a formula that names `action` has no optimum: the first state shows the action to come"
             )
         return self.table.action[:, 0]
 
-    def merge(self, found: _Candidates, step: int) -> tuple[_Nodes, NDArray[np.int64], NDArray[np.float64]]:
-        """Read the states, then keep one node of each kind.
+    def merge(
+        self, candidates: _Candidates, step: int
+    ) -> tuple[_Nodes, NDArray[np.int64], NDArray[np.float64]]:
+        """Advance the automaton, then merge equal candidates.
 
-        Also returns which one each candidate became, and what each adds to the quantities `[M, Q]`.
+        Returns the nodes, the index of the node of each candidate, and the gains of each candidate `[M, Q]`.
         """
-        final = found.done | (step == self.domain.horizon)
-        signals = {name: values[found.state] for name, values in self.table.signals.items()}
-        signals["step"] = np.full(len(found.state), step)
-        signals |= {name: found.carried[:, i] for i, name in enumerate(self.carried)}
-        before = dict(zip(self.running, found.totals.T, strict=True)) if step else {}
-        # Each state as a path of its own with a past, `[M, 1]`.
-        alone = {name: values[:, None] for name, values in signals.items()}
-        path = SignalArrays(np, alone, final[:, None], (len(final), 1), PathPrefix(step, before))
+        final = candidates.done | (step == self.domain.horizon)
+        signals = {name: values[candidates.state] for name, values in self.table.signals.items()}
+        signals["step"] = np.full(len(candidates.state), step)
+        signals |= {name: candidates.carried[:, i] for i, name in enumerate(self.carried)}
+        before = dict(zip(self.running, candidates.totals.T, strict=True)) if step else {}
+        # Each state as a path of length one after a prefix, `[M, 1]`.
+        paths = {name: values[:, None] for name, values in signals.items()}
+        path = SignalArrays(np, paths, final[:, None], (len(final), 1), PathPrefix(step, before))
         letters = self.automaton.letters(path)[:, 0]
-        gains = self._gains(path, found.progress, final, step)
-        progress, satisfied = self._read(found.progress, letters, final)
-        state, totals = found.state, self._totals(path)
-        if self.follow:
+        gains = self._gains(path, candidates.progress, final, step)
+        progress, satisfied = self._advance(candidates.progress, letters, final)
+        state, totals = candidates.state, self._totals(path)
+        if self.track_formulas:
             decided = np.array([self.automaton.decided(p) for p in range(int(progress.max(initial=0)) + 1)])
-            # A quantity may go on to speak of counters when all formulas are decided.
+            # A quantity may depend on counters after all formulas are decided.
             over = final | (decided[progress] & (not self.quantities))
-            state = np.where(over, self.table.forgotten[state], state)
+            state = np.where(over, self.table.without_counters[state], state)
             totals = np.where(over[:, None], 0.0, totals)
             letters = letters & False
-        columns = [
-            state[:, None],
-            found.carried,
-            totals,
-            final[:, None],
-            progress[:, None],
-            satisfied,
-            letters,
-        ]
-        _, first, inverse = np.unique(
-            np.concatenate(columns, axis=1, dtype=np.float64), axis=0, return_index=True, return_inverse=True
-        )
-        nodes = _Nodes(
-            state[first],
-            found.carried[first],
-            totals[first],
-            final[first],
-            progress[first],
-            satisfied[first],
-            letters[first],
-        )
-        return nodes, inverse.ravel(), gains
+        nodes = _Nodes(state, candidates.carried, totals, final, progress, satisfied, letters)
+        columns = [field if field.ndim > 1 else field[:, None] for field in nodes]
+        rows = np.concatenate(columns, axis=1, dtype=np.float64)
+        _, first, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+        merged: _Nodes = jax.tree.map(lambda field: field[first], nodes)
+        return merged, inverse.ravel(), gains
 
     def _gains(
         self, path: SignalArrays, before: NDArray[np.int64], final: NDArray[np.bool_], step: int
     ) -> NDArray[np.float64]:
-        """What coming into these states adds to the quantities, `[M, Q]`."""
+        """Return the gains of the quantities on entering these states, `[M, Q]`."""
         gains = np.zeros((len(final), len(self.quantities)))
         ended = len(self.automaton.formulas) - sum(isinstance(q.over, Reaching) for q in self.quantities)
         for i, quantity in enumerate(self.quantities):
@@ -419,42 +407,44 @@ class _Layers:
             match quantity.over:
                 case Instant(at):  # the last state of an episode repeats
                     counts = (step == at) | (final & (step < at))
-                case Total(int(most)) if self.follow:
+                case Total(int(most)) if self.track_formulas:
                     counts &= step <= most
-                case Reaching() if self.follow:
+                case Reaching() if self.track_formulas:
                     counts &= ~np.array(
                         [self.automaton.holds(p, ended) for p in range(before.max(initial=0) + 1)]
                     )[before]
                     ended += 1
             with np.errstate(all="ignore"):
-                gains[:, i] = np.where(counts, path.worth(quantity.x)[:, 0], 0.0)
+                gains[:, i] = np.where(counts, path.reward(quantity.x)[:, 0], 0.0)
             if not np.isfinite(gains[:, i]).all():
-                raise RequirementError(f"{quantity.x} is no finite number in every state that it is taken in")
+                raise RequirementError(
+                    f"{quantity.x} is not a finite number in every state where it is evaluated"
+                )
         return gains
 
     def _totals(self, path: SignalArrays) -> NDArray[np.float64]:
-        """What the aggregates come to in these states `[M, R]`, counts cut off where nobody can tell."""
+        """Return the totals of the aggregates in these states `[M, R]`, with counts cut off."""
         totals = np.zeros((len(path.end), len(self.running)))
-        for i, (each, total) in enumerate(path.passed(self.running).totals.items()):
+        for i, (each, total) in enumerate(path.prefix_after(self.running).totals.items()):
             totals[:, i] = total
             if each.function == "count":
-                limit = _needed(each, self.spoken_of, self.domain.horizon)
+                limit = _counter_limit(each, self.expressions, self.domain.horizon)
                 totals[:, i] = np.minimum(total, limit)
             elif each.function in ("sum", "mean") and (total != np.rint(total)).any():
                 raise RequirementError(
-                    f"{each} comes to {total[total != np.rint(total)][0]:g}; exact answers keep every value of it, "
-                    "and nothing bounds the number of these where fractions are added up",
-                    each.place,
-                    "add up whole numbers, as in sum(2 * x) <= 50 for sum(x) <= 25",
+                    f"{each} has the value {total[total != np.rint(total)][0]:g}; exact answers store every value, "
+                    "and the number of values is unbounded for sums of fractions",
+                    each.location,
+                    "sum whole numbers, as in sum(2 * x) <= 50 for sum(x) <= 25",
                 )
         return totals
 
-    def _read(
+    def _advance(
         self, progress: NDArray[np.int64], letters: NDArray[np.bool_], final: NDArray[np.bool_]
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Progress and, in final states, verdicts `[M, K]`, once for each different case."""
+        """Return the progress and, in final states, the verdicts `[M, K]`, computed once per distinct case."""
         formulas = len(self.automaton.formulas)
-        if not self.follow:
+        if not self.track_formulas:
             return np.zeros_like(progress), np.zeros((len(progress), formulas), bool)
         cases, inverse = np.unique(
             np.concatenate([progress[:, None], final[:, None], letters], axis=1), axis=0, return_inverse=True
@@ -469,7 +459,7 @@ class _Layers:
         return after[inverse.ravel()], verdicts[inverse.ravel()]
 
     def expand(self, nodes: _Nodes) -> tuple[_Candidates, NDArray[np.float64]]:
-        """All steps from the nodes that are not final, in order of node, action, chance; and their rewards."""
+        """Return all steps from non-final nodes in order of node, action, draw, and their rewards."""
         alive = np.flatnonzero(~nodes.final)
         state, table = nodes.state[alive], self.table
         shape = table.successor[state].shape  # [alive, actions, C]
@@ -499,7 +489,7 @@ class _Layers:
         rewards: NDArray[np.float64],
         gains: NDArray[np.float64],
     ) -> Layer:
-        """The nodes with where their steps lead."""
+        """Return the layer of these nodes with their steps."""
         shape = (len(nodes.state), *self.table.successor.shape[1:])
         successor, reward = np.full(shape, -1), np.zeros(shape)
         gain = np.zeros((*shape, len(self.quantities)))

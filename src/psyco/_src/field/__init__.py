@@ -1,1 +1,1 @@
-"""After deployment: does the promise hold in the field?"""
+"""After deployment: tests whether the requirement still holds in the field."""

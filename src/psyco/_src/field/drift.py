@@ -1,8 +1,8 @@
-"""Does the policy see what it saw when it was certified? A warning, not a verdict.
+"""Compare the observations in the field with those at certification. Drift is a warning, not a verdict.
 
-A run keeps the mean and spread of every input over the sample episodes of its final policy (`episodes.json`). In the
-field an input has left that range if its mean has moved by more than a spread, or if more than 1 in 16 values lie
-farther than four spreads away: with the same mean and spread there can't be as many, whatever the distribution
+A run keeps the mean and the spread (standard deviation) of every input over the sample episodes of its final policy
+(`episodes.json`). In the field an input has drifted if its mean has moved by more than a spread, or if more than 1 in
+16 values lie farther than four spreads from the mean: with an unchanged mean and spread no distribution has that many
 (Chebyshev).
 """
 
@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from psyco._src.core.errors import RunError
 from psyco._src.core.safe_io import from_json, read_bytes
 
-MOVED = 1.0  # spreads
-FAR, TOO_MANY = 4.0, 1.0 / 16.0
-KEPT = 0.99  # of the weight of earlier episodes, with each further one: the last hundred or so count
-ENOUGH = 30  # episodes
+MAX_MEAN_SHIFT = 1.0  # spreads
+FAR, MAX_FAR_SHARE = 4.0, 1.0 / 16.0  # a value is far if it lies this many spreads from the mean
+DECAY = 0.99  # of the weight of earlier episodes, per episode: about the last hundred count
+MIN_EPISODES = 30
 
 
 class Reference(NamedTuple):
-    """What the policy saw in the simulator."""
+    """Observations of the policy in the simulator."""
 
     episodes: int
     mean: NDArray[np.float64]  # [inputs]
@@ -33,41 +33,44 @@ class Reference(NamedTuple):
 
 
 class Drift(NamedTuple):
-    """What it has seen in the field; earlier episodes weigh less."""
+    """Observations in the field, with exponentially decaying weights."""
 
     episodes: int = 0
     states: float = 0.0
-    total: tuple[float, ...] = ()  # of each input
-    far: tuple[float, ...] = ()  # in how many states it was far away
+    total: tuple[float, ...] = ()  # per input, the sum of its values
+    far: tuple[float, ...] = ()  # per input, the number of its far values
 
-    def updated(self, reference: Reference, seen: NDArray[np.float64]) -> Drift:
-        """After an episode with observations `[n+1, inputs]`."""
-        far = np.abs(seen - reference.mean) > FAR * reference.spread + 1e-9 * (1.0 + np.abs(reference.mean))
+    def update(self, reference: Reference, observations: NDArray[np.float64]) -> Drift:
+        """Return the sums after an episode with observations `[n+1, inputs]`."""
+        far = np.abs(observations - reference.mean) > _allowance(reference, FAR)
         return Drift(
             self.episodes + 1,
-            KEPT * self.states + len(seen),
-            tuple(KEPT * np.array(self.total or 0.0) + seen.sum(axis=0)),
-            tuple(KEPT * np.array(self.far or 0.0) + far.sum(axis=0)),
+            DECAY * self.states + len(observations),
+            tuple(DECAY * np.array(self.total or 0.0) + observations.sum(axis=0)),
+            tuple(DECAY * np.array(self.far or 0.0) + far.sum(axis=0)),
         )
 
-    def departed(self, reference: Reference) -> dict[int, str]:
-        """The inputs that have left their range, each with a sentence."""
-        if self.episodes < ENOUGH:
+    def drifted(self, reference: Reference) -> dict[int, str]:
+        """Return the inputs that have drifted, each with a sentence."""
+        if self.episodes < MIN_EPISODES:
             return {}
         mean, far = np.array(self.total) / self.states, np.array(self.far) / self.states
-        moved = np.abs(mean - reference.mean) > MOVED * reference.spread + 1e-9 * (
-            1.0 + np.abs(reference.mean)
-        )
+        moved = np.abs(mean - reference.mean) > _allowance(reference, MAX_MEAN_SHIFT)
         return {
-            int(i): f"obs[{i}] has left what the policy was certified on: mean {mean[i]:.4g} in the field, "
+            int(i): f"obs[{i}] has drifted since certification: mean {mean[i]:.4g} in the field, "
             f"{reference.mean[i]:.4g} ± {reference.spread[i]:.4g} in {reference.episodes} simulated episodes; "
             f"{far[i]:.0%} of its values are more than {FAR:g} spreads away"
-            for i in np.flatnonzero(moved | (far > TOO_MANY))
+            for i in np.flatnonzero(moved | (far > MAX_FAR_SHARE))
         }
 
 
+def _allowance(reference: Reference, spreads: float) -> NDArray[np.float64]:
+    """Return the permitted distance from the mean, with a margin for rounding where an input is constant."""
+    return spreads * reference.spread + 1e-9 * (1.0 + np.abs(reference.mean))
+
+
 def find_reference(certificate: Path, policy: str | None) -> Reference | None:
-    """What the run has kept beside its certificate about this policy; None if there is nothing."""
+    """Return the observations that a run has kept for this policy beside its certificate; None without any."""
     path = certificate.parent / "episodes.json"
     try:
         content = from_json(read_bytes(path, "sample episodes", inside=certificate.parent), str(path))
@@ -81,7 +84,7 @@ def find_reference(certificate: Path, policy: str | None) -> Reference | None:
             int(found["episodes"]), np.array(found["mean"], np.float64), np.array(found["spread"], np.float64)
         )
     except (KeyError, TypeError, ValueError):
-        raise RunError(f"{path} is damaged: its observations are no numbers") from None
+        raise RunError(f"{path} is damaged: its observations are not numbers") from None
     if reference.mean.ndim != 1 or reference.mean.shape != reference.spread.shape:
-        raise RunError(f"{path} is damaged: its observations do not fit each other")
+        raise RunError(f"{path} is damaged: mean and spread of its observations differ in size")
     return reference

@@ -1,7 +1,7 @@
-"""Does a promise hold in the field? Outcomes one after the other, intervals, and an alarm when it is lost.
+"""Does a requirement still hold in the field? Sequential intervals, and an alarm when it no longer does.
 
-Works with NumPy and SciPy alone. What a watcher knows is one immutable value, `Knowledge`, which an outcome replaces as
-a whole: whoever interrupts it, or keeps its state in a file, never has half an outcome.
+Works with NumPy and SciPy alone. The evidence of a `FieldTest` is one immutable value, which each outcome replaces as a
+whole: an interrupt, or a copy of the state in a file, never sees half an outcome.
 """
 
 from __future__ import annotations
@@ -12,29 +12,33 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from psyco._src.core.codec import decode, encode
 from psyco._src.core.errors import RunError
 from psyco._src.core.safe_io import read_text
 from psyco._src.logic.ast import Constraint, Expectation, LongRun, Requirement
-from psyco._src.logic.bare import outcome_requirement
 from psyco._src.logic.parser import parse
+from psyco._src.logic.requirement import outcome_requirement
 from psyco._src.verification.anytime import confidence_sequence
-from psyco._src.verification.base import Counts, MeanTask, Task, update
-from psyco._src.verification.betting import CELLS, ValuePoints, log_evidence, lowest
+from psyco._src.verification.base import Counts, MeanTask, Task, add_outcome
+from psyco._src.verification.betting import CELLS, ValuePoints, log_evidence, solve_lower_bound
 from psyco._src.verification.certificate import Certificate
 from psyco._src.verification.change_detection import Detector, DetectorState
 from psyco._src.verification.findings import MeanFinding
 
-FALSE_ALARM_EVERY, RAREST = 100_000, 1e15
-FORMAT = "psyco-watch-1"
-POSITIONS, WEIGHTS = 201, 51  # of the grid for a rate
+DEFAULT_FALSE_ALARM_EVERY, MAX_FALSE_ALARM_EVERY = 100_000, 1e15  # episodes
+STATE_FORMAT = "psyco-watch-1"
+RATE_GRID = (201, 51)  # positions and weights of a rate's values
 
-Promise: TypeAlias = Certificate | Requirement | str | Path
+CertificateLike: TypeAlias = Certificate | Requirement | str | Path
 Range: TypeAlias = tuple[float, float]
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+NonNegative: TypeAlias = Annotated[float, msgspec.Meta(ge=0.0)]
 
 
 class Interval(NamedTuple):
@@ -46,16 +50,16 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class Alarm:
-    """What has changed with the last outcome."""
+    """The constraints whose status has changed with the last outcome."""
 
-    episode: int  # how many outcomes there had been
-    lost: tuple[str, ...]  # the constraints that hold no longer, by name or else as text
-    recovered: tuple[str, ...]  # those that hold again
+    episode: int  # number of outcomes so far
+    lost: tuple[str, ...]  # constraints that hold no longer, by name or else as text
+    recovered: tuple[str, ...]  # constraints that hold again
 
     def __str__(self) -> str:
-        lost = [f"holds no longer: {each}" for each in self.lost]
-        again = [f"holds again: {each}" for each in self.recovered]
-        return f"after {self.episode:,} episodes: {'; '.join(lost + again)}"
+        lost = [f"holds no longer: {label}" for label in self.lost]
+        recovered = [f"holds again: {label}" for label in self.recovered]
+        return f"after {self.episode:,} episodes: {'; '.join(lost + recovered)}"
 
 
 # ---- one constraint ---------------------------------------------------------------------------------------------
@@ -63,79 +67,98 @@ class Alarm:
 
 @dataclass(frozen=True)
 class MonitoredConstraint:
-    """A constraint, and what watches it."""
+    """A constraint with its change detectors."""
 
-    stated: Constraint | Expectation
-    span: Range  # where the value of every episode lies; of a rate, each step's
-    horizon: int  # the longest episode, where steps count; else 1
-    sides: tuple[Detector, ...]  # one for each bound
+    constraint: Constraint | Expectation
+    value_range: Range  # of an episode's value; of a rate, of each step's
+    horizon: int  # of a rate, the length of the longest episode; else 1
+    detectors: tuple[Detector, ...]  # one for each bound
 
     @property
-    def called(self) -> str:
+    def label(self) -> str:
         """Its name, or else its text."""
-        return self.stated.name or str(self.stated)
+        return self.constraint.name or str(self.constraint)
 
     @property
     def is_rate(self) -> bool:
-        """Does it count by steps instead of episodes?"""
-        return _is_rate(self.stated)
+        """Whether it bounds a value per step instead of per episode."""
+        return _is_rate(self.constraint)
 
     @property
-    def ranged(self) -> Constraint | Expectation:
-        """The same, with the range of its values stated."""
-        if isinstance(self.stated, Constraint):
-            return self.stated
-        return replace(self.stated, within=self.span)
+    def with_range(self) -> Constraint | Expectation:
+        """The constraint, with the range of its values stated."""
+        if isinstance(self.constraint, Constraint):
+            return self.constraint
+        return replace(self.constraint, within=self.value_range)
 
-    def init(self, episode: int = 0) -> ConstraintRecord:
-        """What is known before anything has come."""
-        nothing = Counts(0, 0) if isinstance(self.stated, Constraint) else Grid.empty(self.is_rate)
-        return ConstraintRecord(episode, nothing, tuple(side.init() for side in self.sides))
+    def init(self, episode: int = 0) -> Evidence:
+        """Return the evidence before the first outcome."""
+        empty = Counts(0, 0) if isinstance(self.constraint, Constraint) else Grid.empty(self.is_rate)
+        return Evidence(episode, empty, tuple(detector.init() for detector in self.detectors))
 
-    def updated(self, kept: ConstraintRecord, episode: int, total: float, steps: int) -> ConstraintRecord:
-        """After one more episode. With an alarm or a recovery the interval starts afresh."""
-        # A rate r is kept if the mean of total - r steps is: as if the value were r off by so much.
-        sides = tuple(
-            side.update(standing, total - side.bound * (steps - 1))
-            for side, standing in zip(self.sides, kept.sides, strict=True)
+    def update(self, evidence: Evidence, episode: int, total: float, steps: int) -> Evidence:
+        """Return the evidence after one more episode; an alarm or a recovery restarts the interval."""
+        # A rate r holds if the mean of total - r steps is within its bound: shift the total by r (steps - 1).
+        states = tuple(
+            detector.update(state, total - detector.bound * (steps - 1))
+            for detector, state in zip(self.detectors, evidence.detectors, strict=True)
         )
-        if any(side.lost for side in sides) != kept.lost:
-            return self.init(episode)._replace(sides=sides)
-        seen = kept.seen
-        if isinstance(seen, Counts):
-            seen = update(seen, bool(total))
+        if any(state.lost for state in states) != evidence.lost:
+            return self.init(episode)._replace(detectors=states)
+        outcomes = evidence.outcomes
+        if isinstance(outcomes, Counts):
+            outcomes = add_outcome(outcomes, bool(total))
         else:
-            lo, hi = self.span
-            seen = seen.with_value((total / steps - lo) / (hi - lo), steps / self.horizon)
-        return ConstraintRecord(kept.since, seen, sides)
+            lo, hi = self.value_range
+            outcomes = outcomes.with_value((total / steps - lo) / (hi - lo), steps / self.horizon)
+        return Evidence(evidence.since, outcomes, states)
 
-    def interval(self, kept: ConstraintRecord) -> Interval:
-        """Both bounds hold together at the constraint's confidence."""
-        delta = (1.0 - self.stated.confidence) / 2.0
-        if isinstance(kept.seen, Counts):
-            return Interval(*confidence_sequence(kept.seen, delta))
-        points, (lo, hi) = kept.seen.points, self.span
-        above, below = (lowest(partial(log_evidence, side), delta) for side in (points, points.mirrored))
+    def interval(self, evidence: Evidence) -> Interval:
+        """Return bounds that hold together at the constraint's confidence."""
+        delta = (1.0 - self.constraint.confidence) / 2.0
+        if isinstance(evidence.outcomes, Counts):
+            return Interval(*confidence_sequence(evidence.outcomes, delta))
+        points, (lo, hi) = evidence.outcomes.points, self.value_range
+        above, below = (
+            solve_lower_bound(partial(log_evidence, side), delta) for side in (points, points.mirrored)
+        )
         return Interval(lo + (hi - lo) * above, hi - (hi - lo) * below)
+
+    def restore(self, record: _EvidenceRecord) -> Evidence:
+        """Return the evidence of a record; ValueError where it belongs to another constraint."""
+        evidence = self.init(record.since)
+        outcomes: Counts | Grid
+        if isinstance(evidence.outcomes, Grid) and isinstance(record.outcomes, _GridRecord):
+            outcomes = evidence.outcomes
+            outcomes.number.flat[record.outcomes.cells] = record.outcomes.counts
+        elif isinstance(evidence.outcomes, Counts) and isinstance(record.outcomes, tuple):
+            outcomes = Counts(*record.outcomes)
+        else:
+            raise ValueError("its outcomes are those of another constraint")
+        states = tuple(DetectorState(each.lost, np.array(each.sums, np.float64)) for each in record.detectors)
+        for detector, state in zip(self.detectors, states, strict=True):
+            if state.sums.shape != (detector.opposite if state.lost else detector).bets.shape:
+                raise ValueError("its sums are those of another detector")
+        return evidence._replace(outcomes=outcomes, detectors=states)
 
 
 class Grid(NamedTuple):
-    """Values as the bets of `betting` need them for bounds on their mean, or rate; it does not grow with their number.
+    """Counts of values on a grid, from which `betting` computes bounds on their mean or rate, in constant memory.
 
-    A value between the points of the grid is shared by those around it such that the mean of the weight, and of
-    position times weight, stay what they are. The log of every factor of the evidence is concave in these two, so
-    sharing can only lower the evidence, for either side: bounds are sound.
+    A value between grid points is shared by its neighbours such that the mean of the weight, and of position times
+    weight, stay the same. The log of every factor of the evidence is concave in these two, so sharing can only lower
+    the evidence, for either side: bounds are sound.
     """
 
-    number: NDArray[np.float64]  # [P, W] how many there were, by position in their range and by weight
+    number: NDArray[np.float64]  # [P, W] values, by position in their range and by weight
 
     @classmethod
-    def empty(cls, weighed: bool) -> Grid:
-        """Before the first value; only those of a rate have weights that differ."""
-        return cls(np.zeros((POSITIONS, WEIGHTS) if weighed else (CELLS + 1, 1)))
+    def empty(cls, is_rate: bool) -> Grid:
+        """Return a grid without values; only those of a rate differ in their weights."""
+        return cls(np.zeros(RATE_GRID if is_rate else (CELLS + 1, 1)))
 
     def with_value(self, position: float, weight: float) -> Grid:
-        """After one more value, at a position and with a weight from 0 to 1."""
+        """Return the grid after one more value; position and weight are from 0 to 1."""
         number = self.number.copy()
         for (i, at), (j, heavy) in product(*map(_neighbours, (position, weight), number.shape)):
             number[i, j] += at * heavy
@@ -143,7 +166,7 @@ class Grid(NamedTuple):
 
     @property
     def points(self) -> ValuePoints:
-        """The values that it stands for."""
+        """The grid points that have values."""
         i, j = np.nonzero(self.number)
         rows, columns = self.number.shape
         weight = j / (columns - 1) if columns > 1 else np.ones(len(j))
@@ -151,7 +174,7 @@ class Grid(NamedTuple):
 
 
 def _neighbours(place: float, count: int) -> tuple[tuple[int, float], ...]:
-    """The points of a grid over [0, 1] around a place, and its share in each."""
+    """Return the points of a grid over [0, 1] around a place, with the share of each."""
     if count == 1:
         return ((0, 1.0),)
     scaled = min(max(place, 0.0), 1.0) * (count - 1)
@@ -159,338 +182,348 @@ def _neighbours(place: float, count: int) -> tuple[tuple[int, float], ...]:
     return (left, left + 1 - scaled), (left + 1, scaled - left)
 
 
-class ConstraintRecord(NamedTuple):
-    """What is known of one constraint."""
+class Evidence(NamedTuple):
+    """The evidence on one constraint."""
 
-    since: int  # how many outcomes there had been when it last was lost or recovered
-    seen: Counts | Grid  # since then
-    sides: tuple[DetectorState, ...]
+    since: int  # episode of the last alarm or recovery, from which outcomes are counted
+    outcomes: Counts | Grid
+    detectors: tuple[DetectorState, ...]
 
     @property
     def lost(self) -> bool:
-        """Is it in alarm?"""
-        return any(side.lost for side in self.sides)
+        """Whether the constraint is in alarm."""
+        return any(state.lost for state in self.detectors)
+
+    @property
+    def record(self) -> _EvidenceRecord:
+        """The evidence for a file."""
+        outcomes: tuple[int, int] | _GridRecord
+        if isinstance(self.outcomes, Counts):
+            outcomes = tuple(self.outcomes)
+        else:
+            cells = np.flatnonzero(self.outcomes.number)
+            outcomes = _GridRecord(cells.tolist(), self.outcomes.number.flat[cells].tolist())
+        states = [_DetectorRecord(state.lost, state.sums.tolist()) for state in self.detectors]
+        return _EvidenceRecord(self.since, outcomes, states)
 
 
-class FieldKnowledge(NamedTuple):
-    """All that is known."""
+class FieldEvidence(NamedTuple):
+    """The evidence on all constraints."""
 
     episodes: int
-    kept: tuple[ConstraintRecord, ...]  # per constraint
+    constraints: tuple[Evidence, ...]
 
 
-# ---- all of them ------------------------------------------------------------------------------------------------
+# ---- the state as a file ----------------------------------------------------------------------------------------
+
+
+class _GridRecord(NamedTuple):
+    cells: list[Count]  # flat indices of the grid points that have values
+    counts: list[NonNegative]
+
+
+class _DetectorRecord(NamedTuple):
+    lost: bool
+    sums: list[NonNegative]
+
+
+class _EvidenceRecord(NamedTuple):
+    since: Count
+    outcomes: _GridRecord | tuple[Count, Count]
+    detectors: list[_DetectorRecord]
+
+
+class _FieldTestRecord(NamedTuple):
+    requirement: str
+    false_alarm_every: float
+    ranges: list[tuple[float, float, int]]  # of values, with the horizon: the counts are relative to these
+    episodes: Count
+    constraints: list[_EvidenceRecord]
+
+
+def _decode_state(state: Mapping[str, Any]) -> _FieldTestRecord:
+    found = state.get("format") if isinstance(state, Mapping) else None
+    if found != STATE_FORMAT:
+        raise RunError(f"the state has format {found!r:.100}; this version reads {STATE_FORMAT!r}")
+    content = {name: value for name, value in state.items() if name != "format"}
+    return decode(content, _FieldTestRecord, "the state")
+
+
+# ---- all constraints --------------------------------------------------------------------------------------------
 
 
 class FieldTest:
-    """Watches whether a policy keeps in the field what its certificate says.
+    """Tests whether a deployed policy still satisfies the requirement of its certificate.
 
     Args:
-        promise: a certificate, its file or text; or a requirement, its file or text, where `P>=0.85` will do.
-        false_alarm_every: while all constraints hold, a false alarm comes on average at most once in so many
-            episodes, whatever the episodes depend on; default 100,000, or as the state has it.
-        ranges: of the expected values, in their order, where neither `within` nor the certificate says where an
-            episode's value lies; of a rate, each step's.
-        horizon: the longest episode, for rates; by default that of the certificate.
-        state: of an earlier watcher, to go on from there.
+        certificate: a certificate, its file or text; or a requirement, its file or text, where `P>=0.85` suffices.
+        false_alarm_every: while all constraints hold, the mean number of episodes to a false alarm is at least this,
+            whatever the dependence between episodes; default 100,000, or the value of the state.
+        ranges: of the values of expectations, in their order, where neither `within` nor the certificate states the
+            range of an episode's value; of a rate, of each step's value.
+        horizon: the longest episode, for rates; default: the horizon of the certificate.
+        state: the state of an earlier test, to continue from.
     """
 
     def __init__(
         self,
-        promise: Promise,
+        certificate: CertificateLike,
         false_alarm_every: float | None = None,
         *,
         ranges: Sequence[Range] | None = None,
         horizon: int | None = None,
         state: Mapping[str, Any] | None = None,
     ) -> None:
-        self.requirement, self.certificate = as_promise(promise)
-        if state is not None and false_alarm_every is None:
-            false_alarm_every = _part(state, "false_alarm_every", int, float)
-        every = FALSE_ALARM_EVERY if false_alarm_every is None else false_alarm_every
-        if isinstance(every, bool) or not isinstance(every, int | float) or not 1 <= every <= RAREST:
-            raise RunError(f"false_alarm_every is a number of episodes, 1 to {RAREST:g}; got {every!r:.100}")
-        self.false_alarm_every = every
+        self.requirement, self.certificate = read_certificate(certificate)
+        record = None if state is None else _decode_state(state)
+        if false_alarm_every is None:
+            false_alarm_every = record.false_alarm_every if record else DEFAULT_FALSE_ALARM_EVERY
+        self.false_alarm_every = _check_false_alarm_every(false_alarm_every)
         if horizon is None and self.certificate is not None:
             horizon = self.certificate.horizon
         if ranges is None and self.certificate is not None:
-            ranges = _certified_ranges(self.certificate)
-        self.watched = _watched(self.requirement, every, ranges, horizon)
-        self._known = FieldKnowledge(0, tuple(each.init() for each in self.watched))
-        if state is not None:
-            self._known = self._restored(state)
+            ranges = [f.range for f in self.certificate.findings if isinstance(f, MeanFinding)]
+        self.constraints = _monitored(self.requirement, self.false_alarm_every, ranges, horizon)
+        self._known = FieldEvidence(0, tuple(constraint.init() for constraint in self.constraints))
+        if record is not None:
+            self._known = self._restored(record)
 
     def update(self, outcome: Any) -> Alarm | None:
-        """One more episode; returns what has changed by it, if anything has.
+        """Add one episode; return the alarm or recovery that it causes, if any.
 
         Args:
-            outcome: did the formula hold? Of an expected value, the episode's number; of a rate, the pair
+            outcome: whether the formula held; for an expectation, the episode's value; for a rate, the pair
                 `(total, steps)`. With several constraints a list of these, or a dictionary by name.
         """
         values = [
-            _value(each, given)
-            for each, given in zip(self.watched, self._arranged(outcome), strict=True)
-        ]  # fmt: skip
-        before, episodes = self._known, self._known.episodes + 1
-        kept = tuple(
-            each.updated(known, episodes, *value)
-            for each, known, value in zip(self.watched, before.kept, values, strict=True)
+            _value(constraint, given)
+            for constraint, given in zip(self.constraints, self._arranged(outcome), strict=True)
+        ]
+        before, episodes = self.evidence, self.episodes + 1
+        after = tuple(
+            constraint.update(evidence, episodes, *value)
+            for constraint, evidence, value in zip(self.constraints, before, values, strict=True)
         )
-        self._known = FieldKnowledge(episodes, kept)
+        self._known = FieldEvidence(episodes, after)
         changed = [
-            (each.called, now.lost)
-            for each, old, now in zip(self.watched, before.kept, kept, strict=True)
-            if old.lost != now.lost
+            (constraint.label, new.lost)
+            for constraint, old, new in zip(self.constraints, before, after, strict=True)
+            if old.lost != new.lost
         ]
         if not changed:
             return None
         return Alarm(
             episodes,
-            lost=tuple(called for called, lost in changed if lost),
-            recovered=tuple(called for called, lost in changed if not lost),
+            lost=tuple(label for label, lost in changed if lost),
+            recovered=tuple(label for label, lost in changed if not lost),
         )
 
     @property
     def episodes(self) -> int:
-        """How many outcomes there have been."""
+        """Number of outcomes so far."""
         return self._known.episodes
 
     @property
-    def in_alarm(self) -> tuple[str, ...]:
-        """The constraints that do not hold, as far as is known."""
-        pairs = zip(self.watched, self._known.kept, strict=True)
-        return tuple(each.called for each, kept in pairs if kept.lost)
+    def evidence(self) -> tuple[Evidence, ...]:
+        """Evidence on each constraint."""
+        return self._known.constraints
 
     @property
-    def known(self) -> tuple[ConstraintRecord, ...]:
-        """What is known of each constraint."""
-        return self._known.kept
+    def in_alarm(self) -> tuple[str, ...]:
+        """Constraints that hold no longer, according to the evidence."""
+        pairs = zip(self.constraints, self.evidence, strict=True)
+        return tuple(constraint.label for constraint, evidence in pairs if evidence.lost)
 
     @property
     def intervals(self) -> tuple[Interval, ...]:
-        """For each constraint, where its probability, expected value or rate in the field lies.
+        """For each constraint, the interval of its probability, expected value or rate in the field.
 
-        At the constraint's confidence it is right at all times at once, *if the probability has stayed what it is since
-        the watch began, or since the last alarm or recovery of this constraint*, from which it is counted.
+        It is valid at all times at once, at the constraint's confidence, *if the probability has not changed since the
+        start or the last alarm or recovery of this constraint*, from which it is counted.
         """
-        return tuple(each.interval(kept) for each, kept in zip(self.watched, self.known, strict=True))
+        pairs = zip(self.constraints, self.evidence, strict=True)
+        return tuple(constraint.interval(evidence) for constraint, evidence in pairs)
 
     @property
     def interval(self) -> Interval:
         """The interval of the only constraint."""
-        if len(self.watched) != 1:
-            raise RunError(f"there are {len(self.watched)} constraints: use intervals")
+        if len(self.constraints) != 1:
+            raise RunError(f"there are {len(self.constraints)} constraints: use intervals")
         return self.intervals[0]
 
     @property
     def state(self) -> dict[str, Any]:
-        """All that is needed to go on elsewhere, as plain data for JSON."""
-        return {
-            "format": FORMAT,
-            "requirement": str(self.requirement),
-            "false_alarm_every": self.false_alarm_every,
-            "ranges": self._ranges,
-            "episodes": self.episodes,
-            "constraints": [
-                {
-                    "since": kept.since,
-                    "seen": _plain(kept.seen),
-                    "sides": [{"lost": side.lost, "sums": side.sums.tolist()} for side in kept.sides],
-                }
-                for kept in self.known
-            ],
-        }
+        """Everything needed to continue elsewhere, as plain data for JSON."""
+        records = [evidence.record for evidence in self.evidence]
+        record = _FieldTestRecord(
+            str(self.requirement), self.false_alarm_every, self._ranges, self.episodes, records
+        )
+        return {"format": STATE_FORMAT, **encode(record)}
 
     @property
-    def _ranges(self) -> list[list[float]]:
-        """Where values lie, and of rates the longest episode: what was counted means something for these alone."""
-        return [[*each.span, each.horizon] for each in self.watched]
+    def _ranges(self) -> list[tuple[float, float, int]]:
+        return [(*constraint.value_range, constraint.horizon) for constraint in self.constraints]
 
-    def _restored(self, state: Mapping[str, Any]) -> FieldKnowledge:
-        """What a state says, if it is one of this watcher."""
-        if _part(state, "format", str) != FORMAT:
-            raise RunError(f"the state has format {state['format']!r}; this version reads {FORMAT!r}")
-        if _part(state, "requirement", str) != str(self.requirement):
+    def _restored(self, record: _FieldTestRecord) -> FieldEvidence:
+        """Return the evidence of an earlier test; RunError where it was another test."""
+        if record.requirement != str(self.requirement):
             raise RunError(
                 "the state is of another requirement; give the certificate that it was begun with, or a new state:\n"
-                f"{state['requirement']}\ninstead of\n{self.requirement}"
+                f"{record.requirement}\ninstead of\n{self.requirement}"
             )
-        every = _part(state, "false_alarm_every", int, float)
-        if every != self.false_alarm_every:
+        if record.false_alarm_every != self.false_alarm_every:
             raise RunError(
-                f"the state was begun with a false alarm every {every:,} episodes, not {self.false_alarm_every:,}; "
-                "leave that out, or begin a new state"
+                f"the state was begun with a false alarm every {record.false_alarm_every:,} episodes, not "
+                f"{self.false_alarm_every:,}; leave that out, or begin a new state"
             )
-        if (ranges := _part(state, "ranges", list)) != self._ranges:
+        if record.ranges != self._ranges:
             raise RunError(
-                f"the state was begun with other ranges or horizons, {ranges!r:.200} instead of {self._ranges}; give "
-                "the same, or begin a new state"
+                f"the state was begun with other ranges or horizons, {record.ranges!r:.200} instead of "
+                f"{self._ranges}; give the same, or begin a new state"
             )
         try:
-            pairs = zip(self.watched, state["constraints"], strict=True)
-            return FieldKnowledge(_part(state, "episodes", int), tuple(_kept(*pair) for pair in pairs))
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            raise RunError(f"the state is damaged ({error!r:.200}); begin a new one") from None
+            pairs = zip(self.constraints, record.constraints, strict=True)
+            evidence = tuple(constraint.restore(each) for constraint, each in pairs)
+        except (ValueError, IndexError) as error:
+            raise RunError(f"the state is damaged ({error!s:.200}); begin a new one") from None
+        return FieldEvidence(record.episodes, evidence)
 
     def _arranged(self, outcome: Any) -> Sequence[Any]:
-        """An outcome for each constraint, in their order."""
-        names = [each.called for each in self.watched]
+        """Return an outcome for each constraint, in their order."""
+        labels = [constraint.label for constraint in self.constraints]
         if isinstance(outcome, Mapping):
-            if set(outcome) != set(names):
+            if set(outcome) != set(labels):
                 given = ", ".join(map(str, outcome)) or "nothing"
                 raise RunError(
-                    f"an outcome has an entry for each constraint, {', '.join(names)}; got {given}"
+                    f"an outcome has an entry for each constraint, {', '.join(labels)}; got {given}"
                 )
-            return [outcome[name] for name in names]
+            return [outcome[label] for label in labels]
         if isinstance(outcome, np.ndarray) and outcome.ndim == 1:
             outcome = outcome.tolist()
-        if not isinstance(outcome, list) and len(names) == 1:
+        if not isinstance(outcome, list) and len(labels) == 1:
             return [outcome]
-        if not isinstance(outcome, list) or len(outcome) != len(names):
+        if not isinstance(outcome, list) or len(outcome) != len(labels):
             raise RunError(
-                f"there are {len(names)} constraints; give a list of as many, got {outcome!r:.100}"
+                f"there are {len(labels)} constraints; give a list of as many outcomes, got {outcome!r:.100}"
             )
         return outcome
 
 
-def as_promise(promise: Promise) -> tuple[Requirement, Certificate | None]:
-    """What must hold, and the certificate that says so, if it is one."""
-    if isinstance(promise, Certificate):
-        return parse(promise.requirement), promise
-    if isinstance(promise, Requirement):
-        return promise, None
-    if not isinstance(promise, str | Path):
+def read_certificate(given: CertificateLike) -> tuple[Requirement, Certificate | None]:
+    """Return a requirement, and the certificate that states it, if any.
+
+    Raises:
+        RunError: `given` is neither a certificate nor a requirement, nor the file or text of one.
+    """
+    if isinstance(given, Certificate):
+        return parse(given.requirement), given
+    if isinstance(given, Requirement):
+        return given, None
+    if not isinstance(given, str | Path):
         raise RunError(
-            f"{promise!r:.100} is neither a certificate nor a requirement, nor the file or text of one"
+            f"{given!r:.100} is neither a certificate nor a requirement, nor the file or text of one"
         )
-    text, origin = str(promise), "the certificate"
-    if isinstance(promise, Path) or text.strip().endswith((".json", ".props", ".prop", ".pctl", ".txt")):
-        text, origin = read_text(promise, "certificate"), str(promise)
+    text, origin = str(given), "the certificate"
+    if isinstance(given, Path) or text.strip().endswith((".json", ".props", ".prop", ".pctl", ".txt")):
+        text, origin = read_text(given, "certificate"), str(given)
     elif len(text) < 4096 and "\0" not in text and os.path.isfile(text):
-        text, origin = read_text(promise, "certificate"), text
+        text, origin = read_text(given, "certificate"), text
     if text.lstrip().startswith("{"):
         certificate = Certificate.from_json(text, origin=origin)
         return parse(certificate.requirement), certificate
     return outcome_requirement(text), None
 
 
-def _certified_ranges(certificate: Certificate) -> list[Range]:
-    """Where the expected values of a certificate lie."""
-    return [found.range for found in certificate.findings if isinstance(found, MeanFinding)]
+def _check_false_alarm_every(given: float) -> float:
+    if (
+        isinstance(given, bool)
+        or not isinstance(given, int | float)
+        or not 1 <= given <= MAX_FALSE_ALARM_EVERY
+    ):
+        raise RunError(
+            f"false_alarm_every is a number of episodes, 1 to {MAX_FALSE_ALARM_EVERY:g}; got {given!r:.100}"
+        )
+    return given
 
 
-def _watched(
+def _monitored(
     requirement: Requirement, every: float, ranges: Sequence[Range] | None, horizon: int | None
 ) -> tuple[MonitoredConstraint, ...]:
-    """All constraints with their detectors, whose thresholds are such that together they keep to `every`."""
+    """Return all constraints with detectors whose false alarms together come at most once in `every` episodes."""
     if not requirement.constraints:
         raise RunError("the requirement has no constraint: there is nothing to watch")
-    stated = [each for each in requirement.constraints if isinstance(each, Expectation)]
-    given = list(ranges) if ranges is not None else [each.within for each in stated]
-    if len(given) != len(stated):
+    expectations = [each for each in requirement.constraints if isinstance(each, Expectation)]
+    given = list(ranges) if ranges is not None else [each.within for each in expectations]
+    if len(given) != len(expectations):
         raise RunError(
-            f"there are {len(stated)} expected values; give a range (lo, hi) for each, got {given}"
+            f"there are {len(expectations)} expected values; give a range (lo, hi) for each, got {given}"
         )
-    left = iter(given)
+    remaining = iter(given)
     found = []
-    for each in requirement.constraints:
-        span = (0.0, 1.0) if isinstance(each, Constraint) else next(left)
-        if span is None:
+    for constraint in requirement.constraints:
+        value_range = (0.0, 1.0) if isinstance(constraint, Constraint) else next(remaining)
+        if value_range is None:
             raise RunError(
-                f"no range is known of an episode's value: {each}\nsay where it lies with `within [lo,hi]` in the "
+                f"the range of an episode's value is not known: {constraint}\nstate it with `within [lo,hi]` in the "
                 "requirement, or with ranges=[(lo, hi)] (--range LO,HI)"
             )
-        if _is_rate(each) and horizon is None:
-            raise RunError(f"a rate is watched knowing the longest episode; give horizon (--horizon): {each}")
-        found.append((each, span, horizon if _is_rate(each) and horizon is not None else 1))
-    bounds = [list(_bounds(each, span)) for each, span, _ in found]
-    share = every * max(sum(map(len, bounds)), 1)
+        if _is_rate(constraint) and horizon is None:
+            raise RunError(f"a rate needs the longest episode; give horizon (--horizon): {constraint}")
+        steps = horizon if _is_rate(constraint) and horizon is not None else 1
+        found.append((constraint, value_range, steps, list(_bounds(constraint, value_range))))
+    # K detectors with K times the run length have it together (see `change_detection`).
+    run_length = every * max(sum(len(bounds) for *_, bounds in found), 1)
     return tuple(
         MonitoredConstraint(
-            each, span, steps, tuple(_detector(bound, at_least, span, steps, share) for bound, at_least in sides)
+            constraint,
+            value_range,
+            steps,
+            tuple(_detector(bound, at_least, value_range, steps, run_length) for bound, at_least in bounds),
         )
-        for (each, span, steps), sides in zip(found, bounds, strict=True)
-    )  # fmt: skip
+        for constraint, value_range, steps, bounds in found
+    )
 
 
-def _bounds(stated: Constraint | Expectation, span: Range) -> Iterator[tuple[float, bool]]:
-    """Each bound that can be missed, and whether the mean should be at least that."""
-    if isinstance(stated, Constraint):
-        for side in Task(stated, 1.0, 1.0).sides:
+def _bounds(constraint: Constraint | Expectation, value_range: Range) -> Iterator[tuple[float, bool]]:
+    """Yield each bound that can be violated, and whether it is a lower bound."""
+    if isinstance(constraint, Constraint):
+        for side in Task(constraint, 1.0, 1.0).sides:
             yield side.bound(side.p_req), not side.negated
     else:
-        yield from MeanTask(*span, stated.lower, stated.upper, false_accept=1.0, false_reject=1.0).sides
+        yield from MeanTask(
+            *value_range, constraint.lower, constraint.upper, false_accept=1.0, false_reject=1.0
+        ).sides
 
 
-def _detector(bound: float, at_least: bool, span: Range, steps: int, every: float) -> Detector:
-    lo, hi = (bound + steps * (end - bound) for end in span)
-    return Detector(lo, hi, bound, at_least, every)
+def _detector(bound: float, at_least: bool, value_range: Range, steps: int, run_length: float) -> Detector:
+    lo, hi = (bound + steps * (end - bound) for end in value_range)
+    return Detector(lo, hi, bound, at_least, run_length)
 
 
-def _is_rate(stated: Constraint | Expectation) -> bool:
-    return isinstance(stated, Expectation) and isinstance(stated.subject.over, LongRun)
+def _is_rate(constraint: Constraint | Expectation) -> bool:
+    return isinstance(constraint, Expectation) and isinstance(constraint.subject.over, LongRun)
 
 
-def _value(watched: MonitoredConstraint, outcome: Any) -> tuple[float, int]:
-    """An outcome as total and steps; what is no outcome is never taken for one."""
-    total, steps = outcome, 1
-    if watched.is_rate:
+def _value(constraint: MonitoredConstraint, outcome: Any) -> tuple[float, int]:
+    """Return an outcome as total and steps; RunError where it is no outcome of the constraint."""
+    total, steps, label = outcome, 1, constraint.label
+    if constraint.is_rate:
         if not isinstance(outcome, tuple) or len(outcome) != 2:
-            raise RunError(f"an episode of {watched.called} is a pair (total, steps), got {outcome!r:.100}")
+            raise RunError(f"an episode of {label} is a pair (total, steps), got {outcome!r:.100}")
         total, steps = outcome
-        if (
-            isinstance(steps, bool)
-            or not isinstance(steps, int | np.integer)
-            or not 1 <= steps <= watched.horizon
-        ):
-            raise RunError(f"an episode has 1 to {watched.horizon:,} steps, got {steps!r:.100}")
-    if isinstance(watched.stated, Constraint):
+        is_count = isinstance(steps, int | np.integer) and not isinstance(steps, bool)
+        if not is_count or not 1 <= steps <= constraint.horizon:
+            raise RunError(f"an episode has 1 to {constraint.horizon:,} steps, got {steps!r:.100}")
+    if isinstance(constraint.constraint, Constraint):
         if not isinstance(total, bool | int | float | np.bool_ | np.number) or total not in (0, 1):
-            raise RunError(f"an outcome of {watched.called} is 0 or 1, true or false; got {outcome!r:.100}")
+            raise RunError(f"an outcome of {label} is 0 or 1, true or false; got {outcome!r:.100}")
         return float(total), 1
-    lo, hi = watched.span
+    lo, hi = constraint.value_range
     if isinstance(total, bool) or not isinstance(total, int | float | np.number):
-        raise RunError(f"an outcome of {watched.called} is a number, got {outcome!r:.100}")
-    if not lo * steps <= total <= hi * steps:  # NaN among them
+        raise RunError(f"an outcome of {label} is a number, got {outcome!r:.100}")
+    if not lo * steps <= total <= hi * steps:  # also NaN
         raise RunError(
-            f"the value {outcome!r:.100} of {watched.called} lies outside of its range [{lo:g}, {hi:g}]; what is "
-            "promised is promised for values in their range, so state a wider one"
+            f"the value {outcome!r:.100} of {label} lies outside of its range [{lo:g}, {hi:g}]; guarantees hold for "
+            "values in their range only, so state a wider one"
         )
     return float(total), int(steps)
-
-
-def _plain(seen: Counts | Grid) -> Any:
-    if isinstance(seen, Counts):
-        return list(seen)
-    places = np.flatnonzero(seen.number)
-    return {"places": places.tolist(), "counts": seen.number.flat[places].tolist()}
-
-
-def _kept(watched: MonitoredConstraint, content: dict[str, Any]) -> ConstraintRecord:
-    """What `Watcher.state` has made plain."""
-    fresh = watched.init(_part(content, "since", int))
-    seen = fresh.seen
-    if isinstance(seen, Counts):
-        seen = Counts(*map(int, content["seen"]))
-        fine = min(seen) >= 0
-    else:
-        seen.number.flat[content["seen"]["places"]] = content["seen"]["counts"]
-        fine = bool((seen.number >= 0.0).all())
-    if not fine:
-        raise ValueError("less than nothing was counted")
-    sides = []
-    for detector, side in zip(watched.sides, content["sides"], strict=True):
-        lost = _part(side, "lost", bool)
-        sums = np.array(side["sums"], np.float64)
-        if sums.shape != (detector.opposite if lost else detector).bets.shape or not (sums >= 0.0).all():
-            raise ValueError("sums of another detector")
-        sides.append(DetectorState(lost, sums))
-    return fresh._replace(seen=seen, sides=tuple(sides))
-
-
-def _part(content: Mapping[str, Any], name: str, *kinds: type) -> Any:
-    """An entry of a state, of one of these kinds."""
-    found = content.get(name) if isinstance(content, Mapping) else None
-    if type(found) not in kinds:
-        raise RunError(f"the state is damaged: its {name} is {found!r:.100}; begin a new one")
-    return found

@@ -1,8 +1,7 @@
-"""How episodes arrive: bytes of a file or a stream, line by line, as outcomes for a watcher.
+"""Parse episodes from the bytes of a file or a stream, line by line, as outcomes for a field test.
 
-As in `recordings`, nothing is repaired or guessed; but there is no whole file to look at, so a line is judged when it
-is complete, and a trace when its episode is. What comes out knows how many bytes and lines it has used up: whoever
-keeps that `Position` can go on from there.
+As in `recordings`, nothing is repaired or guessed. Since the input is never complete, a line is judged when it is
+complete, and a trace when its episode is. Every result has a `ReadPosition`, from which reading can continue.
 """
 
 from __future__ import annotations
@@ -17,34 +16,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psyco._src.core.errors import PsycoError, RunError
-from psyco._src.field.field_test import MonitoredConstraint
+from psyco._src.field.field_test import Count, MonitoredConstraint
 from psyco._src.logic.ast import Constraint, Requirement
 
-# As in `recordings`, which imports JAX.
-TRUE, FALSE = ("1", "true", "1.0"), ("0", "false", "0.0")
-EPISODE, ENDS = "episode", ("terminated", "truncated")
-OUTCOME, VALUE = ("satisfied", "outcome", "success"), ("value", "total")  # columns of a single constraint
-LONGEST_LINE = 2**24  # bytes
-BLANK = "is blank: nothing is counted for it"
+# These are also in `recordings`, which imports JAX.
+TRUE_WORDS, FALSE_WORDS = ("1", "true", "1.0"), ("0", "false", "0.0")
+EPISODE_COLUMN, END_COLUMNS = "episode", ("terminated", "truncated")
+OUTCOME_COLUMNS, VALUE_COLUMNS = ("satisfied", "outcome", "success"), ("value", "total")  # of one constraint
+MAX_LINE_BYTES = 2**24
+BLANK_LINE = "is blank: nothing is counted for it"
 
 
 class ReadPosition(NamedTuple):
-    """How far a source has been read."""
+    """The position up to which a source was read."""
 
-    offset: int = 0  # bytes
-    line: int = 0  # lines
-    head: str | None = None  # the first line, if it says what the columns are
+    offset: Count = 0  # bytes
+    line: Count = 0  # lines
+    header: str | None = None  # the first line, if it names the columns
 
 
 class IncomingEpisode(NamedTuple):
-    """One episode, or a line that is none."""
+    """One episode, or a line that contains none."""
 
     position: ReadPosition  # after it
-    line: int  # where it begins, from 1
-    outcome: Any = None  # as a watcher takes it
-    id: int | None = None  # of the episode, where it is a whole number
-    seen: NDArray[np.float64] | None = None  # observations [n+1, inputs], where they were recorded
-    problem: str = ""  # of a line that is no episode
+    line: int  # its first line, from 1
+    outcome: Any = None  # for `FieldTest.update`
+    id: int | None = None  # of the episode, where it is an integer
+    observations: NDArray[np.float64] | None = None  # [n+1, inputs], where they were recorded
+    problem: str = ""  # of a line without an episode
 
 
 class InputLine(NamedTuple):
@@ -55,13 +54,13 @@ class InputLine(NamedTuple):
     offset: int  # after it
 
 
-def lines(data: bytes, start: ReadPosition, origin: str, *, whole: bool) -> Iterator[InputLine]:
-    """The lines in `data`, which begins at `start`; `whole`: nothing will be added to the last one."""
+def split_lines(data: bytes, start: ReadPosition, origin: str, *, at_end: bool) -> Iterator[InputLine]:
+    """Yield the lines of `data`, which begins at `start`; the last one may lack its end only with `at_end`."""
     offset, number = start.offset, start.line
     for piece in re.findall(rb"[^\n]*\n|[^\n]+", data):
-        if not piece.endswith(b"\n") and not whole:
-            if len(piece) > LONGEST_LINE:
-                raise RunError(f"line {number + 1} of {origin} does not end within {LONGEST_LINE:,} bytes")
+        if not piece.endswith(b"\n") and not at_end:
+            if len(piece) > MAX_LINE_BYTES:
+                raise RunError(f"line {number + 1} of {origin} does not end within {MAX_LINE_BYTES:,} bytes")
             return
         offset, number = offset + len(piece), number + 1
         try:
@@ -74,30 +73,32 @@ def lines(data: bytes, start: ReadPosition, origin: str, *, whole: bool) -> Iter
 # ---- outcomes ---------------------------------------------------------------------------------------------------
 
 
-def outcomes(
-    data: bytes, start: ReadPosition, watched: Sequence[MonitoredConstraint], origin: str, *, whole: bool
+def parse_outcomes(
+    data: bytes, start: ReadPosition, constraints: Sequence[MonitoredConstraint], origin: str, *, at_end: bool
 ) -> Iterator[IncomingEpisode]:
-    """One episode per line: 0 or 1 (or a value) for each constraint, CSV with a header, or JSON objects."""
-    head = start.head
-    for line in lines(data, start, origin, whole=whole):
-        position = ReadPosition(line.offset, line.number, head)
+    """Yield one episode per line: 0 or 1 (or a value) for each constraint, CSV with a header, or JSON objects."""
+    header = start.header
+    for line in split_lines(data, start, origin, at_end=at_end):
+        position = ReadPosition(line.offset, line.number, header)
         where = f"line {line.number} of {origin}"
         if not line.text.strip():
-            yield IncomingEpisode(position, line.number, problem=BLANK)
+            yield IncomingEpisode(position, line.number, problem=BLANK_LINE)
             continue
         if line.number == 1 and _is_header(line.text, where):
-            head = line.text
-            _columns(_cells(head, where), watched, where)
-            yield IncomingEpisode(ReadPosition(line.offset, 1, head), 1)
+            header = line.text
+            _outcome_columns(_cells(header, where), constraints, where)
+            yield IncomingEpisode(ReadPosition(line.offset, 1, header), 1)
             continue
-        names, cells = _row(line.text, head, where)
-        columns = _columns(names, watched, where) if names else range(len(watched))
-        if not names and len(cells) != len(watched):
-            raise RunError(f"{where} has {len(cells)} values, the requirement {len(watched)} constraints")
-        outcome = [_value(each, cells[column], where) for each, column in zip(watched, columns, strict=True)]
-        yield IncomingEpisode(
-            position, line.number, outcome, _id(cells[names.index(EPISODE)]) if EPISODE in names else None
-        )
+        names, cells = _row(line.text, header, where)
+        columns = _outcome_columns(names, constraints, where) if names else range(len(constraints))
+        if not names and len(cells) != len(constraints):
+            raise RunError(f"{where} has {len(cells)} values, the requirement {len(constraints)} constraints")
+        outcome = [
+            _value(constraint, cells[column], where)
+            for constraint, column in zip(constraints, columns, strict=True)
+        ]
+        number = _episode_id(cells[names.index(EPISODE_COLUMN)]) if EPISODE_COLUMN in names else None
+        yield IncomingEpisode(position, line.number, outcome, number)
 
 
 def _is_header(text: str, where: str) -> bool:
@@ -105,19 +106,19 @@ def _is_header(text: str, where: str) -> bool:
 
 
 def _is_value(cell: str) -> bool:
-    return cell.lower() in TRUE + FALSE or _number(cell) is not None
+    return cell.lower() in TRUE_WORDS + FALSE_WORDS or _number(cell) is not None
 
 
-def _row(text: str, head: str | None, where: str) -> tuple[list[str], list[Any]]:
-    """Names and values of a row; names are empty where there are none."""
+def _row(text: str, header: str | None, where: str) -> tuple[list[str], list[Any]]:
+    """Return the names and values of a row; names are empty where there are none."""
     if text.startswith("{"):
-        found = _object(text, where)
+        found = _json_object(text, where)
         return list(found), list(found.values())
-    names, cells = _cells(head, where) if head else [], _cells(text, where)
+    names, cells = _cells(header, where) if header else [], _cells(text, where)
     if names and len(cells) != len(names):
         raise RunError(f"{where} has {len(cells)} cells, the header has {len(names)}")
     if names == cells:
-        raise RunError(f"{where} is a header again; watch one recording, or leave the second header out")
+        raise RunError(f"{where} repeats the header; watch one recording, or remove the second header")
     return names, cells
 
 
@@ -128,14 +129,14 @@ def _cells(text: str, where: str) -> list[str]:
         raise RunError(f"{where} is not CSV: {error}") from None
 
 
-def _object(text: str, where: str) -> dict[str, Any]:
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _json_object(text: str, where: str) -> dict[str, Any]:
+    def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(dict(pairs)) < len(pairs):
-            raise ValueError("a key stands twice in the same object")
+            raise ValueError("a key occurs twice in the same object")
         return dict(pairs)
 
     try:
-        found = json.loads(text, object_pairs_hook=once)
+        found = json.loads(text, object_pairs_hook=without_duplicates)
     except (ValueError, RecursionError) as error:
         raise RunError(f"{where} is not JSON: {error}") from None
     if not isinstance(found, dict):
@@ -143,44 +144,46 @@ def _object(text: str, where: str) -> dict[str, Any]:
     return found
 
 
-def _columns(names: Sequence[str], watched: Sequence[MonitoredConstraint], where: str) -> list[int]:
-    """Which column has the outcomes of each constraint."""
-    wanted = [each.stated.name for each in watched]
+def _outcome_columns(
+    names: Sequence[str], constraints: Sequence[MonitoredConstraint], where: str
+) -> list[int]:
+    """Return the column of each constraint's outcomes."""
+    wanted = [each.constraint.name for each in constraints]
     for name in names:
         if list(names).count(name) > 1:
             raise RunError(f"{where}: two columns are called {name!r}; rename one of them")
     if all(name in names for name in wanted):
         return [names.index(str(name)) for name in wanted]
-    known = OUTCOME if isinstance(watched[0].stated, Constraint) else VALUE
+    known = OUTCOME_COLUMNS if isinstance(constraints[0].constraint, Constraint) else VALUE_COLUMNS
     generic = [name for name in known if name in names]
     if len(wanted) == len(generic) == 1:
         return [names.index(generic[0])]
     remedy = (
-        f"{' or '.join(known)} will do" if len(wanted) == 1 else "give each constraint a name and a column"
+        f"call it {' or '.join(known)}" if len(wanted) == 1 else "give each constraint a name and a column"
     )
-    called = ", ".join(name or "(no name)" for name in wanted)
+    unnamed = ", ".join(name or "(no name)" for name in wanted)
     raise RunError(
-        f"{where} does not tell which columns are the outcomes: {', '.join(names)}; constraints: {called}; {remedy}"
+        f"{where}: the columns of the outcomes are not known: {', '.join(names)}; constraints: {unnamed}; {remedy}"
     )
 
 
-def _value(watched: MonitoredConstraint, cell: Any, where: str) -> bool | float:
-    """What a cell says about a constraint; a watcher checks ranges."""
-    if watched.is_rate:
-        raise RunError(f"a rate needs the steps of every episode; give traces: {watched.stated}")
-    is_outcome = isinstance(watched.stated, Constraint)
+def _value(constraint: MonitoredConstraint, cell: Any, where: str) -> bool | float:
+    """Return the outcome of a constraint in a cell; `FieldTest` checks the range of values."""
+    if constraint.is_rate:
+        raise RunError(f"a rate needs the steps of every episode; give traces: {constraint.constraint}")
+    is_outcome = isinstance(constraint.constraint, Constraint)
     word = str(cell).lower()
-    if is_outcome and word in TRUE + FALSE:
-        return word in TRUE
+    if is_outcome and word in TRUE_WORDS + FALSE_WORDS:
+        return word in TRUE_WORDS
     number = None if is_outcome or isinstance(cell, bool) else _number(cell)
     if number is None:
-        what = "an outcome is 0 or 1, true or false" if is_outcome else "a value is a number"
-        raise RunError(f"{where}: {what}; got {cell!r:.100}")
+        expected = "an outcome is 0 or 1, true or false" if is_outcome else "a value is a number"
+        raise RunError(f"{where}: {expected}; got {cell!r:.100}")
     return number
 
 
 def _number(cell: Any) -> float | None:
-    """A finite number, from JSON or as text; Python also reads 1_000."""
+    """Return a finite number from JSON or text; None for others. Python's `1_000` is none."""
     try:
         number = float(cell) if isinstance(cell, str | int | float) and "_" not in str(cell) else np.nan
     except (ValueError, OverflowError):
@@ -188,86 +191,89 @@ def _number(cell: Any) -> float | None:
     return number if np.isfinite(number) else None
 
 
-def _id(name: Any) -> int | None:
-    """The number of an episode, also one that a table has made 7.0 of; a name can't be missed or come too late."""
-    if isinstance(name, bool) or not re.fullmatch(r"-?\d{1,18}(\.0+)?", str(name)):
+def _episode_id(cell: Any) -> int | None:
+    """Return the number of an episode, also from `7.0`; None for a name, which has no successor."""
+    if isinstance(cell, bool) or not re.fullmatch(r"-?\d{1,18}(\.0+)?", str(cell)):
         return None
-    return int(str(name).partition(".")[0])
+    return int(str(cell).partition(".")[0])
 
 
 # ---- traces -----------------------------------------------------------------------------------------------------
 
 
-def traces(
-    data: bytes, start: ReadPosition, watched: Sequence[MonitoredConstraint], origin: str, *, whole: bool
+def parse_traces(
+    data: bytes, start: ReadPosition, constraints: Sequence[MonitoredConstraint], origin: str, *, at_end: bool
 ) -> Iterator[IncomingEpisode]:
-    """One row per state, CSV or JSON lines with an `episode` column: an episode is complete when one of its rows says
-    so (`terminated`, `truncated`), when another one begins, or when the input is `whole`."""
-    head = start.head
-    rows: list[InputLine] = []  # of the episode that is not complete
+    """Yield episodes from CSV or JSON lines with one row per state and a column `episode`.
+
+    An episode is complete when one of its rows has `terminated` or `truncated`, when another episode begins, or
+    at the end of the input.
+    """
+    header = start.header
+    rows: list[InputLine] = []  # of the incomplete episode
     name: Any = None
-    for line in lines(data, start, origin, whole=whole):
+    for line in split_lines(data, start, origin, at_end=at_end):
         where = f"line {line.number} of {origin}"
         if not line.text.strip():
-            if rows:  # an error, unless it is the last one of the episode
+            if rows:  # `read_traces` refuses a blank line inside an episode
                 rows.append(line)
             else:
-                yield IncomingEpisode(
-                    ReadPosition(line.offset, line.number, head), line.number, problem=BLANK
-                )
+                position = ReadPosition(line.offset, line.number, header)
+                yield IncomingEpisode(position, line.number, problem=BLANK_LINE)
             continue
         if line.number == 1 and not line.text.startswith("{"):
-            head = line.text
-            yield IncomingEpisode(ReadPosition(line.offset, 1, head), 1)
+            header = line.text
+            yield IncomingEpisode(ReadPosition(line.offset, 1, header), 1)
             continue
-        names, cells = _row(line.text, head, where)
-        if EPISODE not in names:
-            raise RunError(f"{where} has no {EPISODE!r}; it has: {', '.join(names)}")
+        names, cells = _row(line.text, header, where)
+        if EPISODE_COLUMN not in names:
+            raise RunError(f"{where} has no {EPISODE_COLUMN!r}; it has: {', '.join(names)}")
         row = dict(zip(names, cells, strict=True))
-        if rows and row[EPISODE] != name:
-            yield _judge(rows, head, name, watched, origin)
+        if rows and row[EPISODE_COLUMN] != name:
+            yield _judge(rows, header, name, constraints, origin)
             rows = []
         rows.append(line)
-        name = row[EPISODE]
-        if any(str(row.get(end, "")).lower() in TRUE for end in ENDS):
-            yield _judge(rows, head, name, watched, origin)
+        name = row[EPISODE_COLUMN]
+        if any(str(row.get(column, "")).lower() in TRUE_WORDS for column in END_COLUMNS):
+            yield _judge(rows, header, name, constraints, origin)
             rows = []
-    if rows and whole:
-        yield _judge(rows, head, name, watched, origin)
+    if rows and at_end:
+        yield _judge(rows, header, name, constraints, origin)
 
 
 def _judge(
     rows: Sequence[InputLine],
-    head: str | None,
+    header: str | None,
     name: Any,
-    watched: Sequence[MonitoredConstraint],
+    constraints: Sequence[MonitoredConstraint],
     origin: str,
 ) -> IncomingEpisode:
-    """What an episode's rows come to, judged as recorded ones are."""
+    """Return an episode with the outcomes that `recordings` computes from its rows."""
     from psyco._src.verification.recordings import read_traces  # imports JAX, which takes long
 
-    text = "\n".join(([] if head is None else [head]) + [line.text for line in rows]).encode()
-    judged_by = Requirement(constraints=tuple(each.ranged for each in watched))
-    longest = max((each.horizon for each in watched if each.is_rate), default=None)
+    text = "\n".join(([] if header is None else [header]) + [line.text for line in rows]).encode()
+    requirement = Requirement(constraints=tuple(each.with_range for each in constraints))
+    horizon = max((each.horizon for each in constraints if each.is_rate), default=None)
     try:
-        columns = read_traces(text, judged_by, origin=origin, horizon=longest).columns
+        columns = read_traces(text, requirement, origin=origin, horizon=horizon).columns
     except PsycoError as error:
-        before = rows[0].number - 1 - (head is not None)
-        found = re.sub(r"\bline (\d+)\b", lambda match: f"line {int(match[1]) + before}", str(error))
-        raise RunError(found) from None
+        before = rows[0].number - 1 - (header is not None)
+        message = re.sub(r"\bline (\d+)\b", lambda match: f"line {int(match[1]) + before}", str(error))
+        raise RunError(message) from None
     outcome = [
         (float(column[0, 0]), int(column[0, 1])) if each.is_rate else column[0].item()
-        for each, column in zip(watched, columns, strict=True)
+        for each, column in zip(constraints, columns, strict=True)
     ]
-    position = ReadPosition(rows[-1].offset, rows[-1].number, head)
-    return IncomingEpisode(position, rows[0].number, outcome, _id(name), _observations(rows, head, origin))
+    position = ReadPosition(rows[-1].offset, rows[-1].number, header)
+    observations = _observations(rows, header, origin)
+    return IncomingEpisode(position, rows[0].number, outcome, _episode_id(name), observations)
 
 
-def _observations(rows: Sequence[InputLine], head: str | None, origin: str) -> NDArray[np.float64] | None:
-    """What the policy saw, `[n+1, inputs]`; None where it was not recorded, or not as numbers."""
+def _observations(rows: Sequence[InputLine], header: str | None, origin: str) -> NDArray[np.float64] | None:
+    """Return the observations `[n+1, inputs]`; None where they were not recorded, or are not numbers."""
     found = []
     for line in filter(lambda line: line.text.strip(), rows):
-        row = dict(zip(*_row(line.text, head, f"line {line.number} of {origin}"), strict=True))
+        row = dict(zip(*_row(line.text, header, f"line {line.number} of {origin}"), strict=True))
         entries = row.get("obs")
         if not isinstance(entries, list):
             entries = [row[f"obs[{i}]"] for i in range(len(row)) if f"obs[{i}]" in row]

@@ -1,36 +1,37 @@
-"""The file that a watch is kept in: what was counted, and how far the source was read, written down together.
+"""The state file of a watch: the evidence, together with the position up to which the source was read.
 
-It may come from a stranger, so everything in it is of the kind that it is declared to be here.
+The file may come from a stranger, so every field is validated.
 """
 
 from __future__ import annotations
 
 import json
-from itertools import repeat
 from pathlib import Path
-from types import EllipsisType, UnionType
-from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
 
 from psyco._src.core import atomic_io
+from psyco._src.core.codec import decode, encode
 from psyco._src.core.errors import MissingFileError, RunError
 from psyco._src.core.safe_io import from_json, read_bytes
 from psyco._src.field.drift import Drift
 from psyco._src.field.field_test import Interval
 from psyco._src.field.ingest import ReadPosition
 
-FORMAT = "psyco-watch-session-1"
-GAPS = 1000  # that are remembered
+STATE_FORMAT = "psyco-watch-session-1"
+MAX_GAPS = 1000  # the latest gaps in the episode numbers are kept
 
 
 class EpisodeIds(NamedTuple):
-    """Which episodes have been counted, where they have numbers."""
+    """The numbers of the episodes that have been counted, where episodes have numbers."""
 
     first: int | None = None
     last: int | None = None
-    missing: tuple[tuple[int, int], ...] = ()  # the first and the last number of each gap between these
+    missing: tuple[tuple[int, int], ...] = ()  # first and last number of each gap between those two
 
-    def after(self, number: int | None) -> tuple[EpisodeIds, bool, str]:
-        """With one more episode: is it new, and what is odd about it?"""
+    def add(self, number: int | None) -> tuple[EpisodeIds, bool, str]:
+        """Return the numbers with one more episode, whether it is new, and a warning about it, if any."""
         if number is None:
             return self, True, ""
         if self.first is None or self.last is None:
@@ -40,12 +41,12 @@ class EpisodeIds(NamedTuple):
         if number > self.last:
             gap = (self.last + 1, number - 1)
             which = f"episode {gap[0]} is" if gap[0] == gap[1] else f"episodes {gap[0]} to {gap[1]} are"
-            more = (*self.missing, gap)[-GAPS:]
-            return EpisodeIds(self.first, number, more), True, f"{which} missing; late ones are counted"
+            missing = (*self.missing, gap)[-MAX_GAPS:]
+            return EpisodeIds(self.first, number, missing), True, f"{which} missing; late ones are counted"
         late = f"episode {number} comes late; it is counted"
         if number < self.first:
             gaps = ((number + 1, self.first - 1),) if number + 1 < self.first else ()
-            return EpisodeIds(number, self.last, (*gaps, *self.missing)[-GAPS:]), True, late
+            return EpisodeIds(number, self.last, (*gaps, *self.missing)[-MAX_GAPS:]), True, late
         for i, (first, last) in enumerate(self.missing):
             if first <= number <= last:
                 rest = [gap for gap in ((first, number - 1), (number + 1, last)) if gap[0] <= gap[1]]
@@ -55,7 +56,7 @@ class EpisodeIds(NamedTuple):
 
 
 class HistoryPoint(NamedTuple):
-    """Where a watch stood, for every constraint."""
+    """The intervals and alarms of all constraints after an episode."""
 
     episode: int
     intervals: tuple[Interval, ...]
@@ -73,36 +74,35 @@ class AlarmRecord(NamedTuple):
 
 
 class WatchProgress(NamedTuple):
-    """What is known besides what the watcher knows."""
+    """The progress of a watch, without the evidence of its field test."""
 
     position: ReadPosition = ReadPosition()
     ids: EpisodeIds = EpisodeIds()
-    stride: int = 1  # episodes between two points of the history
+    stride: Annotated[int, msgspec.Meta(ge=1)] = 1  # episodes between two points of the history
     history: tuple[HistoryPoint, ...] = ()
     alarms: tuple[AlarmRecord, ...] = ()
     drift: Drift = Drift()
-    departed: tuple[int, ...] = ()  # inputs that have left their range
+    drifted: tuple[int, ...] = ()  # inputs that have drifted
 
 
 class WatchState(NamedTuple):
-    """All that is kept."""
+    """The content of a state file."""
 
-    format: str
-    traces: bool  # as in `Session`
-    policy: str | None  # the digest of what is watched
-    watcher: dict[str, Any]  # for a `Watcher`, which checks it
-    tail: str  # a hash of what stands before the position; "" for a stream
+    traces: bool  # as in `WatchSession`
+    policy: str | None  # digest of the policy
+    field_test: dict[str, Any]  # `FieldTest.state`, which `FieldTest` validates
+    tail: str  # hash of the bytes before the position; "" for a stream
     progress: WatchProgress
 
 
 def write_state(path: Path, state: WatchState) -> None:
-    """Write it as a whole, or not at all."""
-    content = _plain(state)
+    """Write a state file atomically."""
+    content = {"format": STATE_FORMAT, **encode(state)}
     atomic_io.write(path, json.dumps({**content, "checksum": _checksum(content)}).encode())
 
 
 def read_state(path: Path) -> WatchState | None:
-    """What `write_state` has written; None if there is no such file."""
+    """Return the content of a state file; None where there is none."""
     try:
         content = from_json(read_bytes(path, "state of a watch"), str(path))
     except MissingFileError:
@@ -110,46 +110,17 @@ def read_state(path: Path) -> WatchState | None:
     checksum = content.pop("checksum", None) if isinstance(content, dict) else None
     if checksum != _checksum(content):
         raise RunError(f"{path} is no state of a watch, or it is damaged; give another --state to begin anew")
-    if content.get("format") != FORMAT:
-        raise RunError(f"{path} has format {content.get('format')!r:.100}; this version reads {FORMAT!r}")
-    try:
-        state: WatchState = _of_kind(WatchState, content)
-        position, ids, drift = state.progress.position, state.progress.ids, state.progress.drift
-        if min(position.offset, position.line, state.progress.stride - 1) < 0:
-            raise ValueError("a number below its least")
-        if (ids.first is None) != (ids.last is None):
-            raise ValueError("the first number of an episode without the last")
-        if len({bool(drift.episodes), drift.states > 0.0, bool(drift.total)}) > 1 or len(drift.total) != len(
-            drift.far
-        ):
-            raise ValueError("episodes without what was seen in them")
-    except (TypeError, ValueError) as error:
-        raise RunError(f"{path} is damaged ({error!s:.200}); give another --state to begin anew") from None
+    if (found := content.pop("format", None)) != STATE_FORMAT:
+        raise RunError(f"{path} has format {found!r:.100}; this version reads {STATE_FORMAT!r}")
+    state = decode(content, WatchState, str(path))
+    ids, drift = state.progress.ids, state.progress.drift
+    if (ids.first is None) != (ids.last is None):
+        raise RunError(f"{path} is damaged: it has only one of the first and the last episode number")
+    counted = {bool(drift.episodes), drift.states > 0.0, bool(drift.total)}
+    if len(counted) > 1 or len(drift.total) != len(drift.far):
+        raise RunError(f"{path} is damaged: the sums of its observations do not fit each other")
     return state
 
 
 def _checksum(content: Any) -> str:
     return atomic_io.digest(json.dumps(content, sort_keys=True).encode())
-
-
-def _plain(value: Any) -> Any:
-    """Named tuples as objects."""
-    if hasattr(value, "_asdict"):
-        return {name: _plain(each) for name, each in value._asdict().items()}
-    return [_plain(each) for each in value] if isinstance(value, tuple) else value
-
-
-def _of_kind(kind: Any, value: Any) -> Any:
-    """What `_plain` has made of something of this kind; TypeError or ValueError if it can't have."""
-    parts, origin = get_args(kind), get_origin(kind)
-    if origin is UnionType:  # or None
-        return None if value is None else _of_kind(parts[0], value)
-    if origin is tuple and isinstance(value, list):
-        kinds = repeat(parts[0], len(value)) if isinstance(parts[-1], EllipsisType) else parts
-        return tuple(_of_kind(each, entry) for each, entry in zip(kinds, value, strict=True))
-    if hasattr(kind, "_fields") and isinstance(value, dict) and set(value) == set(kind._fields):
-        hints = get_type_hints(kind)
-        return kind(**{name: _of_kind(hints[name], entry) for name, entry in value.items()})
-    if type(value) is (origin or kind) or (kind is float and type(value) is int):
-        return float(value) if kind is float else value
-    raise TypeError(f"{value!r:.100} in the place of {getattr(kind, '__name__', kind)}")

@@ -1,81 +1,156 @@
-"""What every learner is: propose parameters to try, update from how their episodes went."""
+"""The learner protocol: propose parameters to try, then update from their episodes.
+
+A learner's class declares its options. Without a task its object is a set of options, as in `PPO(learning_rate=3e-4)`;
+with one, which `learner_registry.make_learner` adds, it is the learner itself.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 from jax import Array
 
+from psyco._src.core.errors import RunError
+from psyco._src.core.options import check_declared
+from psyco._src.envs.actions import Actions
+from psyco._src.learners.expectation_constraints import ExpectationBound
+from psyco._src.policies.network import Bias, Network
 from psyco._src.rollout.episodes import Episodes
 
 LearnerState = Any  # any pytree of arrays
 
 
 class Proposal(NamedTuple):
-    """One generation to be sampled."""
+    """The parameters and seeds of one generation of episodes."""
 
     theta: Array  # [B, D] parameters, one episode each
-    memo: Any  # what the learner wants back in `update`
-    episode: Array | None = (
-        None  # [B] int32, which of the generation's episodes each row plays; None: its own
-    )
-    std: Array | None = None  # [B, outputs] of noise on the scores; where given, episodes come with a trace
+    memo: Any  # private data of the learner, handed back to `update`
+    # [B] int32, index of the episode seed of each row, so that rows can share one; None: row i has seed i.
+    episode: Array | None = None
+    # [B, outputs] standard deviation of the noise on the scores; if given, episodes come with a trace.
+    std: Array | None = None
 
 
 Propose: TypeAlias = Callable[[Array, LearnerState], Proposal]
 
 
 class UpdateInfo(NamedTuple):
-    """What a learner made of a generation's episodes."""
+    """Diagnostics of one update."""
 
-    lam: Array  # [] weight of return
-    c_sat: Array  # [K] confidence that each demand is met
+    lam: Array  # [] λ, weight of the return
+    c_sat: Array  # [K] confidence that each constraint is satisfied
 
 
 class Generation(NamedTuple):
-    """What one generation looked like; from it comes a row of the metrics table."""
+    """The episodes of one generation and the diagnostics of its update; it becomes a row of the metrics table."""
 
     episodes: Episodes
-    weighing: UpdateInfo
+    info: UpdateInfo
 
 
 class Learner(Protocol):
-    """Pure functions of a state; runs compiled or in a host loop alike.
+    """Pure functions of a state; they run in a compiled loop and in a host loop alike.
 
-    Rows of a proposal that name the same `episode` meet the same initial state and the same chance events, so that
-    they differ by their parameters alone (common random numbers). `update` is called under
-    `belief.double_precision()`; everything else under JAX's default types.
+    Rows of a proposal with the same `episode` meet the same initial state and the same chance events, so that they
+    differ by their parameters alone (common random numbers). `update` is called under `belief.double_precision()`,
+    everything else under JAX's default types.
     """
 
     @property
     def episodes_per_generation(self) -> int:
-        """B: how many episodes one proposal takes."""
+        """B: the number of episodes of one proposal."""
 
     @property
     def checks(self) -> int:
-        """How many of these, the last ones, show the policy that would be deployed; 0: none is played apart."""
+        """The number of check episodes, the last ones of a proposal: they are played by the deployed policy."""
 
     def init(self, theta: Array) -> LearnerState:
-        """Start from parameters `[D]`."""
+        """Return the state that starts from parameters `[D]`."""
 
     def propose(self, key: Array, state: LearnerState) -> Proposal:
-        """Parameters to try in this generation."""
+        """Return the parameters to try in this generation."""
 
     def update(
         self, state: LearnerState, proposal: Proposal, episodes: Episodes
     ) -> tuple[LearnerState, UpdateInfo]:
-        """Learn from their episodes."""
+        """Learn from the episodes of a proposal."""
 
     def deployed(self, state: LearnerState) -> Array:
-        """The parameters `[D]` that would be used if learning ended now."""
+        """Return the parameters `[D]` that would be deployed if learning ended now."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearningTask:
+    """The problem of a learner: P probability bounds and M expectation bounds, together K constraints, and a budget."""
+
+    p_req: tuple[float, ...] = ()  # [P] required probabilities
+    c_req: tuple[float, ...] = ()  # [K] required confidences, probabilities first
+    expectations: tuple[ExpectationBound, ...] = ()  # [M]
+    sign: float = 1.0  # 1: maximise the return, -1: minimise it
+    # Training episodes of the whole run, which schedules follow; with a step budget, their expected number.
+    episode_budget: int = 60_000
+    step_budget: int | None = None  # training steps of the whole run; None: the budget is in episodes
+    network: Network | None = None  # of the policy
+    actions: Actions | None = None  # its action space
+    horizon: int | None = None  # maximum number of steps of an episode
+    counters: int = 0  # of a trace, see `BatchMonitor.counters`
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerOptions:
+    """The base of all learners: checked options, and the task once it is known.
+
+    An option that is None is chosen automatically, by `_resolve_auto`, when the task is known.
+    """
+
+    task: LearningTask | None = field(default=None, repr=False)
+
+    # Traits, which other packages ask for instead of a learner's name.
+    is_actor_critic: ClassVar[bool] = False  # it learns from single steps, and needs the policy's network
+    default_bias: ClassVar[Bias] = "learned"  # biases of the policy network, if none are asked for
+    needs_learned_bias: ClassVar[bool] = False
+    normalizes_observations: ClassVar[bool] = False  # itself, by running statistics
+    check_method: ClassVar[str] = "fixed"  # statistical test of the current policy during learning
+
+    def __post_init__(self) -> None:
+        check_declared(self)
+        self._check_options()
+        if self.task is not None:
+            self._resolve_auto()
+
+    def _check_options(self) -> None:
+        """Raise `RunError` for values that do not fit each other; declared limits have been checked."""
+
+    def _resolve_auto(self) -> None:
+        """Set the options that are None, for the task, and check their consequences.
+
+        They are set once, so that a run's configuration shows the numbers and a prolonged run keeps them.
+        """
+
+    def _set_auto(self, **values: Any) -> None:
+        """Set those of these options that are None."""
+        for name, value in values.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+
+    @property
+    def problem(self) -> LearningTask:
+        """The task; an error if there is none yet."""
+        if self.task is None:
+            raise RunError(
+                f"{type(self).__name__} has options but no task yet: psyco.synthesize(..., learner=...) adds it, "
+                "or make_learner"
+            )
+        return self.task
 
 
 def ahead_of(learner: Learner) -> Propose | None:
-    """What a learner will propose after its next update, where it knows that before: its `propose_ahead`, or None.
+    """Return a learner's `propose_ahead`, or None where it has none.
 
-    `propose_ahead(key, state)` is what `propose(key, state)` will be after one more update, whatever that learns. Then
-    episodes can be played while the update is computed, and no result depends on which of both takes longer.
+    `propose_ahead(key, state)` equals `propose(key, state)` after one more update, whatever that update learns.
+    So episodes can be played while the update is computed, and no result depends on which takes longer.
     """
     found: Propose | None = getattr(learner, "propose_ahead", None)
     return found

@@ -1,4 +1,4 @@
-"""Any learner, and what it has to offer late in learning: the candidates among which one is certified."""
+"""A learner that keeps late checkpoints, around any other learner: the candidates for the certificate."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from psyco._src.learners.base import Learner, LearnerState, Proposal, Propose, UpdateInfo, ahead_of
 from psyco._src.learners.belief import single_precision
-from psyco._src.learners.schedules import nothing_spent, steps_of
+from psyco._src.learners.schedules import count_steps, zero_counters
 from psyco._src.rollout.episodes import Episodes
 
-LATE = 0.2  # candidates stem from this last part of learning
+LATE_FRACTION = 0.2  # of learning, at its end, from which candidates come
 
 
 class CandidateBufferState(NamedTuple):
-    """A learner's state and the candidates kept so far, of fixed size like any state."""
+    """A learner's state and the candidates kept so far, of fixed size as every state."""
 
     inner: LearnerState
     theta: Array  # [M, D] candidates
@@ -30,13 +30,13 @@ class CandidateBufferState(NamedTuple):
 
 @dataclass(frozen=True)
 class CandidateBuffer:
-    """The learner `inner`, keeping its deployed parameters now and then; it learns exactly what `inner` learns.
+    """The learner `inner`, with copies of its deployed parameters; learning itself is not affected.
 
     Args:
-        inner: what learns.
-        candidates: how many are kept, the oldest giving way; at least 1.
-        generations: how many there will be, or are expected; the candidates lie evenly over the last part of them.
-        steps: of the whole run, where they are its budget: the candidates lie evenly over the last part of these.
+        inner: the learner.
+        candidates: the number of candidates, at least 1; new ones replace the oldest.
+        generations: the number of generations, or the expected one; candidates are spread evenly over the last part.
+        steps: the step budget; candidates are spread evenly over its last part. 0: the budget is in episodes.
     """
 
     inner: Learner
@@ -46,66 +46,66 @@ class CandidateBuffer:
 
     @property
     def episodes_per_generation(self) -> int:
-        """B of `inner`: keeping candidates plays no episode."""
+        """B of `inner`."""
         return self.inner.episodes_per_generation
 
     @property
     def checks(self) -> int:
-        """Those of `inner`."""
+        """The number of check episodes of `inner`."""
         return self.inner.checks
 
     @property
     def spacing(self) -> int:
         """Generations between two candidates."""
-        return max(1, int(LATE * self.generations / self.candidates))
+        return max(1, int(LATE_FRACTION * self.generations / self.candidates))
 
     def init(self, theta: Array) -> CandidateBufferState:
-        """Start from parameters `[D]`, with no candidate."""
+        """Start from parameters `[D]`, without candidates."""
         theta = jnp.asarray(theta, jnp.float32)
         none = jnp.full(self.candidates, -1, jnp.int32)
         empty = jnp.zeros((self.candidates, theta.size), jnp.float32)
-        return CandidateBufferState(self.inner.init(theta), empty, none, *nothing_spent())
+        return CandidateBufferState(self.inner.init(theta), empty, none, *zero_counters())
 
     def propose(self, key: Array, state: CandidateBufferState) -> Proposal:
-        """What `inner` would try."""
+        """Return the proposal of `inner`."""
         return self.inner.propose(key, state.inner)
 
     @property
     def propose_ahead(self) -> Propose | None:
-        """What `inner` would try after its next update, where it knows that before."""
+        """The `propose_ahead` of `inner`, if it has one."""
         ahead = ahead_of(self.inner)
         return None if ahead is None else lambda key, state: ahead(key, state.inner)
 
     def update(
         self, state: CandidateBufferState, proposal: Proposal, episodes: Episodes
     ) -> tuple[CandidateBufferState, UpdateInfo]:
-        """Learn, then keep what would be deployed if it is time for it."""
-        inner, weighing = self.inner.update(state.inner, proposal, episodes)
+        """Update `inner`, then keep its deployed parameters if a candidate is due."""
+        inner, info = self.inner.update(state.inner, proposal, episodes)
         with single_precision():
-            number, steps = state.generation + 1, state.steps + steps_of(episodes)
+            number, steps = state.generation + 1, state.steps + count_steps(episodes)
             if self.steps:
-                # Whenever another such part is over; where learning will end is not known before.
-                late = self._parts(steps) > self._parts(state.steps)
+                # Due after each part of the steps; the last generation is not known in advance.
+                due = self._parts_done(steps) > self._parts_done(state.steps)
                 slot = jnp.argmin(state.made)  # the oldest
             else:
                 # Counted from the end, so that the last generation is always kept.
-                late = (self.generations - number) % self.spacing == 0
+                due = (self.generations - number) % self.spacing == 0
                 slot = (number // self.spacing) % self.candidates
-            theta = jnp.where(late, self.inner.deployed(inner), state.theta[slot])
-            made = jnp.where(late, number, state.made[slot])
+            theta = jnp.where(due, self.inner.deployed(inner), state.theta[slot])
+            made = jnp.where(due, number, state.made[slot])
             kept = state.theta.at[slot].set(theta), state.made.at[slot].set(made)
-            return CandidateBufferState(inner, *kept, number, steps), weighing
+            return CandidateBufferState(inner, *kept, number, steps), info
 
-    def _parts(self, steps: Array) -> Array:
-        """How many of the parts between two candidates are over after so many steps."""
-        return steps // max(1, int(LATE * self.steps / self.candidates))
+    def _parts_done(self, steps: Array) -> Array:
+        """Return how many intervals between candidates are complete after these steps."""
+        return steps // max(1, int(LATE_FRACTION * self.steps / self.candidates))
 
     def deployed(self, state: CandidateBufferState) -> Array:
-        """The parameters `[D]` that `inner` would use if learning ended now."""
+        """Return the deployed parameters `[D]` of `inner`."""
         return self.inner.deployed(state.inner)
 
     def kept(self, state: CandidateBufferState) -> list[tuple[int, NDArray[np.float32]]]:
-        """Generation and parameters `[D]` of all candidates, newest first; the current parameters are the first."""
+        """Return generation and parameters `[D]` of all candidates, newest first, starting with the current ones."""
         made, theta = np.asarray(state.made), np.asarray(state.theta)
         now = int(state.generation)
         older = sorted(

@@ -1,7 +1,7 @@
 """Evolution strategies (Alg. ES) as init / ask / tell.
 
-The paper writes ε ~ Normal(0, σ) and divides by σ once more; here the noise ν has unit variance, θ_i = θ + σν_i,
-and θ moves by α/(σN) Σ f_i ν_i, which is what gives the paper's results.
+The paper writes ε ~ Normal(0, σ) and divides by σ once more. Here the noise ν has unit variance, θ_i = θ + σν_i, and θ
+moves by α/(σN) Σ f_i ν_i, which reproduces the paper's results.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from jax import Array
 
 
 class ESState(NamedTuple):
-    """What evolves."""
+    """The state of an evolution strategy."""
 
     theta: Array  # [D] current parameters
     generation: Array  # [] int32
 
 
 def init(theta: Array) -> ESState:
-    """Start from parameters `[D]`."""
+    """Return the state that starts from parameters `[D]`."""
     return ESState(jnp.asarray(theta, jnp.float32), jnp.int32(0))
 
 
 def ask(key: Array, state: ESState, *, population: int) -> Array:
-    """Unit noise `[population, D]` (Alg. ES, line 5); the key is consumed."""
+    """Return unit noise `[population, D]` (Alg. ES, line 5); the key is consumed."""
     return unit_noise(key, (population, state.theta.size))
 
 
 def offspring(state: ESState, noise: Array, *, sigma: float) -> Array:
-    """Perturbed parameters `[population, D]` (Alg. ES, line 6)."""
+    """Return perturbed parameters `[population, D]` (Alg. ES, line 6)."""
     return state.theta + sigma * noise
 
 
-def tell(state: ESState, noise: Array, score: Array, *, alpha: float, sigma: float) -> ESState:
+def tell(state: ESState, noise: Array, score: Array, *, learning_rate: float, sigma: float) -> ESState:
     """Move along score-weighted noise (Alg. ES, line 9)."""
-    step = alpha / (sigma * len(noise)) * (score @ noise)
+    step = learning_rate / (sigma * len(noise)) * (score @ noise)
     return ESState(state.theta + step, state.generation + 1)
 
 
 def unit_noise(key: Array, shape: tuple[int, ...]) -> Array:
-    """Standard normal numbers of 16 random bits each, so 65,536 different ones, up to 4.3: plenty for a perturbation.
+    """Return standard normal numbers of 16 random bits each: 65,536 different values up to 4.3, enough to perturb.
 
-    Random bits are a good part of the cost of learning. JAX's `normal` takes 32 for each number, and by default draws
-    them in a way that can be split over devices and costs twice as much.
+    Random bits are a large part of the cost of learning. JAX's `normal` uses 32 bits per number, and its default
+    generator, which can be split over devices, costs twice as much.
     """
     count = math.prod(shape)
     with jax.threefry_partitionable(False):
@@ -58,9 +58,9 @@ def unit_noise(key: Array, shape: tuple[int, ...]) -> Array:
 
 
 def normalize(x: Array) -> Array:
-    """Zero mean and unit standard deviation along the last axis (Eq. normalize).
+    """Return values with zero mean and unit standard deviation along the last axis (Eq. normalize).
 
-    Values with no spread carry no signal: they become 0.
+    Values without spread carry no signal: they become 0.
     """
     # Relative to the first value, equal values are exactly 0; relative to their rounded mean they may not be.
     x = x - x[..., :1]

@@ -1,113 +1,74 @@
-"""Strategies of evosax (CMA-ES, separable NES, PGPE, ...) in the place of our own search, steered as in safe-es."""
+"""Strategies of evosax (CMA-ES, separable NES, PGPE, ...) with the belief and the λ of safe-es."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from psyco._src.core.errors import RunError, suggest
+from psyco._src.core.errors import RunError
+from psyco._src.core.options import option
 from psyco._src.learners import es
 from psyco._src.learners.base import Proposal, UpdateInfo
 from psyco._src.learners.belief import Belief, single_precision
-from psyco._src.learners.expectation_constraints import ExpectationBound, costs
-from psyco._src.learners.lagrangian import LagrangianLearner, blend, default_gain, heard, sizes
-from psyco._src.learners.schedules import nothing_spent, steps_of
-from psyco._src.learners.search_space import STEERED, NumberRange, OptionChoice, Ranges
+from psyco._src.learners.safe_es import POPULATION_SEARCH, SIGMA_SEARCH, LagrangianSearch
+from psyco._src.learners.schedules import count_steps, zero_counters
+from psyco._src.learners.search_space import OptionChoice
 from psyco._src.rollout.episodes import Episodes
 
-# Those with a mean that can be deployed and a spread that can be set; evosax's own names.
+# Strategies with a mean that can be deployed and an initial spread; the names are evosax's.
 STRATEGIES = ("CMA_ES", "Sep_CMA_ES", "SNES", "PGPE")
 
 
 class EvosaxState(NamedTuple):
-    """A strategy's state, and what is believed about its mean."""
+    """The state of a strategy, the belief about its mean, and λ."""
 
     strategy: Any  # of evosax
     belief: Belief
-    lam: Array  # [K]
+    lam: Array  # [K] λ_k
     generation: Array  # [] int32
     steps: Array  # [] int32, taken so far
 
 
-@dataclass(frozen=True)
-class EvosaxES(LagrangianLearner):
-    """A strategy of evosax. The options that it shares with `SafeES` mean the same.
+@dataclass(frozen=True, kw_only=True)
+class EvosaxES(LagrangianSearch):
+    """A strategy of evosax, with the belief and the λ of `SafeES`."""
 
-    Args:
-        p_req: required probability of each demand for one.
-        c_req: required confidence of each demand, of probabilities first.
-        means: the demands for means.
-        budget: training episodes of the whole run.
-        steps: of the whole run, where they are its budget; 0: the episodes are.
-        strategy: "CMA_ES", "Sep_CMA_ES", "SNES" (separable natural evolution strategies) or "PGPE".
-        population: offspring per generation, for PGPE in pairs; 0: as `SafeES` chooses.
-        checks: episodes of the mean policy in each generation; 0: as `SafeES` chooses.
-        sigma: initial spread of the search.
-        margin: aim above the requirement, by this part of what is left up to 1.
-        curriculum: the demand rises from nothing to its full size over this part of learning.
-        gain: how fast λ moves per generation; 0: as `SafeES` chooses.
-        memory: how many generations the belief remembers.
-        sign: 1 to maximise the return, -1 to minimise it.
-    """
+    strategy: str = option(
+        "PGPE",
+        "CMA_ES, Sep_CMA_ES, SNES (separable natural evolution strategies) or PGPE.",
+        choices=STRATEGIES,
+        search=OptionChoice("Sep_CMA_ES", "SNES", "PGPE"),  # full CMA-ES is slow for networks
+    )
+    population: int = option(
+        None,
+        "Offspring per generation, for PGPE in pairs. Default: from 20 to 200, for about 2700 generations.",
+        kind=int,
+        minimum=2,
+        search=POPULATION_SEARCH,
+    )
+    sigma: float = option(0.1, "Initial spread of the search.", above=0.0, search=SIGMA_SEARCH)
 
-    p_req: tuple[float, ...]
-    c_req: tuple[float, ...]
-    means: tuple[ExpectationBound, ...] = ()
-    budget: int = 60_000
-    steps: int = 0
-    strategy: str = "PGPE"
-    population: int = 0
-    checks: int = 0
-    sigma: float = 0.1
-    margin: float = 0.3
-    curriculum: float = 0.5
-    gain: float = 0.0
-    memory: float = 100.0
-    sign: float = 1.0
-
-    ranges: ClassVar[Ranges] = {
-        "strategy": OptionChoice("Sep_CMA_ES", "SNES", "PGPE"),  # full CMA-ES takes long on networks
-        "population": OptionChoice(10, 20, 40, 80, 160),
-        "sigma": NumberRange(0.02, 0.5, log=True),
-        **STEERED,
-    }
-
-    def __post_init__(self) -> None:
-        if self.strategy not in STRATEGIES:
-            raise RunError(
-                f"unknown strategy {self.strategy!r}{suggest(self.strategy, list(STRATEGIES))}; "
-                f"there are: {', '.join(STRATEGIES)}"
-            )
+    def _check_options(self) -> None:
         try:
             import evosax.algorithms  # noqa: F401
         except ImportError:
             raise RunError('this learner needs evosax: pip install "psyco[evosax]"') from None
-        population, checks = sizes(self.budget, self.population, self.checks)
-        object.__setattr__(self, "population", population)
-        object.__setattr__(self, "checks", checks)
-        if self.population < 2 or (self.strategy == "PGPE" and self.population % 2):
-            raise RunError(
-                f"population must be at least 2, and even where offspring come in pairs, got {self.population}"
-            )
-        if not self.sigma > 0:
-            raise RunError(f"sigma must be positive, got {self.sigma}")
-        object.__setattr__(self, "gain", self.gain or default_gain(self.generations))
-        _ = self.steering  # checks the options that are its own
+        self._check_pairs(self.strategy == "PGPE")
 
     def init(self, theta: Array) -> EvosaxState:
         """Start around parameters `[D]`."""
         theta = jnp.asarray(theta, jnp.float32)
         strategy, params = self._strategy(theta.size)
-        # The key only seeds what the first `ask` replaces.
+        # The key only seeds values that the first `ask` replaces.
         start = strategy.init(jax.random.key(0), theta, params)
-        return EvosaxState(start, *self.steering.init(), *nothing_spent())
+        return EvosaxState(start, *self.controller.init(), *zero_counters())
 
     def propose(self, key: Array, state: EvosaxState) -> Proposal:
-        """Offspring, then the mean itself; every row plays an episode of its own."""
+        """Return offspring, then the mean itself; each row has its own episode seed."""
         ask_key, tell_key = jax.random.split(key)
         mean = state.strategy.mean
         strategy, params = self._strategy(mean.size)
@@ -118,22 +79,18 @@ class EvosaxES(LagrangianLearner):
     def update(
         self, state: EvosaxState, proposal: Proposal, episodes: Episodes
     ) -> tuple[EvosaxState, UpdateInfo]:
-        """Steer as safe-es does, and tell the strategy the scores; evosax minimises."""
-        belief, c_sat, each = self.steer(state, episodes)
+        """Update belief and λ by the checks, and give the strategy the negative scores: evosax minimises."""
+        belief, c_sat, lam_k = self.update_lambda(state, episodes)
         with single_precision():
-            gain = es.normalize(self.sign * episodes.ret[: self.population])
-            paid = costs(self.means, episodes)[: self.population]
-            shaped = jax.vmap(es.normalize, in_axes=1)(paid)
-            each = heard(each, paid)
-            lam, score = blend(each, gain, shaped)
+            lam_k, lam, score = self._scores(lam_k, episodes, es.normalize)
             asked, key = proposal.memo
             strategy, params = self._strategy(proposal.theta.shape[1])
-            told, _ = strategy.tell(key, proposal.theta[: self.population], -score, asked, params)
-            spent = state.generation + 1, state.steps + steps_of(episodes)
-            return EvosaxState(told, belief, each, *spent), UpdateInfo(lam, c_sat)
+            moved, _ = strategy.tell(key, proposal.theta[: self.population], -score, asked, params)
+            counters = state.generation + 1, state.steps + count_steps(episodes)
+            return EvosaxState(moved, belief, lam_k, *counters), UpdateInfo(lam, c_sat)
 
     def deployed(self, state: EvosaxState) -> Array:
-        """The mean of the search distribution."""
+        """Return the mean of the search distribution."""
         return jnp.asarray(state.strategy.mean)
 
     def _strategy(self, size: int) -> tuple[Any, Any]:

@@ -1,293 +1,352 @@
-"""How λ is found from what the policy shows that would be deployed; shared by all learners but the paper's."""
+"""The Lagrangian controller: λ, the weight of the return against costs, from episodes of the deployed policy.
+
+Constraint k has its own λ_k in [0, 1]: 1 is all return, 0 all cost, and the smallest λ_k decides. Each generation
+moves them by these terms, in this order; `integral` is that of all learners but the paper's, the others are those of
+actor-critics:
+
+- integral: λ_k moves by `gain` times the surplus over its target, so it settles where the target is met;
+- anti-windup: λ_k does not fall while the constraint is far from met and its cost is falling;
+- recovery: λ_k rises faster, by `recovery_gain`, while no episode violates the constraint;
+- proportional: the policy update uses a λ_k that is lower by `proportional_gain` times the current shortfall;
+- floor: λ_k stays at `MIN_LAMBDA_WITHOUT_SIGNAL` while all episodes fail a constraint with equal cost, and at
+  `lambda_min` where episodes may end early.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from psyco._src.core.errors import RunError
+from psyco._src.core.options import option
 from psyco._src.learners import belief as beliefs
-from psyco._src.learners.belief import Belief, single_precision, spread
-from psyco._src.learners.curriculum import risen
-from psyco._src.learners.expectation_constraints import ExpectationBound, allowed, costs, excess
+from psyco._src.learners.base import LearnerOptions, LearningTask
+from psyco._src.learners.belief import Belief, rms, single_precision
+from psyco._src.learners.expectation_constraints import costs, excess, target_excess
 from psyco._src.learners.lambda_rules import Evidence, soft
-from psyco._src.learners.schedules import LearningBudget, steps_of
+from psyco._src.learners.schedules import LearningBudget, count_steps, curriculum_fraction
+from psyco._src.learners.search_space import NumberRange
 from psyco._src.rollout.episodes import Episodes
 
+if TYPE_CHECKING:
+    from psyco._src.learners.actor_critic import ActorCritic
+
 CONTROLS = ("integral", "soft")
-FLOOR = 0.5  # of λ, while a demand tells no episode from another
-CLEAR = 5.0  # violations that a demand would have allowed for: without any it is met, and more than that
-RECENT = 10  # generations over which costs are compared
-NOW = 5  # generations over which it is seen how well demands are met
-LESS = 0.05  # of what they were: by so much costs must have come down to count as falling
-FAR = 0.5  # of the demanded share, below which a demand is far from being met
-MANY = 20  # episodes that cost the same, after which a demand is silent
+MIN_LAMBDA_WITHOUT_SIGNAL = 0.5
+SIGNAL_PATIENCE = 20  # episodes with equal cost, after which a constraint gives no learning signal
+COST_WINDOW = 10  # generations over which costs are averaged
+SHARE_WINDOW = 5  # generations over which the satisfied share of checks is averaged
+FAR_FROM_MET = 0.5  # of the target share, below which a constraint is far from met
+FALLING_COST = 0.05  # relative decrease from which costs count as falling
+EXPECTED_VIOLATIONS = 5.0  # that the target would allow; recovery starts when there were none instead
 
 
-class ConstraintHistory(NamedTuple):
-    """How the demands have fared of late."""
-
-    streak: Array  # [P] episodes in a row that have met each
-    paid: Array  # [K] what episodes cost, over recent generations
-    alike: Array  # [K] episodes in a row that have all failed each to the same extent
-    share: Array  # [K] of the checks that have met each, over the last few generations
-    early: Array  # [] bool, whether an episode has ever ended before the horizon
+# ---- the integral term ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Lagrangian:
-    """A belief that fades, and λ as the integral of how far each demand exceeds its target.
+    """A belief with exponential forgetting, and λ_k as the integral of the surplus of each constraint.
 
-    A probability does so by its satisfied share, and a mean by what is left up to what is allowed, as a part of two
-    spreads: no narrower range has such a spread, and the range of a share is 1. So gain and margin mean the same for
-    both, also for rare costs and wide ranges.
+    The surplus of a probability is its satisfied share above the target. That of an expectation is the distance of its
+    mean excess below the target, divided by two root mean squares of the excess: the range of a share is 1, and no
+    range with this root mean square is narrower. So `gain` and `margin` mean the same for both, also for rare costs and
+    wide ranges.
 
     Args:
-        p_req: required probability of each demand for one.
-        c_req: required confidence of each demand, of probabilities first.
-        generations: how many there will be, or are expected.
-        margin: aim above the requirement, by this part of what is left up to 1; of means, see `allowed`.
-        curriculum: the demand rises from nothing to its full size over this part of learning.
-        gain: how fast the integral moves per generation.
-        memory: how many generations the belief remembers.
-        control: how λ is found. "integral", or "soft": the paper's rule on this belief.
-        means: the demands for means.
+        task: the constraints.
+        generations: the number of generations, or the expected one.
+        margin: aim above the required probability, by this part of the distance to 1; see `target_excess`.
+        curriculum: targets rise from nothing to full over this part of learning.
+        gain: of the integral, per generation.
+        belief_window: the number of generations that the belief remembers.
+        control: "integral", or "soft": the paper's rule on this belief.
     """
 
-    p_req: tuple[float, ...]
-    c_req: tuple[float, ...]
+    task: LearningTask
     generations: int
     margin: float
     curriculum: float
     gain: float
-    memory: float
+    belief_window: float
     control: str = "integral"
-    means: tuple[ExpectationBound, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not self.gain > 0:
-            raise RunError(f"gain must be positive, got {self.gain}")
-        if not self.memory >= 1:
-            raise RunError(f"memory must be at least 1 generation, got {self.memory}")
-        for name in ("margin", "curriculum"):
-            if not 0 <= getattr(self, name) < 1:
-                raise RunError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}")
-        if self.control not in CONTROLS:
-            raise RunError(f"control must be one of {', '.join(CONTROLS)}, got {self.control!r}")
 
     def init(self) -> tuple[Belief, Array]:
-        """Nothing believed yet, and all weight on return: λ of each demand `[K]`."""
-        belief = beliefs.prior(len(self.p_req), len(self.means), jnp.float32)
-        return belief, jnp.ones(len(self.c_req), jnp.float32)
+        """Return the prior belief and λ_k = 1 for each constraint `[K]`."""
+        belief = beliefs.prior(len(self.task.p_req), len(self.task.expectations), jnp.float32)
+        return belief, jnp.ones(len(self.task.c_req), jnp.float32)
 
-    def steer(self, belief: Belief, lam: Array, done: Array, checks: Episodes) -> tuple[Belief, Array, Array]:
-        """From episodes of the policy: the new belief, c_sat `[K]` and λ of each demand `[K]`.
+    def update(
+        self, belief: Belief, lam: Array, done: Array, checks: Episodes
+    ) -> tuple[Belief, Array, Array]:
+        """Return the new belief, c_sat `[K]` and λ_k `[K]` after check episodes.
 
-        `done` is how many of the generations are, which may be a number in between.
+        `done` is the number of generations done, which may be a fraction.
         """
         with single_precision():
-            beyond = excess(self.means, checks)
-            faded = beliefs.fade(belief, keep=1.0 - 1.0 / self.memory)
+            beyond = excess(self.task.expectations, checks)
+            faded = beliefs.fade(belief, keep=1.0 - 1.0 / self.belief_window)
             belief = beliefs.observe(faded, checks.satisfied, beyond)
-            goal, most = self.demand(done), self.allowed(belief, done)
-        c_sat = beliefs.confidence(belief, jnp.asarray(self.p_req, jnp.float64))
+            target, limit = self.target_share(done), self.target_excess(belief, done)
+        c_sat = beliefs.confidence(belief, jnp.asarray(self.task.p_req, jnp.float64))
         if self.control == "soft":
-            c_sat_now = beliefs.confidence(belief, goal.astype(jnp.float64), most)
+            c_sat_now = beliefs.confidence(belief, target.astype(jnp.float64), limit)
         with single_precision():
             share = jnp.mean(checks.satisfied, axis=0, dtype=jnp.float32)
             if self.control == "soft":
-                c_req = jnp.asarray(self.c_req, jnp.float32)
-                return belief, c_sat, soft(Evidence(c_sat_now, c_req, goal, share, share))
-            ahead = share - goal
-            if beyond is not None and belief.means is not None:
-                left = (most - beyond.mean(axis=0)) / (2.0 * spread(belief.means))
-                ahead = jnp.concatenate([ahead, left])
-            return belief, c_sat, jnp.clip(lam + self.gain * ahead, 0.0, 1.0)
+                c_req = jnp.asarray(self.task.c_req, jnp.float32)
+                return belief, c_sat, soft(Evidence(c_sat_now, c_req, target, share, share))
+            surplus = share - target
+            if beyond is not None and belief.excess is not None:
+                below = (limit - beyond.mean(axis=0)) / (2.0 * rms(belief.excess))
+                surplus = jnp.concatenate([surplus, below])
+            return belief, c_sat, jnp.clip(lam + self.gain * surplus, 0.0, 1.0)
 
-    def demand(self, done: Array) -> Array:
-        """The share `[P]` to reach now: what is required and the margin, once the curriculum is over."""
-        p_req = jnp.asarray(self.p_req, jnp.float32)
-        goal = p_req + self.margin * (1.0 - p_req)
-        return goal * risen(done, self.generations, self.curriculum)
+    def target_share(self, done: Array) -> Array:
+        """Return the satisfied share `[P]` to reach now: requirement and margin, scaled by the curriculum."""
+        p_req = jnp.asarray(self.task.p_req, jnp.float32)
+        target = p_req + self.margin * (1.0 - p_req)
+        return target * curriculum_fraction(done, self.generations, self.curriculum)
 
-    def allowed(self, belief: Belief, done: Array) -> Array | float:
-        """The mean excess `[M]` to reach now, likewise; 0 if there is no demand for a mean."""
-        if belief.means is None:
+    def target_excess(self, belief: Belief, done: Array) -> Array | float:
+        """Return the mean excess `[M]` to reach now; 0 if there is no bound on an expectation."""
+        if belief.excess is None:
             return 0.0
-        part = risen(done, self.generations, self.curriculum)
-        return allowed(self.means, belief.means, part, self.margin)
+        fraction = curriculum_fraction(done, self.generations, self.curriculum)
+        return target_excess(self.task.expectations, belief.excess, fraction, self.margin)
 
 
-class LagrangianLearner:
-    """What the learners share that steer by episodes of their deployed policy; the fields are theirs."""
+@dataclass(frozen=True, kw_only=True)
+class LagrangianLearner(LearnerOptions):
+    """The base of learners whose λ follows check episodes of the deployed policy."""
 
-    p_req: tuple[float, ...]
-    c_req: tuple[float, ...]
-    budget: int
-    steps: int
-    population: int
-    checks: int
-    horizon: int
-    margin: float
-    curriculum: float
-    gain: float
-    memory: float
-    control: str = "integral"
-    relief: float = 0.0
-    press: float = 0.0
-    least: float = 0.0
-    means: tuple[ExpectationBound, ...] = ()
+    population: int = option(None, "Exploring episodes per generation.", kind=int, minimum=1)
+    checks: int = option(
+        None,
+        "Episodes of the deployed policy per generation, for belief and λ. Default: a tenth of population.",
+        kind=int,
+        minimum=1,
+    )
+    margin: float = option(
+        0.3,
+        "Aim above the required probability, by this part of the distance to 1.",
+        minimum=0.0,
+        below=1.0,
+        search=NumberRange(0.05, 0.7),
+    )
+    curriculum: float = option(
+        0.5,
+        "Constraints rise from nothing to full over this part of learning; 0: full at once.",
+        minimum=0.0,
+        below=1.0,
+        search=NumberRange(0.0, 0.6),
+    )
+    gain: float = option(
+        None,
+        "Integral gain of λ per generation. Default: 0.01, more for few generations.",
+        kind=float,
+        above=0.0,
+        search=NumberRange(0.005, 1.0, log=True),
+    )
+    belief_window: float = option(
+        100.0, "Generations in the belief.", minimum=1.0, search=NumberRange(20.0, 300.0, log=True)
+    )
 
     @property
     def episodes_per_generation(self) -> int:
-        """Those that try something, and the checks."""
+        """The exploring episodes and the checks."""
         return self.population + self.checks
 
     @property
     def generations(self) -> int:
-        """How many the budget allows, or is expected to."""
-        return -(-self.budget // self.episodes_per_generation)
+        """The number of generations in the budget; with a step budget, the expected number."""
+        return -(-self.problem.episode_budget // self.episodes_per_generation)
 
-    def done(self, state: Any) -> Array:
-        """How many of the generations are done; where the budget is in steps, by their part, in between."""
-        return LearningBudget(self.generations, self.steps).done(state.generation, state.steps)
+    def generations_done(self, state: Any) -> Array:
+        """Return the number of generations done; with a step budget, the equivalent of the steps."""
+        budget = LearningBudget(self.generations, self.problem.step_budget)
+        return budget.generations_done(state.generation, state.steps)
 
-    def part(self, state: Any) -> Array:
-        """The part of learning that is done, 0 to 1; every schedule follows it."""
-        return LearningBudget(self.generations, self.steps).part(state.generation, state.steps)
+    def progress(self, state: Any) -> Array:
+        """Return the fraction of learning that is done, 0 to 1; schedules follow it."""
+        budget = LearningBudget(self.generations, self.problem.step_budget)
+        return budget.fraction(state.generation, state.steps)
+
+    def step_share(self, episodes: Episodes) -> Array | float:
+        """Return the steps of this generation relative to an average one, at most 1; 1 without a step budget."""
+        if not self.problem.step_budget:
+            return 1.0
+        return jnp.minimum(count_steps(episodes) * (self.generations / self.problem.step_budget), 1.0)
 
     @cached_property
-    def steering(self) -> Lagrangian:
-        """How belief and λ follow the checks."""
-        for name in ("relief", "press"):
-            if not getattr(self, name) >= 0:
-                raise RunError(f"{name} must be at least 0, got {getattr(self, name)}")
-        if not 0 <= self.least < 1:
-            raise RunError(f"least must be at least 0 and below 1, got {self.least}")
+    def controller(self) -> Lagrangian:
+        """The belief and the integral term."""
+        control = getattr(self, "control", "integral")
         return Lagrangian(
-            self.p_req, self.c_req, self.generations, self.margin, self.curriculum, self.gain, self.memory,
-            self.control, self.means,
-        )  # fmt: skip
+            self.problem,
+            self.generations,
+            self.margin,
+            self.curriculum,
+            self.gain,
+            self.belief_window,
+            control,
+        )
 
-    def steer(self, state: Any, episodes: Episodes) -> tuple[Belief, Array, Array]:
-        """The new belief, c_sat `[K]` and λ of each demand `[K]`, from the checks among a generation's episodes."""
+    def update_lambda(self, state: Any, episodes: Episodes) -> tuple[Belief, Array, Array]:
+        """Return the new belief, c_sat `[K]` and λ_k `[K]`, from the checks among a generation's episodes."""
         checks = jax.tree.map(lambda column: column[self.population :], episodes._replace(trace=None))
-        belief, c_sat, each = self.steering.steer(state.belief, state.lam, self.done(state), checks)
-        if self.steps:  # generations differ in length, and λ moves by what was learned from
+        belief, c_sat, lam = self.controller.update(
+            state.belief, state.lam, self.generations_done(state), checks
+        )
+        if self.problem.step_budget:  # generations differ in length, and λ moves in proportion to it
             with single_precision():
-                share = steps_of(episodes) * (self.generations / self.steps)
-                each = state.lam + jnp.minimum(share, 1.0) * (each - state.lam)
-        return belief, c_sat, each
-
-    def begin(self) -> ConstraintHistory:
-        """Before the first generation."""
-        count, none = len(self.p_req), jnp.zeros(len(self.c_req), jnp.float32)
-        return ConstraintHistory(jnp.zeros(count, jnp.float32), none, none, none + 1.0, jnp.array(False))
-
-    def lacking(self, course: ConstraintHistory, done: Array) -> Array:
-        """The part `[P]` of each demanded share that recent checks did not reach, from 0 to 1."""
-        goal = self.steering.demand(done)
-        return jnp.maximum(1.0 - course.share[: len(self.p_req)] / jnp.maximum(goal, 1e-6), 0.0)
-
-    def relieve(self, state: Any, episodes: Episodes, each: Array) -> tuple[ConstraintHistory, Array, Array]:
-        """How the demands fare after another generation, λ of each `[K]`, and λ as it is felt in learning `[K]`.
-
-        What is asked for is close to 1, and an episode meets it or not, so the integral falls fast, goes on falling
-        while a policy is on its way to meet the demand, and rises slowly: little would be left for the return. So it
-
-        - does not fall while costs do and the demand is far from being met, in less than half as many of the recent
-          checks as it should be;
-        - rises by `relief` while no episode, exploring ones included, violates it, for so long that five violations
-          would have been allowed.
-
-        Neither happens where nearly as many episodes as asked for meet a demand, so λ rests where it would else.
-
-        An integral takes its time, in which a policy may go far beyond a bound and must then find back. So learning
-        feels at once what is missing: a λ that is lower by `press` times the part of the demand that is not met.
-
-        Neither falls below `least` where episodes may end before their time: with nothing but cost to learn from, the
-        best one would be one that ends at once.
-        """
-        with single_precision():
-            paid = costs(self.means, episodes).astype(jnp.float32)  # [B, K]
-            met = jnp.concatenate(
-                [jnp.asarray(episodes.satisfied), paid[:, len(self.p_req) :] <= 0.0], axis=1
-            )
-            now = jnp.mean(paid, axis=0)
-            before = jnp.where(state.generation == 0, now, state.course.paid)
-            goal = self.steering.demand(self.done(state))
-            wanted = jnp.concatenate([goal, jnp.ones(len(self.means), jnp.float32)])
-            shown = jnp.mean(met[self.population :], axis=0, dtype=jnp.float32)
-            recent = state.course.share + (shown - state.course.share) / NOW
-            far = recent < FAR * wanted
-            falling = far & (before - now > LESS * jnp.abs(before))
-            each = jnp.where(falling & (self.relief > 0), jnp.maximum(each, state.lam), each)
-
-            all_met = jnp.all(met, axis=0)[: len(self.p_req)]
-            streak = jnp.where(all_met, state.course.streak + self.episodes_per_generation, 0.0)
-            allowed_for = streak * (1.0 - goal)
-            share = steps_of(episodes) * (self.generations / self.steps) if self.steps else 1.0
-            rise = self.gain * self.relief * jnp.minimum(share, 1.0) * (allowed_for >= CLEAR)
-            each = jnp.clip(each.at[: len(self.p_req)].add(rise), 0.0, 1.0)
-
-            missing = self.press * jnp.maximum(goal - recent[: len(self.p_req)], 0.0)
-            felt = jnp.maximum(each.at[: len(self.p_req)].add(-missing), 0.0)
-
-            # A demand that tells no episode from another must not silence the return, whatever is missing to it.
-            alike = jnp.where(silent(paid), state.course.alike + self.episodes_per_generation, 0.0)
-            early = state.course.early | jnp.any(jnp.asarray(episodes.length) < self.horizon)
-            floor = jnp.maximum(jnp.where(alike >= MANY, FLOOR, 0.0), jnp.where(early, self.least, 0.0))
-            each, felt = jnp.maximum(each, floor), jnp.maximum(felt, floor)
-            return (
-                ConstraintHistory(streak, before + (now - before) / RECENT, alike, recent, early),
-                each,
-                felt,
-            )
-
-
-def shares(each: Array) -> tuple[Array, Array]:
-    """λ and the weights `[K]` of the costs, from λ of each demand `[K]`."""
-    lam = jnp.min(each, initial=1.0)  # the weakest demand decides
-    # The costs share what is left by how much each demand asks for it.
-    return lam, (1.0 - each) / jnp.maximum(jnp.sum(1.0 - each), 1e-9)
-
-
-def heard(each: Array, paid: Array) -> Array:
-    """λ of each demand `[K]`, held up where all episodes fail it alike, by what each has paid `[N, K]`.
-
-    Such a demand says nothing about what to do otherwise. Were λ to fall all the same, nothing would be left to learn
-    from, and no episode would ever come to differ.
-    """
-    # Apart from all else that is made of the costs, or the compiler would round that differently.
-    paid = jax.lax.optimization_barrier(paid)
-    return jnp.where(silent(paid), jnp.maximum(each, FLOOR), each)
-
-
-def silent(paid: Array) -> Array:
-    """Whether episodes that pay `[N, K]` all fail a demand to the same extent, `[K]`."""
-    return jnp.all((paid == paid[0]) & (paid > 0.0), axis=0)
-
-
-def blend(each: Array, gain: Array, costs: Array) -> tuple[Array, Array]:
-    """λ and the scores `[N]` of gains `[N]` against costs `[K, N]`, from λ of each demand `[K]`."""
-    lam, weight = shares(each)
-    return lam, lam * gain - (1.0 - lam) * (weight @ costs) if len(each) else gain
-
-
-def sizes(budget: int, population: int, checks: int) -> tuple[int, int]:
-    """Population and checks, where they are 0 by the budget: about 2700 generations with 20 to 200 offspring."""
-    population = population or 2 * min(max(budget // 6000, 10), 100)
-    checks = checks or max(2, population // 10)
-    if checks < 1:
-        raise RunError(f"checks must be at least 1, got {checks}: the belief needs episodes")
-    return population, checks
+                lam = state.lam + self.step_share(episodes) * (lam - state.lam)
+        return belief, c_sat, lam
 
 
 def default_gain(generations: int) -> float:
-    """λ must be able to cross its range several times, also where there are few generations."""
+    """Return a gain with which λ can cross its range several times, also in few generations."""
     return max(0.01, 10.0 / max(generations, 1))
+
+
+# ---- the terms of actor-critics -------------------------------------------------------------------------------
+
+
+class ConstraintHistory(NamedTuple):
+    """Statistics of the constraints over recent generations."""
+
+    satisfied_streak: Array  # [P] successive episodes that satisfied each constraint
+    cost: Array  # [K] mean cost of an episode
+    equal_cost_streak: Array  # [K] successive episodes that failed each constraint with equal cost
+    share: Array  # [K] satisfied share of the checks
+    ends_early: Array  # [] bool, whether an episode has ever ended before the horizon
+
+
+def empty_history(task: LearningTask) -> ConstraintHistory:
+    """Return the history before the first generation."""
+    count, none = len(task.p_req), jnp.zeros(len(task.c_req), jnp.float32)
+    return ConstraintHistory(jnp.zeros(count, jnp.float32), none, none, none + 1.0, jnp.array(False))
+
+
+class ControlledLambda(NamedTuple):
+    """λ_k after all terms."""
+
+    history: ConstraintHistory
+    lam: Array  # [K] kept for the next generation
+    applied: Array  # [K] used in this policy update; the proportional term makes it smaller
+
+
+def apply_terms(
+    learner: ActorCritic, state: Any, episodes: Episodes, lam: Array, *, lambda_min: float = 0.0
+) -> ControlledLambda:
+    """Apply all terms after the integral to λ_k `[K]`.
+
+    Targets are close to 1 and an episode satisfies a constraint or not. So the integral falls fast, keeps falling while
+    a policy is already improving, and rises slowly: little would be left for the return. Anti-windup and recovery
+    correct that; neither acts near the target, so λ settles where it would without them.
+    """
+    task, count = learner.problem, len(learner.problem.p_req)
+    with single_precision():
+        cost = costs(task.expectations, episodes).astype(jnp.float32)  # [B, K]
+        satisfied = jnp.concatenate([jnp.asarray(episodes.satisfied), cost[:, count:] <= 0.0], axis=1)
+        target = learner.controller.target_share(learner.generations_done(state))  # [P]
+        cost_now = jnp.mean(cost, axis=0)
+        cost_before = jnp.where(state.generation == 0, cost_now, state.history.cost)
+        shown = jnp.mean(satisfied[learner.population :], axis=0, dtype=jnp.float32)
+        share = state.history.share + (shown - state.history.share) / SHARE_WINDOW
+
+        if learner.recovery_gain > 0:
+            every_target = jnp.concatenate([target, jnp.ones(len(task.expectations), jnp.float32)])
+            lam = _anti_windup(lam, state.lam, share, every_target, cost_now, cost_before)
+        clean = jnp.all(satisfied, axis=0)[:count]
+        streak = jnp.where(clean, state.history.satisfied_streak + learner.episodes_per_generation, 0.0)
+        rate = learner.gain * learner.recovery_gain * learner.step_share(episodes)
+        lam = _recovery(lam, streak, target, rate)
+        applied = _proportional(lam, share, target, learner.proportional_gain)
+
+        equal_cost = jnp.where(
+            gives_no_signal(cost), state.history.equal_cost_streak + learner.episodes_per_generation, 0.0
+        )
+        ends_early = state.history.ends_early | jnp.any(jnp.asarray(episodes.length) < learner.horizon)
+        floor = _floor(equal_cost, ends_early, lambda_min)
+        history = ConstraintHistory(
+            streak, cost_before + (cost_now - cost_before) / COST_WINDOW, equal_cost, share, ends_early
+        )
+        return ControlledLambda(history, jnp.maximum(lam, floor), jnp.maximum(applied, floor))
+
+
+def _anti_windup(
+    lam: Array, before: Array, share: Array, target: Array, cost_now: Array, cost_before: Array
+) -> Array:
+    """Return λ_k `[K]` that does not fall while its constraint is far from met and its cost is falling."""
+    far = share < FAR_FROM_MET * target
+    improving = far & (cost_before - cost_now > FALLING_COST * jnp.abs(cost_before))
+    return jnp.where(improving, jnp.maximum(lam, before), lam)
+
+
+def _recovery(lam: Array, streak: Array, target: Array, rate: Array | float) -> Array:
+    """Return λ_k `[K]` that rises by `rate` where several violations would have been allowed and none occurred.
+
+    Exploring episodes count too: `streak` `[P]` is over all of them.
+    """
+    rise = rate * (streak * (1.0 - target) >= EXPECTED_VIOLATIONS)
+    return jnp.clip(lam.at[: len(target)].add(rise), 0.0, 1.0)
+
+
+def _proportional(lam: Array, share: Array, target: Array, gain: float) -> Array:
+    """Return λ_k `[K]` lowered by the current shortfall of each share.
+
+    The integral needs time, in which a policy may move far beyond a bound and must then return.
+    """
+    shortfall = gain * jnp.maximum(target - share[: len(target)], 0.0)
+    return jnp.maximum(lam.at[: len(target)].add(-shortfall), 0.0)
+
+
+def _floor(equal_cost: Array, ends_early: Array, lambda_min: float) -> Array:
+    """Return the lower bound of λ_k `[K]`.
+
+    A constraint without learning signal must not silence the return. And where episodes may end early, a policy that
+    learned from costs alone would learn to end them at once.
+    """
+    no_signal = jnp.where(equal_cost >= SIGNAL_PATIENCE, MIN_LAMBDA_WITHOUT_SIGNAL, 0.0)
+    return jnp.maximum(no_signal, jnp.where(ends_early, lambda_min, 0.0))
+
+
+def target_shortfall(learner: ActorCritic, state: Any) -> Array:
+    """Return the part `[P]` of each target share that recent checks did not reach, from 0 to 1."""
+    target = learner.controller.target_share(learner.generations_done(state))
+    return jnp.maximum(1.0 - state.history.share[: len(target)] / jnp.maximum(target, 1e-6), 0.0)
+
+
+# ---- λ in the objective ---------------------------------------------------------------------------------------
+
+
+def split_weights(lam: Array) -> tuple[Array, Array]:
+    """Return λ `[]` and the weights `[K]` of the costs, which sum to 1, from λ_k `[K]`."""
+    # The weakest constraint decides; the costs share the rest in proportion to 1 - λ_k.
+    return jnp.min(lam, initial=1.0), (1.0 - lam) / jnp.maximum(jnp.sum(1.0 - lam), 1e-9)
+
+
+def combine_advantages(lam: Array, gain: Array, costs: Array) -> tuple[Array, Array]:
+    """Return λ `[]` and λ gain - (1 - λ) cost `[N]`, from gains `[N]`, costs `[K, N]` and λ_k `[K]`."""
+    smallest, weight = split_weights(lam)
+    return smallest, smallest * gain - (1.0 - smallest) * (weight @ costs) if len(lam) else gain
+
+
+def floor_lambda(lam: Array, cost: Array) -> Array:
+    """Return λ_k `[K]`, raised to `MIN_LAMBDA_WITHOUT_SIGNAL` where all costs `[N, K]` of a constraint are equal.
+
+    Such a constraint gives no direction. If λ fell, nothing would be left to learn from, and costs would never differ.
+    """
+    # Separated from other uses of the costs, or the compiler would round those differently.
+    cost = jax.lax.optimization_barrier(cost)
+    return jnp.where(gives_no_signal(cost), jnp.maximum(lam, MIN_LAMBDA_WITHOUT_SIGNAL), lam)
+
+
+def gives_no_signal(cost: Array) -> Array:
+    """Return whether all episodes fail a constraint `[K]` with equal cost `[N, K]`."""
+    return jnp.all((cost == cost[0]) & (cost > 0.0), axis=0)

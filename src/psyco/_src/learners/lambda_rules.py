@@ -1,6 +1,6 @@
-"""From belief to λ, the weight of return against cost: 0 is all safety, 1 is all return.
+"""Rules from belief to λ, the weight of return against cost: 0 is all cost, 1 is all return.
 
-Each rule maps the evidence about K demands to λ `[K]`; the learner follows the weakest.
+Each rule maps the evidence about K constraints to λ_k `[K]`; the learner uses the smallest.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from jax import Array
 
 
 class Evidence(NamedTuple):
-    """What is known about each demand."""
+    """The evidence about each constraint."""
 
     c_sat: Array  # [K] posterior confidence
     c_req: Array  # [K] required confidence
@@ -23,32 +23,32 @@ class Evidence(NamedTuple):
 
 
 def soft(e: Evidence) -> Array:
-    """The paper's rule (Eq. λ): return counts as far as confidence exceeds what is required."""
-    return _excess(e.c_sat, e.c_req)
+    """Weigh the return by the surplus of confidence: the paper's rule (Eq. λ)."""
+    return _surplus(e.c_sat, e.c_req)
 
 
 def hard(e: Evidence) -> Array:
-    """All or nothing: only return while confident, only cost otherwise."""
+    """Use the return alone while the confidence suffices, the cost alone otherwise."""
     return jnp.where(e.c_sat >= e.c_req, 1.0, 0.0)
 
 
 def direct(e: Evidence) -> Array:
-    """λ is the confidence itself; the required confidence plays no part."""
+    """Use the confidence itself as λ; the required confidence is ignored."""
     return e.c_sat
 
 
 def naive(e: Evidence) -> Array:
-    """Maximum likelihood over this generation (Eq. MLE): no account of uncertainty."""
-    return _excess(e.share, e.p_req)
+    """Use the maximum-likelihood estimate of this generation (Eq. MLE), which ignores uncertainty."""
+    return _surplus(e.share, e.p_req)
 
 
 def naive_all(e: Evidence) -> Array:
-    """Maximum likelihood over all episodes so far."""
-    return _excess(e.share_all, e.p_req)
+    """Use the maximum-likelihood estimate of all episodes so far."""
+    return _surplus(e.share_all, e.p_req)
 
 
 def none(e: Evidence) -> Array:
-    """Constraints are watched but do not steer: plain ES."""
+    """Use the return alone: plain ES, whose constraints are only monitored."""
     return jnp.ones_like(e.c_sat)
 
 
@@ -62,6 +62,7 @@ CALIBRATIONS: dict[str, Callable[[Evidence], Array]] = {
 }
 
 
-def _excess(value: Array, required: Array) -> Array:
+def _surplus(value: Array, required: Array) -> Array:
+    """Return how far a value exceeds its requirement, as a fraction of the distance to 1; at least 0."""
     room = 1.0 - required
     return jnp.where(room > 0, jnp.maximum(0.0, value - required) / jnp.where(room > 0, room, 1.0), 0.0)

@@ -1,25 +1,23 @@
-"""The registry: learner name -> learner."""
+"""The registry: learner name -> class of options, and options + requirement -> learner."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from psyco._src.core.errors import RunError, check_has
 from psyco._src.core.lazy_registry import Registry
+from psyco._src.core.options import Declaration, declared
 
-if TYPE_CHECKING:  # the names of the learners are there without JAX
+if TYPE_CHECKING:  # the names of the learners are available without importing JAX
     from psyco._src.envs.actions import Actions
-    from psyco._src.learners.base import Learner
+    from psyco._src.learners.base import Learner, LearnerOptions, LearningTask
     from psyco._src.learners.expectation_constraints import ExpectationBound
     from psyco._src.learners.search_space import Ranges
     from psyco._src.logic.ast import Requirement
     from psyco._src.policies.network import Network
 
-# Frozen dataclasses: the fields p_req, c_req, means, budget, steps, sign, perhaps network, options with defaults, and
-# the `ranges` in which these are worth trying.
 LEARNERS = Registry(
     "learner",
     {
@@ -30,92 +28,93 @@ LEARNERS = Registry(
         "sac": "learners.sac:SAC",
     },
 )
-TUNED_BY_DEFAULT = "safe-es"  # by `psyco tune`, where none is named
-AUTO_LEARNER = "auto"  # instead of a name: the one that fits, see synthesis/choice.py
-# The type of an option's default -> what may be given, and its name.
-KINDS: dict[type, tuple[Any, str]] = {
-    bool: (bool, "true or false"),
-    int: (Integral, "a whole number"),
-    float: (Real, "a number"),
-    str: (str, "a word"),
-}
-GIVEN = ("p_req", "c_req", "means", "budget", "steps", "sign")
-# What a learner may have to know of the problem: a field of its own, and where that comes from.
-LOOKED_INTO = {
-    "network": "the network of the policy",
-    "actions": "what there is to choose from",
-    "horizon": "the steps of an episode",
-    "counters": "how many counters a trace has",
-}
+TUNED_BY_DEFAULT = "safe-es"  # by `psyco tune`, if no learner is named
+AUTO_LEARNER = "auto"  # instead of a name: see runs/budget.py
 
 
 def make_learner(
-    name: str,
+    learner: str | LearnerOptions,
     requirement: Requirement,
     *,
-    means: Sequence[ExpectationBound] = (),
+    expectations: Sequence[ExpectationBound] = (),
     network: Network | None = None,
     actions: Actions | None = None,
     horizon: int | None = None,
-    budget: int = 60_000,
-    steps: int = 0,
-    **options: Any,
+    episode_budget: int = 60_000,
+    step_budget: int | None = None,
 ) -> Learner:
-    """The learner of that name for a requirement; `options` replace its default hyperparameters.
+    """Return a learner for a requirement.
 
     Args:
-        name: of the learner.
-        requirement: its goal, and the probabilities that it asks for.
-        means: the expected values that it asks for, from `means_of`.
-        network: that of the policy, for learners that look into it;
-        actions: what it chooses from,
-        horizon: and how many steps an episode has at most, likewise.
-        budget: the number of training episodes, which schedules follow; of steps, the number that is expected.
-        steps: that of training, where it is the budget; 0: the episodes are.
-        **options: of the learner.
+        learner: its options, as in `PPO(learning_rate=3e-4)`, or its name for the default options.
+        requirement: the goal and the probability constraints.
+        expectations: the bounds on expected values, from `expectation_bounds`.
+        network: of the policy; actor-critics need it, and the next two.
+        actions: the action space.
+        horizon: the maximum number of steps of an episode.
+        episode_budget: the number of training episodes, which schedules follow; with a step budget the expected one.
+        step_budget: the number of training steps; None: the budget is in episodes.
     """
-    known = learner_options(name)
-    check_has(name, "option", options, known)
-    for option, value in options.items():
-        kind, called = KINDS[type(known[option])]
-        if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
-            raise RunError(f"{option} must be {called}, got {value!r}")
-    from psyco._src.logic.batch_monitor import tracked
-
-    demands = requirement.demands
-    counters = len(tracked([demand.formula for demand in demands]))
-    known_of = {"network": network, "actions": actions, "horizon": horizon, "counters": counters}
-    for needed in {f.name for f in dataclasses.fields(LEARNERS[name])} & LOOKED_INTO.keys():
-        if known_of[needed] is None:
-            raise RunError(f"{name} needs {LOOKED_INTO[needed]}: make_learner(..., {needed}={needed})")
-        options[needed] = known_of[needed]
-    learner: Learner = LEARNERS[name](
-        p_req=tuple(demand.p_req for demand in demands),
-        c_req=(*(demand.confidence for demand in demands), *(mean.confidence for mean in means)),
-        means=tuple(means),
-        budget=budget,
-        steps=steps,
-        sign=1.0 if requirement.goal.maximize else -1.0,
-        **options,
+    options = make_options(learner, {}) if isinstance(learner, str) else learner
+    task = make_task(
+        requirement,
+        expectations,
+        network=network,
+        actions=actions,
+        horizon=horizon,
+        episode_budget=episode_budget,
+        step_budget=step_budget,
     )
-    return learner
+    return cast("Learner", dataclasses.replace(options, task=task))
 
 
-def looks_into_episodes(name: str) -> bool:
-    """Whether a learner learns from single steps, for which it needs to know the policy's network."""
-    return "network" in {f.name for f in dataclasses.fields(LEARNERS[name])}
+def make_task(
+    requirement: Requirement, expectations: Sequence[ExpectationBound], **further: Any
+) -> LearningTask:
+    """Return the task of a learner: the constraints of a requirement, and `further` fields of `LearningTask`."""
+    from psyco._src.learners.base import LearningTask
+    from psyco._src.logic.batch_monitor import budget_terms
+
+    probabilities = requirement.probability_bounds
+    return LearningTask(
+        p_req=tuple(bound.p_req for bound in probabilities),
+        c_req=(*(each.confidence for each in probabilities), *(each.confidence for each in expectations)),
+        expectations=tuple(expectations),
+        sign=1.0 if requirement.goal.maximize else -1.0,
+        counters=len(budget_terms([bound.formula for bound in probabilities])),
+        **further,
+    )
 
 
-def learner_options(name: str) -> dict[str, Any]:
-    """The hyperparameters of a learner and their defaults; while none is chosen, those of all."""
+def learner_class(learner: str | LearnerOptions) -> type[LearnerOptions]:
+    """Return the class of a learner, for its traits, given its name or its options."""
+    return cast("type[LearnerOptions]", LEARNERS[learner] if isinstance(learner, str) else type(learner))
+
+
+def learner_name(options: LearnerOptions) -> str:
+    """Return the name of the learner whose options these are."""
+    place = f"{type(options).__module__.removeprefix('psyco._src.')}:{type(options).__name__}"
+    for name, known in LEARNERS.paths.items():
+        if place == known:
+            return name
+    raise RunError(f"learner must be one of {', '.join(LEARNERS)} or an options object, got {options!r}")
+
+
+def make_options(name: str, values: Mapping[str, Any]) -> LearnerOptions:
+    """Return the options of a learner with these values and defaults for the others; raise `RunError` for a bad one."""
+    check_has(name, "option", values, learner_options(name))
+    return learner_class(name)(**values)
+
+
+def learner_options(name: str) -> Mapping[str, Declaration]:
+    """Return the declared options of a learner; of "auto", those of all learners."""
     if name == AUTO_LEARNER:
-        return {option: value for each in LEARNERS for option, value in learner_options(each).items()}
-    return {
-        f.name: f.default for f in dataclasses.fields(LEARNERS[name]) if f.name not in (*GIVEN, *LOOKED_INTO)
-    }
+        return {option: found for each in LEARNERS for option, found in learner_options(each).items()}
+    return declared(LEARNERS[name])
 
 
 def learner_ranges(name: str) -> Ranges:
-    """The hyperparameters that are worth tuning, and between what; nothing where a learner declares none."""
-    found: Ranges = getattr(LEARNERS[name], "ranges", {})
-    return found
+    """Return the options that `psyco tune` searches by default, and their ranges."""
+    return {
+        option: found.search for option, found in learner_options(name).items() if found.search is not None
+    }

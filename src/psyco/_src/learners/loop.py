@@ -1,4 +1,4 @@
-"""One generation, two drivers: a compiled loop for compiled domains, in a host loop for the others."""
+"""The training loop: generations of propose, play, update; compiled for compiled domains, a host loop for others."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from psyco._src.learners.base import (
     ahead_of,
 )
 from psyco._src.learners.belief import double_precision, single_precision
-from psyco._src.learners.schedules import steps_of
-from psyco._src.rollout.episodes import COMPILER, Episodes, Sampler, episode_keys
-from psyco._src.rollout.jax_sampler import refuse_broken
+from psyco._src.learners.schedules import count_steps
+from psyco._src.rollout.episodes import COMPILER_OPTIONS, Episodes, Sampler, episode_keys
+from psyco._src.rollout.jax_sampler import raise_nonfinite
 
 
-def bursts(
+def run_generations(
     learner: Learner,
     sampler: Sampler,
     key: Array,
@@ -34,39 +34,47 @@ def bursts(
     *,
     first: int,
     generations: int,
-    most: int | None = None,
+    capacity: int | None = None,
     steps: int | None = None,
 ) -> Iterator[tuple[LearnerState, Generation]]:
-    """Run generations first, first+1, ...; gives the new state and what the generations looked like, stacked `[G]`.
+    """Run generations and yield the new state with the generations so far, stacked `[G]`.
 
-    A compiled sampler makes all of them in one go, any other one generation at a time, so that whoever listens knows
-    where learning stood when an episode fails. The result depends on `key`, the generations' numbers and nothing else:
-    running 2 x 50 generations is running 100, wherever and on however many devices or workers. Calls with the same
-    `most`, by default the number of generations itself, share one compiled program. With `steps` they end before that
-    with the first generation in which so many have been taken.
+    A compiled sampler runs all generations in one program and yields once. Any other sampler yields after each
+    generation, so that callbacks know the state of learning when an episode fails. The result is a function of `key`
+    and the generations' numbers: 2 x 50 generations are 100, on any number of devices or workers.
+
+    Args:
+        learner: the learner.
+        sampler: plays the episodes.
+        key: of all randomness.
+        state: of the learner.
+        first: the number of the first generation.
+        generations: how many to run.
+        capacity: of the compiled program, by default `generations`; calls with equal capacity share one program.
+        steps: end with the generation in which this number of steps is reached.
     """
     if sampler.compiled:
-        most = generations if most is None else most
+        capacity = generations if capacity is None else capacity
 
         def run(count: int) -> _LoopState:
             budget = None if steps is None else np.int32(steps)
             with double_precision():
-                return _loop(learner, sampler, most, key, state, np.int32(first), np.int32(count), budget)
+                return _loop(learner, sampler, capacity, key, state, np.int32(first), np.int32(count), budget)
 
         after = run(generations)
         done = int(after.done)
-        seen: Generation = jax.tree.map(lambda rows: rows[:done], jax.device_get(after.rows))
-        if (broken := seen.episodes.broken) is not None and broken.any():
-            good = int(broken.any(axis=1).argmax())  # generations before the first that met NaN
+        played: Generation = jax.tree.map(lambda rows: rows[:done], jax.device_get(after.rows))
+        if (nonfinite := played.episodes.nonfinite) is not None and nonfinite.any():
+            good = int(nonfinite.any(axis=1).argmax())  # generations before the first invalid one
             with double_precision():
-                proposal, keys = _propose(learner, key, run(good).state, np.int32(first + good))
-            refuse_broken(sampler, broken[good], proposal.theta, keys, proposal.std)
-        yield after.state, seen
+                proposal, keys = _propose(learner, False, key, run(good).state, np.int32(first + good))
+            raise_nonfinite(sampler, nonfinite[good], proposal.theta, keys, proposal.std)
+        yield after.state, played
         return
-    yield from _one_by_one(learner, sampler, key, state, range(first, first + generations), steps)
+    yield from _host_loop(learner, sampler, key, state, range(first, first + generations), steps)
 
 
-def _one_by_one(
+def _host_loop(
     learner: Learner,
     sampler: Sampler,
     key: Array,
@@ -74,28 +82,29 @@ def _one_by_one(
     numbers: range,
     steps: int | None,
 ) -> Iterator[tuple[LearnerState, Generation]]:
-    """The same in a host loop. Where a learner proposes ahead, the next episodes are played during an update."""
-    coming: _PlayedGeneration | None = None
+    """Run generations one by one. If a learner proposes ahead, the next episodes are played during an update."""
+    coming: tuple[Proposal, Episodes] | None = None
     failed: EpisodeError | None = None
     for number in numbers:
         with double_precision():
             if coming is None:
-                coming = _played(sampler, *_propose(learner, key, state, np.int32(number)))
+                coming = _play(sampler, *_propose(learner, False, key, state, np.int32(number)))
             proposal, episodes = coming
             if steps is not None:
-                steps -= int(steps_of(episodes))
+                steps -= int(count_steps(episodes))
             goes_on = number + 1 in numbers and (steps is None or steps > 0)
             ahead = None
             if goes_on and ahead_of(learner):
-                ahead = jax.block_until_ready(_propose_ahead(learner, key, state, np.int32(number + 1)))
-            # JAX computes this in the background, until somebody asks for what came of it.
-            state, weighing = _update(learner, state, proposal, episodes)
+                ahead = jax.block_until_ready(_propose(learner, True, key, state, np.int32(number + 1)))
+            # JAX computes the update in the background, until its result is needed.
+            state, info = _update(learner, state, proposal, episodes)
             try:
-                coming = None if ahead is None else _played(sampler, *ahead)
+                coming = None if ahead is None else _play(sampler, *ahead)
             except EpisodeError as error:
                 failed = error
-        yield state, _stack([jax.device_get(Generation(episodes._replace(trace=None, seen=None), weighing))])
-        if failed is not None:  # not before everybody knows that this generation went well
+        played = Generation(episodes._replace(trace=None, obs_stats=None), info)
+        yield state, jax.tree.map(lambda x: np.asarray(x)[None], jax.device_get(played))
+        if failed is not None:  # raised after this generation, which succeeded, has been yielded
             raise failed
         if not goes_on:
             return
@@ -104,75 +113,65 @@ def _one_by_one(
 def train(
     learner: Learner, sampler: Sampler, key: Array, state: LearnerState, **schedule: Any
 ) -> tuple[LearnerState, Generation]:
-    """The same to the end: the last state, and all generations stacked `[G]`."""
-    states, rows = zip(*bursts(learner, sampler, key, state, **schedule), strict=True)
+    """Run generations to the end; return the last state and all generations, stacked `[G]`."""
+    states, rows = zip(*run_generations(learner, sampler, key, state, **schedule), strict=True)
     return states[-1], jax.tree.map(lambda *parts: np.concatenate(parts), *rows)
 
 
-def _stack(rows: list[Generation]) -> Generation:
-    return jax.tree.map(lambda *values: np.stack(values), *rows)
-
-
 class _LoopState(NamedTuple):
-    """Where the compiled loop stands."""
+    """The state of the compiled loop."""
 
     done: Array  # [] int32, generations
-    left: Array | None  # [] int32, steps; None: they are not counted
+    steps_left: Array | None  # [] int32; None: the budget is in generations
     state: LearnerState
-    rows: Generation  # [most], those that are done
+    rows: Generation  # [capacity], filled up to `done`
 
 
-@jax.jit(static_argnums=(0, 1, 2), compiler_options=COMPILER)
+@jax.jit(static_argnums=(0, 1, 2), compiler_options=COMPILER_OPTIONS)
 def _loop(
     learner: Learner,
     sampler: Sampler,
-    most: int,
+    capacity: int,
     key: Array,
     state: LearnerState,
     first: Array,
     generations: Array,
     steps: Array | None,
 ) -> _LoopState:
-    """Up to `most` generations, and no more once so many steps are taken; rows beyond `done` are empty."""
+    """Run up to `generations` of `capacity` generations, and none after the steps are used up."""
 
     def generation(state: LearnerState, keys: _GenerationKeys) -> tuple[LearnerState, Generation]:
         with single_precision():
-            proposal, own = _plan(learner.propose, keys, state)
-            episodes = _play(sampler, proposal, own)
-        state, weighing = learner.update(state, proposal, episodes)
-        return state, Generation(episodes._replace(trace=None, seen=None), weighing)
+            proposal, episodes = _play(sampler, *_with_keys(learner.propose, keys, state))
+        state, info = learner.update(state, proposal, episodes)
+        return state, Generation(episodes._replace(trace=None, obs_stats=None), info)
 
     def step(now: _LoopState) -> _LoopState:
         state, row = generation(now.state, jax.tree.map(lambda key: key[now.done], keys))
         rows = jax.tree.map(lambda rows, row: rows.at[now.done].set(row), now.rows, row)
-        left = None if now.left is None else now.left - steps_of(row.episodes)
-        return _LoopState(now.done + 1, left, state, rows)
+        steps_left = None if now.steps_left is None else now.steps_left - count_steps(row.episodes)
+        return _LoopState(now.done + 1, steps_left, state, rows)
 
     def goes_on(now: _LoopState) -> Array:
-        return (now.done < generations) & (True if now.left is None else now.left > 0)
+        return (now.done < generations) & (True if now.steps_left is None else now.steps_left > 0)
 
     with single_precision():
-        numbers = first + jnp.arange(most, dtype=jnp.int32)
+        numbers = first + jnp.arange(capacity, dtype=jnp.int32)
         keys = jax.vmap(lambda number: _keys(learner, key, number))(numbers)  # cheaper all at once
     one = jax.eval_shape(generation, state, jax.tree.map(lambda key: key[0], keys))[1]
-    rows = jax.tree.map(lambda x: jnp.zeros((most, *x.shape), x.dtype), one)
+    rows = jax.tree.map(lambda x: jnp.zeros((capacity, *x.shape), x.dtype), one)
     return jax.lax.while_loop(goes_on, step, _LoopState(jnp.int32(0), steps, state, rows))
 
 
-@jax.jit(static_argnums=0)
-def _propose(learner: Learner, key: Array, state: LearnerState, number: Array) -> tuple[Proposal, Array]:
-    with single_precision():
-        return _plan(learner.propose, _keys(learner, key, number), state)
-
-
-@jax.jit(static_argnums=0)
-def _propose_ahead(
-    learner: Learner, key: Array, state: LearnerState, number: Array
+@jax.jit(static_argnums=(0, 1))
+def _propose(
+    learner: Learner, ahead: bool, key: Array, state: LearnerState, number: Array
 ) -> tuple[Proposal, Array]:
-    propose = ahead_of(learner)
+    """Return a proposal and the key of each of its episodes; `ahead`: the one after the next update."""
+    propose = ahead_of(learner) if ahead else learner.propose
     assert propose is not None
     with single_precision():
-        return _plan(propose, _keys(learner, key, number), state)
+        return _with_keys(propose, _keys(learner, key, number), state)
 
 
 @jax.jit(static_argnums=0)
@@ -183,7 +182,7 @@ def _update(
 
 
 class _GenerationKeys(NamedTuple):
-    """The randomness of one generation."""
+    """The random keys of one generation."""
 
     learner: Array  # []
     episodes: Array  # [B]
@@ -194,22 +193,13 @@ def _keys(learner: Learner, key: Array, number: Array) -> _GenerationKeys:
     return _GenerationKeys(own, episode_keys(episodes, 0, learner.episodes_per_generation))
 
 
-def _plan(propose: Propose, keys: _GenerationKeys, state: LearnerState) -> tuple[Proposal, Array]:
+def _with_keys(propose: Propose, keys: _GenerationKeys, state: LearnerState) -> tuple[Proposal, Array]:
     proposal = propose(keys.learner, state)
     return proposal, keys.episodes if proposal.episode is None else keys.episodes[proposal.episode]
 
 
-class _PlayedGeneration(NamedTuple):
-    proposal: Proposal
-    episodes: Episodes
-
-
-def _played(sampler: Sampler, proposal: Proposal, keys: Array) -> _PlayedGeneration:
+def _play(sampler: Sampler, proposal: Proposal, keys: Array) -> tuple[Proposal, Episodes]:
     with single_precision():
-        return _PlayedGeneration(proposal, _play(sampler, proposal, keys))
-
-
-def _play(sampler: Sampler, proposal: Proposal, keys: Array) -> Episodes:
-    if proposal.std is None:
-        return sampler(proposal.theta, keys)
-    return sampler.explore(proposal.theta, proposal.std, keys)
+        if proposal.std is None:
+            return proposal, sampler(proposal.theta, keys)
+        return proposal, sampler.explore(proposal.theta, proposal.std, keys)

@@ -1,4 +1,4 @@
-"""Any learner, shown standard observations: what all episodes so far saw has zero mean and unit spread for it."""
+"""A learner with running normalization of observations, around any other learner."""
 
 from __future__ import annotations
 
@@ -11,28 +11,33 @@ from jax import Array
 
 from psyco._src.learners.base import Learner, LearnerState, Proposal, UpdateInfo
 from psyco._src.learners.belief import single_precision
-from psyco._src.learners.running_stats import begin, fold, join, look, standard
+from psyco._src.learners.running_stats import (
+    fold,
+    merge_stats,
+    network_stats,
+    normalize_obs,
+    observe_rows,
+)
 from psyco._src.policies.network import Network
-from psyco._src.rollout.episodes import Episodes
-from psyco._src.rollout.obs_stats import ObsStats
+from psyco._src.rollout.episodes import Episodes, ObsStats
 
 
 class NormalizedState(NamedTuple):
-    """A learner's state, and what its episodes saw so far."""
+    """A learner's state, and the statistics of its observations so far."""
 
     inner: LearnerState
-    seen: ObsStats  # [inputs]
+    obs_stats: ObsStats  # [inputs]
 
 
 @dataclass(frozen=True)
 class NormalizedLearner:
-    """The learner `inner`, whose parameters are those of a network that is shown standard observations.
+    """The learner `inner`, whose parameters are those of a network for normalized observations.
 
-    What is played and deployed are the same parameters with the statistics folded into the first layer, so that
-    neither samplers nor policy files know of them. They change after each generation, ever less.
+    Episodes are played, and the policy is deployed, with the statistics folded into the first layer. So neither
+    samplers nor policy files know of them. The statistics change after each generation, by less and less.
 
     Args:
-        inner: what learns; it looks at no more of an episode than there is in `Episodes`.
+        inner: the learner; it uses nothing of an episode besides `Episodes`.
         network: of the policy, with learned biases.
     """
 
@@ -41,40 +46,42 @@ class NormalizedLearner:
 
     @property
     def episodes_per_generation(self) -> int:
-        """B of `inner`: statistics take no episodes of their own."""
+        """B of `inner`."""
         return self.inner.episodes_per_generation
 
     @property
     def checks(self) -> int:
-        """Those of `inner`."""
+        """The number of check episodes of `inner`."""
         return self.inner.checks
 
     def init(self, theta: Array) -> NormalizedState:
-        """Start from parameters `[D]`; the first generation sees observations as the network has them."""
-        return NormalizedState(self.inner.init(theta), begin(self.network))
+        """Start from parameters `[D]` and the network's own shift and scale."""
+        return NormalizedState(self.inner.init(theta), network_stats(self.network))
 
     def propose(self, key: Array, state: NormalizedState) -> Proposal:
-        """What `inner` would try; the memo is its own proposal."""
+        """Return the proposal of `inner` with folded parameters; its memo is the original proposal."""
         proposal = self.inner.propose(key, state.inner)
-        folded = jax.vmap(lambda theta: fold(self.network, theta, state.seen))(proposal.theta)
+        folded = jax.vmap(lambda theta: fold(self.network, theta, state.obs_stats))(proposal.theta)
         return proposal._replace(theta=folded, memo=proposal)
 
     def update(
         self, state: NormalizedState, proposal: Proposal, episodes: Episodes
     ) -> tuple[NormalizedState, UpdateInfo]:
-        """Learn from the episodes as `inner` would have seen them, then follow what they saw."""
+        """Update `inner` with normalized observations, then the statistics."""
         with single_precision():
             if (trace := episodes.trace) is not None:
-                seen = look(state.seen, jnp.asarray(trace.obs), jnp.asarray(trace.alive))
-                obs, final = (standard(state.seen, jnp.asarray(x)) for x in (trace.obs, trace.final))
-                episodes = episodes._replace(trace=trace._replace(obs=obs, final=final))
+                stats = observe_rows(state.obs_stats, jnp.asarray(trace.obs), jnp.asarray(trace.alive))
+                obs, final = (
+                    normalize_obs(state.obs_stats, jnp.asarray(x)) for x in (trace.obs, trace.final_obs)
+                )
+                episodes = episodes._replace(trace=trace._replace(obs=obs, final_obs=final))
             else:
-                assert episodes.seen is not None, "samplers of such a learner keep what was observed"
-                seen = join(state.seen, episodes.seen)
-                episodes = episodes._replace(seen=None)
-        inner, weighing = self.inner.update(state.inner, proposal.memo, episodes)
-        return NormalizedState(inner, seen), weighing
+                assert episodes.obs_stats is not None, "the sampler must keep statistics of observations"
+                stats = merge_stats(state.obs_stats, episodes.obs_stats)
+                episodes = episodes._replace(obs_stats=None)
+        inner, info = self.inner.update(state.inner, proposal.memo, episodes)
+        return NormalizedState(inner, stats), info
 
     def deployed(self, state: NormalizedState) -> Array:
-        """What `inner` would deploy, for observations as they are."""
-        return fold(self.network, self.inner.deployed(state.inner), state.seen)
+        """Return the deployed parameters of `inner`, for raw observations."""
+        return fold(self.network, self.inner.deployed(state.inner), state.obs_stats)

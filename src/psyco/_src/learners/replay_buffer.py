@@ -1,7 +1,7 @@
-"""Experience: the steps of episodes in a ring of fixed size, from which off-policy learners draw again and again.
+"""The replay buffer: a ring of fixed size with the states of episodes, from which off-policy learners sample.
 
-A row is a state and what was done in it. The row after it is the state that followed, so no observation is kept twice;
-the last state of an episode has a row of its own, in which nothing was done.
+A row is a state and the action taken in it. The next row is the state that followed, so no observation is stored twice;
+the last state of an episode has a row without an action.
 """
 
 from __future__ import annotations
@@ -17,54 +17,54 @@ class StateRows(NamedTuple):
     """N states, one per row."""
 
     obs: Array  # [N, inputs]
-    known: Array  # [N, Q + 1] counters, and the time as a part of the horizon
-    action: Array  # [N, A] as critics see it
+    context: Array  # [N, Q + 1] counters, and the time as a fraction of the horizon
+    action: Array  # [N, A] as an input of critics
     reward: Array  # [N]
     cost: Array  # [N, K]
-    taken: Array  # [N] 1: a step was taken here, 0: the episode was over
-    going: Array  # [N] 1: after the step the episode went on,
-    open: Array  # [N] or it could have, had time not run out
+    taken: Array  # [N] 1: a step was taken here, 0: the last state of an episode
+    not_ended: Array  # [N] 1: the episode continued after the step
+    not_terminated: Array  # [N] 1: it continued, or ended only because of the time limit
 
 
 class ReplayBuffer(NamedTuple):
-    """The last rows of all that was seen."""
+    """The most recent rows."""
 
     rows: StateRows  # [capacity, ...]
-    head: Array  # [] int32, where the next row goes
-    filled: Array  # [] int32, how many there are
+    head: Array  # [] int32, position of the next row
+    filled: Array  # [] int32, number of rows
 
 
-class TransitionBatch(NamedTuple):
-    """N steps: where they began, and the state that each led to."""
+class Transitions(NamedTuple):
+    """N steps: the states in which they were taken, and the states that followed."""
 
     rows: StateRows
-    obs: Array  # [N, inputs]
-    known: Array  # [N, Q + 1]
+    next_obs: Array  # [N, inputs]
+    next_context: Array  # [N, Q + 1]
 
 
-def empty(capacity: int, inputs: int, known: int, actions: int, costs: int) -> ReplayBuffer:
-    """Room for so many rows."""
+def empty_buffer(capacity: int, inputs: int, context: int, actions: int, costs: int) -> ReplayBuffer:
+    """Return a buffer for `capacity` rows of these sizes."""
 
     def zeros(*shape: int) -> Array:
         return jnp.zeros((capacity, *shape), jnp.float32)
 
     rows = StateRows(
-        zeros(inputs), zeros(known), zeros(actions), zeros(), zeros(costs), zeros(), zeros(), zeros()
+        zeros(inputs), zeros(context), zeros(actions), zeros(), zeros(costs), zeros(), zeros(), zeros()
     )
     return ReplayBuffer(rows, jnp.int32(0), jnp.int32(0))
 
 
-def row_bytes(inputs: int, known: int, actions: int, costs: int) -> int:
-    """What a row takes."""
-    return 4 * (inputs + known + actions + costs + 4)
+def row_bytes(inputs: int, context: int, actions: int, costs: int) -> int:
+    """Return the number of bytes of a row."""
+    return 4 * (inputs + context + actions + costs + 4)
 
 
 def put(replay: ReplayBuffer, rows: StateRows, keep: Array) -> ReplayBuffer:
-    """Add those of N rows with `keep` `[N]`, in their order; the oldest give way."""
+    """Add those of N rows with `keep` `[N]`, in their order; they replace the oldest."""
     capacity = len(replay.rows.reward)
     number = jnp.cumsum(keep) - 1
     total = number[-1] + 1
-    # Of more rows than there is room for, the last count. What is not kept goes nowhere.
+    # Of more rows than the capacity the last are kept. The position `capacity` is dropped.
     place = jnp.where(keep & (number >= total - capacity), (replay.head + number) % capacity, capacity)
     stored = jax.tree.map(lambda to, new: to.at[place].set(new, mode="drop"), replay.rows, rows)
     return ReplayBuffer(
@@ -72,14 +72,14 @@ def put(replay: ReplayBuffer, rows: StateRows, keep: Array) -> ReplayBuffer:
     )
 
 
-def draw(key: Array, replay: ReplayBuffer, count: int) -> TransitionBatch:
-    """Steps by chance, each as likely as any other; those with `taken` 0 are none."""
+def sample(key: Array, replay: ReplayBuffer, count: int) -> Transitions:
+    """Return steps drawn uniformly with replacement; rows with `taken` 0 must be ignored."""
     capacity = len(replay.rows.reward)
-    # Counted from the newest row, which is the last state of an episode: what follows a row is never an older one.
+    # Counted back from the newest row, the last state of an episode: the row after a drawn one is never an older one.
     back = jax.random.randint(key, (count,), 2, jnp.maximum(replay.filled, 2) + 1)
     here, after = (replay.head - back) % capacity, (replay.head - back + 1) % capacity
-    return TransitionBatch(
+    return Transitions(
         jax.tree.map(lambda column: column[here], replay.rows),
         replay.rows.obs[after],
-        replay.rows.known[after],
+        replay.rows.context[after],
     )

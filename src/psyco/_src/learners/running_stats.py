@@ -1,8 +1,7 @@
-"""Observations as networks like them, with zero mean and unit spread: by what has been seen so far while learning.
+"""Running normalization of observations: zero mean and unit variance over everything observed so far.
 
-A learner keeps `Seen` in its state and trains parameters of a network that is shown standard observations. Whoever
-plays episodes need not know: `fold` moves the statistics into the first layer, so that the same network, shown
-observations as they are, says the same.
+A learner keeps `ObsStats` in its state and trains parameters for normalized observations. Samplers need not know:
+`fold` moves the statistics into the first layer, so that the network gives the same scores for raw observations.
 """
 
 from __future__ import annotations
@@ -12,86 +11,81 @@ import numpy as np
 from jax import Array
 
 from psyco._src.policies.network import Network
-from psyco._src.rollout.obs_stats import ObsStats, seen_among
+from psyco._src.rollout.episodes import ObsStats, summarize_observations
 
-FAR = 10.0  # standard observations are at most so large
-KNOWN = 10_000  # rows
+MAX_NORMALIZED = 10.0  # absolute value of a normalized observation
+NETWORK_ROWS = 10_000  # weight of a network's own shift and scale, in observations
 
 
-def nothing_seen(columns: int) -> ObsStats:
-    """Before the first row; `standard` then changes nothing."""
+def empty_stats(columns: int) -> ObsStats:
+    """Return the statistics of no rows; `normalize_obs` then changes nothing."""
     none = jnp.zeros(columns, jnp.float32)
     return ObsStats(jnp.float32(0), none, none, jnp.ones(columns, bool), none + jnp.inf, none - jnp.inf)
 
 
-def begin(network: Network) -> ObsStats:
-    """What a network's own scaling knows, which is worth `KNOWN` rows; nothing where it has none."""
+def network_stats(network: Network) -> ObsStats:
+    """Return a network's own shift and scale as statistics of `NETWORK_ROWS` rows; empty ones if it has none."""
     if not network.scale:
-        return nothing_seen(network.inputs)
+        return empty_stats(network.inputs)
     shift, scale = np.array(network.shift, np.float32), np.array(network.scale, np.float32)
-    left = (shift == 0) & (scale == 1)  # switches and constants
-    return ObsStats(*map(jnp.asarray, (np.float32(KNOWN), shift, scale**2, left, shift, shift)))
+    unchanged = (shift == 0) & (scale == 1)  # binary and constant columns
+    return ObsStats(*map(jnp.asarray, (np.float32(NETWORK_ROWS), shift, scale**2, unchanged, shift, shift)))
 
 
-def look(seen: ObsStats, x: Array, weight: Array) -> ObsStats:
-    """What has been seen after rows `[..., I]` that count by `weight` `[...]`, 0 or 1."""
-    found = seen_among(x.reshape(1, -1, x.shape[-1]), weight.reshape(1, -1))
-    return join(seen, found)
+def observe_rows(stats: ObsStats, x: Array, weight: Array) -> ObsStats:
+    """Return the statistics after rows `[..., I]` with weights `[...]`, 0 or 1."""
+    return merge_stats(stats, summarize_observations(x.reshape(1, -1, x.shape[-1]), weight.reshape(1, -1)))
 
 
-def join(seen: ObsStats, parts: ObsStats) -> ObsStats:
-    """What has been seen after these parts, `[B]` of them."""
+def merge_stats(stats: ObsStats, parts: ObsStats) -> ObsStats:
+    """Return the statistics together with those of `[B]` parts."""
     added = jnp.sum(parts.rows)
     share = (parts.rows / jnp.maximum(added, 1.0))[:, None]
     mean = jnp.sum(share * parts.mean, axis=0)
     variance = jnp.sum(share * (parts.variance + (parts.mean - mean) ** 2), axis=0)
     # Moments of two parts together (Chan, Golub and LeVeque 1983).
-    count = seen.rows + added
+    count = stats.rows + added
     part = added / jnp.maximum(count, 1.0)
-    away = mean - seen.mean
+    difference = mean - stats.mean
     return ObsStats(
         count,
-        seen.mean + part * away,
-        seen.variance + part * (variance - seen.variance) + part * (1.0 - part) * away**2,
-        seen.switch & jnp.all(parts.switch, axis=0),
-        jnp.minimum(seen.low, jnp.min(parts.low, axis=0)),
-        jnp.maximum(seen.high, jnp.max(parts.high, axis=0)),
+        stats.mean + part * difference,
+        stats.variance + part * (variance - stats.variance) + part * (1.0 - part) * difference**2,
+        stats.switch & jnp.all(parts.switch, axis=0),
+        jnp.minimum(stats.low, jnp.min(parts.low, axis=0)),
+        jnp.maximum(stats.high, jnp.max(parts.high, axis=0)),
     )
 
 
-def shift_and_scale(seen: ObsStats) -> tuple[Array, Array]:
-    """What to subtract and to divide by, `[I]` each.
+def shift_and_scale(stats: ObsStats) -> tuple[Array, Array]:
+    """Return the shift and the scale `[I]` of the normalization.
 
-    Switches (columns of 0 and 1, as in a one-hot code) and constants stay as they are. What hardly ever moves has a
-    tiny spread, by which the rest would become huge numbers: nothing that was seen is further out than `FAR`.
+    Binary columns (0 or 1, as in a one-hot code) and constants stay unchanged. A column that rarely moves has a tiny
+    standard deviation; its scale is so large that no observed value exceeds `MAX_NORMALIZED`.
     """
-    std = jnp.sqrt(seen.variance)
-    leave = seen.switch | (std <= 1e-6 * (1.0 + jnp.abs(seen.mean)))
-    reach = jnp.maximum(seen.high - seen.mean, seen.mean - seen.low)
-    return jnp.where(leave, 0.0, seen.mean), jnp.where(leave, 1.0, jnp.maximum(std, reach / FAR))
+    std = jnp.sqrt(stats.variance)
+    unchanged = stats.switch | (std <= 1e-6 * (1.0 + jnp.abs(stats.mean)))
+    reach = jnp.maximum(stats.high - stats.mean, stats.mean - stats.low)
+    scale = jnp.maximum(std, reach / MAX_NORMALIZED)
+    return jnp.where(unchanged, 0.0, stats.mean), jnp.where(unchanged, 1.0, scale)
 
 
-def standard(seen: ObsStats, x: Array) -> Array:
-    """Rows `[..., I]` with zero mean and unit spread."""
-    shift, scale = shift_and_scale(seen)
+def normalize_obs(stats: ObsStats, x: Array) -> Array:
+    """Return rows `[..., I]` with zero mean and unit variance."""
+    shift, scale = shift_and_scale(stats)
     return (x - shift) / scale
 
 
-def fold(network: Network, theta: Array, seen: ObsStats) -> Array:
-    """Parameters `[D]` with which the network says of observations what `theta` lets it say of standard ones.
+def fold(network: Network, theta: Array, stats: ObsStats) -> Array:
+    """Return parameters `[D]` that give for raw observations the scores of `theta` for normalized ones.
 
-    Its biases must be learned. Where the network has a shift and a scale of its own, they are undone.
+    The network's biases must be learned. Its own shift and scale, if any, are undone.
     """
-    shift, scale = shift_and_scale(seen)
+    shift, scale = shift_and_scale(stats)
     own_shift = jnp.asarray(network.shift, jnp.float32) if network.scale else jnp.zeros_like(shift)
     own_scale = jnp.asarray(network.scale, jnp.float32) if network.scale else jnp.ones_like(scale)
-    parts = network.parts(theta)  # the weights of all layers, then their biases
+    parts = network.unflatten(theta)  # the weights of all layers, then their biases
     first = len(parts) // 2
     parts[first] = parts[first] + ((own_shift - shift) / scale) @ parts[0]
     parts[0] = parts[0] * (own_scale / scale)[:, None]
     return jnp.concatenate([part.ravel() for part in parts])
-
-
-def bare(network: Network) -> Network:
-    """The same network without a shift and a scale of its own: it is shown standard observations."""
-    return Network(network.inputs, network.outputs, network.hidden, network.bias)

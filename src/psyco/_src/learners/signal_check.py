@@ -1,4 +1,4 @@
-"""Does a demand tell learning anything? While all episodes cost the same by it, it does not."""
+"""Warn when a constraint gives no learning signal: all episodes violate it with equal cost for 20 generations."""
 
 from __future__ import annotations
 
@@ -8,49 +8,51 @@ import numpy as np
 
 from psyco._src.learners.base import Generation
 
-PATIENCE = 20  # generations in a row
-HELP = (
-    "What would help: --severity, which learns from how far a formula is from holding; a formula about return, "
-    "count(...) or sum(...), of which learning is told how much is missing; or to begin with a policy that meets it "
-    "now and then, by --from"
+PATIENCE = 20  # successive generations
+ADVICE = (
+    "To help: use --severity, which learns from the distance to satisfaction; state the formula about return, "
+    "count(...) or sum(...), whose distance is always known; or start from a policy that satisfies it sometimes, "
+    "by --from"
 )
 
 
 class SignalCheck:
-    """Listens to the generations of a run, and says once if a demand has been silent for long.
+    """A monitor of the generations of a run, which warns once.
 
     Args:
-        demands: the formulas of the demands for probabilities, in words.
-        graded: learning goes by grades where there are any.
+        constraints: the formulas of the probability constraints, as text.
+        graded: whether the learner uses grades where episodes have them.
     """
 
-    def __init__(self, demands: Sequence[str], *, graded: bool) -> None:
-        self.demands, self.graded = demands, graded
-        self.lasting = np.zeros(len(demands), int)  # generations of silence, of each demand
-        self.said = False
+    def __init__(self, constraints: Sequence[str], *, graded: bool) -> None:
+        self.constraints, self.graded = constraints, graded
+        self.streak = np.zeros(
+            len(constraints), int
+        )  # successive generations without signal, of each constraint
+        self.warned = False
 
-    def heard(self, generations: Generation) -> str | None:
-        """What there is to say after further generations, stacked `[G]`."""
-        episodes, lam = generations.episodes, np.asarray(generations.weighing.lam)
+    def warning(self, generations: Generation) -> str | None:
+        """Return the warning that is due after further generations, stacked `[G]`, or None."""
+        episodes, lam = generations.episodes, np.asarray(generations.info.lam)
         costs = np.asarray(
-            episodes.grade if self.graded and episodes.grade is not None else episodes.cost
+            episodes.shaping_cost if self.graded and episodes.shaping_cost is not None else episodes.cost
         )  # [G, B, K]
         failing = ~np.asarray(episodes.satisfied).any(axis=1)  # [G, K] in all episodes
-        silent = failing & (np.ptp(costs, axis=1) == 0)
-        for weight, now in zip(lam, silent, strict=True):
-            self.lasting = np.where(now, self.lasting + 1, 0)
-            if not self.said and self.lasting.max(initial=0) >= PATIENCE:
-                self.said = True
-                return self._sentence(self.demands[int(self.lasting.argmax())], float(weight))
+        no_signal = failing & (np.ptp(costs, axis=1) == 0)
+        for weight, now in zip(lam, no_signal, strict=True):
+            self.streak = np.where(now, self.streak + 1, 0)
+            if not self.warned and self.streak.max(initial=0) >= PATIENCE:
+                self.warned = True
+                return self._text(self.constraints[int(self.streak.argmax())], float(weight))
         return None
 
-    def _sentence(self, demand: str, weight: float) -> str:
-        left = (
+    def _text(self, constraint: str, weight: float) -> str:
+        effect = (
             "learning follows the return alone"
             if weight > 0
-            else "nothing is left to learn from; other learners than snes would follow the return alone"
+            else "there is nothing to learn from; other learners than snes would follow the return alone"
         )
         return (
-            f"λ is {weight:.2g} and no episode's cost differs: in {PATIENCE} generations every episode has violated "
-            f"{demand} to the same extent, so {left}. {HELP}"
+            f"{constraint} gives no learning signal: in {PATIENCE} generations all episodes violated it with equal "
+            f"cost, so {effect} (λ is {weight:.2g}). {ADVICE}"
         )

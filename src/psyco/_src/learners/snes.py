@@ -8,16 +8,16 @@ from typing import ClassVar, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from psyco._src.core.errors import RunError
+from psyco._src.core.options import option
 from psyco._src.learners import belief as beliefs
 from psyco._src.learners import es
-from psyco._src.learners.base import Proposal, UpdateInfo
+from psyco._src.learners.base import LearnerOptions, Proposal, UpdateInfo
 from psyco._src.learners.belief import Belief, ExcessSums, single_precision
-from psyco._src.learners.curriculum import risen
-from psyco._src.learners.expectation_constraints import ExpectationBound, allowed, costs, excess
+from psyco._src.learners.expectation_constraints import costs, excess, target_excess
 from psyco._src.learners.lambda_rules import CALIBRATIONS, Evidence
-from psyco._src.learners.schedules import LearningBudget, steps_of
-from psyco._src.learners.search_space import NumberRange, OptionChoice, Ranges
+from psyco._src.learners.schedules import LearningBudget, count_steps, curriculum_fraction
+from psyco._src.learners.search_space import NumberRange, OptionChoice
+from psyco._src.policies.network import Bias
 from psyco._src.rollout.episodes import Episodes
 
 
@@ -29,52 +29,32 @@ class SNESState(NamedTuple):
     steps: Array  # [] int32, taken so far
 
 
-@dataclass(frozen=True)
-class SNES:
-    """The paper's learner.
+@dataclass(frozen=True, kw_only=True)
+class SNES(LearnerOptions):
+    """The paper's learner (Alg. SNES)."""
 
-    Args:
-        p_req: required probability of each demand for one.
-        c_req: required confidence of each demand, of probabilities first.
-        means: the demands for means.
-        population: offspring per generation, N.
-        alpha: learning rate α.
-        sigma: perturbation rate σ.
-        calibration: the rule that turns belief into λ; the paper's is "soft".
-        curriculum: the required probability rises from 0 over this part of learning; the paper's is 0, full at once.
-        budget: training episodes of the whole run, which the curriculum follows.
-        steps: of the whole run, where they are its budget; 0: the episodes are.
-        sign: 1 to maximise the return, -1 to minimise it.
-    """
+    population: int = option(
+        20, "Offspring per generation, N.", minimum=2, search=OptionChoice(10, 20, 40, 80)
+    )
+    learning_rate: float = option(
+        0.01, "Learning rate α.", above=0.0, search=NumberRange(0.001, 0.1, log=True)
+    )
+    sigma: float = option(0.1, "Perturbation rate σ.", above=0.0, search=NumberRange(0.02, 0.5, log=True))
+    calibration: str = option(
+        "soft",
+        f"Rule from belief to λ, the paper's is soft: {', '.join(CALIBRATIONS)}.",
+        choices=tuple(CALIBRATIONS),
+    )
+    curriculum: float = option(
+        0.0,
+        "The required probability rises from 0 over this part of learning; 0, as in the paper: full at once.",
+        minimum=0.0,
+        below=1.0,
+        search=NumberRange(0.0, 0.6),
+    )
 
-    p_req: tuple[float, ...]
-    c_req: tuple[float, ...]
-    means: tuple[ExpectationBound, ...] = ()
-    population: int = 20
-    alpha: float = 0.01
-    sigma: float = 0.1
-    calibration: str = "soft"
-    curriculum: float = 0.0
-    budget: int = 60_000
-    steps: int = 0
-    sign: float = 1.0
-
-    ranges: ClassVar[Ranges] = {
-        "population": OptionChoice(10, 20, 40, 80),
-        "alpha": NumberRange(0.001, 0.1, log=True),
-        "sigma": NumberRange(0.02, 0.5, log=True),
-        "curriculum": NumberRange(0.0, 0.6),
-    }
-
-    def __post_init__(self) -> None:
-        if self.population < 2:
-            raise RunError(f"population must be at least 2, got {self.population}")
-        if not self.alpha > 0 or not self.sigma > 0:
-            raise RunError(f"alpha and sigma must be positive, got {self.alpha} and {self.sigma}")
-        if self.calibration not in CALIBRATIONS:
-            raise RunError(f"unknown calibration {self.calibration!r}; there are: {', '.join(CALIBRATIONS)}")
-        if not 0 <= self.curriculum < 1:
-            raise RunError(f"curriculum must be at least 0 and below 1, got {self.curriculum}")
+    default_bias: ClassVar[Bias] = "one"
+    check_method: ClassVar[str] = "bayes"  # Alg. BV
 
     @property
     def episodes_per_generation(self) -> int:
@@ -83,81 +63,88 @@ class SNES:
 
     @property
     def checks(self) -> int:
-        """The mean of the search distribution plays no episodes of its own."""
+        """0: the mean of the search distribution plays no episodes."""
         return 0
 
     def init(self, theta: Array) -> SNESState:
-        """Lines 2-4."""
-        return SNESState(es.init(theta), beliefs.prior(len(self.p_req), len(self.means)), jnp.int32(0))
+        """Start from parameters `[D]` (lines 2-4)."""
+        prior = beliefs.prior(len(self.problem.p_req), len(self.problem.expectations))
+        return SNESState(es.init(theta), prior, jnp.int32(0))
 
     def propose(self, key: Array, state: SNESState) -> Proposal:
-        """Lines 7-8: perturb the current parameters."""
+        """Perturb the current parameters (lines 7-8)."""
         noise = es.ask(key, state.es, population=self.population)
         return Proposal(es.offspring(state.es, noise, sigma=self.sigma), noise)
 
     def update(
         self, state: SNESState, proposal: Proposal, episodes: Episodes
     ) -> tuple[SNESState, UpdateInfo]:
-        """Lines 11-18: count, believe, weigh, move."""
-        c_req = jnp.asarray(self.c_req, jnp.float32)
-        demanded = self._demanded(state)
+        """Update belief, λ and parameters (lines 11-18)."""
+        expectations = self.problem.expectations
+        c_req = jnp.asarray(self.problem.c_req, jnp.float32)
+        p_req = self._p_req_now(state)
         with single_precision():
-            beyond = excess(self.means, episodes)
+            beyond = excess(expectations, episodes)
         belief = beliefs.observe(state.belief, episodes.satisfied, beyond)  # lines 11-12
-        most = self._allowed(belief, state)
-        c_sat = beliefs.confidence(belief, demanded, most)  # line 13
-        weight = self._cost_weights(belief, demanded, most)
+        limit = self._target_excess(belief, state)
+        c_sat = beliefs.confidence(belief, p_req, limit)  # line 13
+        weight = self._cost_weights(belief, p_req, limit)
         with single_precision():
             share = jnp.mean(episodes.satisfied, axis=0, dtype=jnp.float32)
             total = jnp.maximum(belief.satisfied + belief.violated, 1).astype(jnp.float32)
-            evidence = Evidence(c_sat, c_req, demanded.astype(jnp.float32), share, belief.satisfied / total)
-            if beyond is not None and belief.means is not None:
-                evidence = self._with_means(evidence, most, beyond, belief.means)
+            evidence = Evidence(c_sat, c_req, p_req.astype(jnp.float32), share, belief.satisfied / total)
+            if beyond is not None and belief.excess is not None:
+                evidence = self._with_expectations(evidence, limit, beyond, belief.excess)
             rules = CALIBRATIONS[self.calibration](evidence)
-            lam = jnp.min(rules, initial=1.0)  # line 14; the weakest demand decides
-            paid = costs(self.means, episodes, graded=False).T
-            values = es.normalize(jnp.vstack([self.sign * episodes.ret, paid]))  # lines 15-16
+            lam = jnp.min(rules, initial=1.0)  # line 14; the weakest constraint decides
+            cost = costs(expectations, episodes, graded=False).T
+            values = es.normalize(jnp.vstack([self.problem.sign * episodes.returns, cost]))  # lines 15-16
             score = jnp.concatenate([lam[None], (lam - 1.0) * weight]) @ values  # lines 17-18 in one
-            moved = es.tell(state.es, proposal.memo, score, alpha=self.alpha, sigma=self.sigma)
-            return SNESState(moved, belief, state.steps + steps_of(episodes)), UpdateInfo(lam, c_sat)
+            moved = es.tell(
+                state.es, proposal.memo, score, learning_rate=self.learning_rate, sigma=self.sigma
+            )
+            return SNESState(moved, belief, state.steps + count_steps(episodes)), UpdateInfo(lam, c_sat)
 
     def deployed(self, state: SNESState) -> Array:
-        """The mean of the search distribution."""
+        """Return the mean of the search distribution."""
         return state.es.theta
 
-    def _demanded(self, state: SNESState) -> Array:
-        """The required probabilities `[K]` float64, as far as the curriculum has come."""
-        p_req = jnp.asarray(self.p_req, jnp.float64)
+    def _p_req_now(self, state: SNESState) -> Array:
+        """Return the required probabilities `[P]` float64 at this point of the curriculum."""
+        p_req = jnp.asarray(self.problem.p_req, jnp.float64)
         if not self.curriculum:
             return p_req
-        return p_req * self._risen(state).astype(jnp.float64)
+        return p_req * self._curriculum_fraction(state).astype(jnp.float64)
 
-    def _allowed(self, belief: Belief, state: SNESState) -> Array | float:
-        """The mean excess `[M]` that is allowed, likewise."""
-        if belief.means is None:
+    def _target_excess(self, belief: Belief, state: SNESState) -> Array | float:
+        """Return the permitted mean excess `[M]` at this point of the curriculum."""
+        if belief.excess is None:
             return 0.0
-        return allowed(self.means, belief.means, self._risen(state))
+        return target_excess(self.problem.expectations, belief.excess, self._curriculum_fraction(state))
 
-    def _risen(self, state: SNESState) -> Array:
-        """How far the curriculum has come."""
-        budget = LearningBudget(-(-self.budget // self.population), self.steps)
-        return risen(budget.done(state.es.generation, state.steps), budget.generations, self.curriculum)
+    def _curriculum_fraction(self, state: SNESState) -> Array:
+        generations = -(-self.problem.episode_budget // self.population)
+        budget = LearningBudget(generations, self.problem.step_budget)
+        done = budget.generations_done(state.es.generation, state.steps)
+        return curriculum_fraction(done, generations, self.curriculum)
 
-    def _with_means(self, e: Evidence, most: Array | float, beyond: Array, sums: ExcessSums) -> Evidence:
-        """The shares of a mean are its positions in its range, from the worst end to the best."""
-        p_req = 1.0 - jnp.asarray([mean.room for mean in self.means], jnp.float32)
+    def _with_expectations(
+        self, e: Evidence, limit: Array | float, beyond: Array, sums: ExcessSums
+    ) -> Evidence:
+        """Append the expectations; the share of one is its position in its range, from the worst end to the best."""
+        p_req = 1.0 - jnp.asarray([each.room for each in self.problem.expectations], jnp.float32)
         return e._replace(
-            p_req=jnp.concatenate([e.p_req, p_req - most]),
+            p_req=jnp.concatenate([e.p_req, p_req - limit]),
             share=jnp.concatenate([e.share, p_req - beyond.mean(axis=0)]),
             share_all=jnp.concatenate([e.share_all, p_req - sums.total / sums.episodes]),
         )
 
-    def _cost_weights(self, belief: Belief, p_req: Array, most: Array | float) -> Array:
-        """`[K]`, summing to 1: each cost weighs as far as its demand is expected to fall short.
+    def _cost_weights(self, belief: Belief, p_req: Array, limit: Array | float) -> Array:
+        """Return weights `[K]` of the costs, proportional to the expected shortfall of each constraint; they sum to 1.
 
-        With one demand this is 1, as in the paper.
+        With one constraint the weight is 1, as in the paper.
         """
-        if len(self.c_req) < 2:
-            return jnp.ones(len(self.c_req), jnp.float32)
-        gap = beliefs.shortfall(belief, p_req, most) + jnp.float32(1e-9)
+        if len(self.problem.c_req) < 2:
+            return jnp.ones(len(self.problem.c_req), jnp.float32)
+        gap = beliefs.shortfall(belief, p_req, limit) + jnp.float32(1e-9)
         return gap / gap.sum()

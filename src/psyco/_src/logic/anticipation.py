@@ -1,68 +1,67 @@
-"""What can still become of a formula: the earliest verdict about an episode, while it runs.
+"""The earliest verdict about a running episode: what can still become of a formula.
 
-A verdict is given as soon as every way in which the episode can go on ends in it. The ways are all sequences of states
+A verdict is given as soon as every continuation of the episode leads to it. Continuations are all sequences of states
 of any length up to the horizon, in which comparisons and Boolean signals take values independently of each other. Two
-things are known beyond that: the label "end" is true in the last state alone, and a comparison of what never falls
+facts restrict them: the label "end" is true in the last state only, and a comparison of a term that never falls
 (counts, `step`, `most(x)`, counters) or never rises (`least(x)`) may be settled for good.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import product
 from typing import Literal
 
 from psyco._src.logic.ast import (
+    END,
     Aggregate,
-    And,
     Arith,
     Bool,
     Call,
     Compare,
+    Connective,
     Formula,
-    Iff,
-    Implies,
-    Label,
     Minus,
     Not,
     Number,
-    Or,
     Signal,
     Term,
+    children,
 )
 from psyco._src.logic.progression import FALSE, TRUE, Automaton, Letter, Remainder
-from psyco._src.logic.validate import END
 
-PROPOSITIONS = 10  # comparisons and Boolean signals of a formula that are told apart: 2^10 kinds of states
-SEARCHED = 10_000  # situations that are looked at for one verdict; after that it may come later than it could
-KEPT = 10_000  # situations that are remembered, so that they need not be searched again
+MAX_PROPOSITIONS = 10  # comparisons and Boolean signals of a formula that are distinguished: 2^10 letters
+MAX_SEARCHED_STATES = 10_000  # for one verdict; after that it may come later than possible
+MAX_CACHED_STATES = 10_000
 
-Settled = tuple[bool, ...]  # which of the comparisons that can be settled are
+Settled = tuple[bool, ...]  # for each latch, whether it has its final value
 
 
-class Situation:
-    """What is left of a formula, and what can become of it."""
+class ProgressState:
+    """The remainder of a formula, and how soon it can become true or false."""
 
-    __slots__ = ("next", "quiet", "remainder", "settled", "to_false", "to_true")
+    __slots__ = ("next", "remainder", "self_loops", "settled", "to_false", "to_true")
 
     def __init__(self, remainder: Remainder, settled: Settled) -> None:
         self.remainder, self.settled = remainder, settled
-        self.next: dict[Letter, Situation] = {}
-        self.quiet: set[Letter] = set()  # states that change nothing; whoever finds one may enter it here
-        # In how many more states at the least an episode can satisfy or violate the formula; inf for never.
+        self.next: dict[Letter, ProgressState] = {}
+        self.self_loops: set[Letter] = (
+            set()
+        )  # letters that change nothing, as far as the runtime monitor knows
+        # The least number of further states in which an episode can satisfy or violate the formula; inf for never.
         self.to_true = self.to_false = math.nan
 
     @property
     def undecidable(self) -> bool:
-        """Can the very next state bring either, so that nothing is decided here as long as an episode goes on?"""
+        """Whether the next state can bring either verdict, so there is none as long as the episode continues."""
         return self.to_true == self.to_false == 1
 
 
 class Anticipation:
-    """The situations of one formula, found as they are needed.
+    """The progress states of one formula, created on first use.
 
-    A letter has the truth of `atoms` in a state, then that of `latches`.
+    A letter is the truth of `atoms` in a state, followed by that of `latches`.
     """
 
     def __init__(self, formula: Formula, horizon: int | None, counters: Collection[str] = ()) -> None:
@@ -70,105 +69,99 @@ class Anticipation:
         self.automaton = Automaton([formula])
         self.horizon = horizon
         self.atoms = self.automaton.atoms
-        leaves = {n: None for a in self.atoms for n in walk_truths(a) if not isinstance(n, Bool)}
-        fit = len(leaves) <= PROPOSITIONS
-        # Too many to try all of their values: then state formulas are taken to be independent, or nothing is foreseen.
-        apart = leaves if fit else dict.fromkeys(self.atoms)
-        self.propositions = tuple(each for each in apart if each != Label(END))
-        self.foresees = len(self.propositions) <= PROPOSITIONS
+        leaves: dict[Formula, None] = {
+            leaf: None for atom in self.atoms for leaf in propositions(atom) if not isinstance(leaf, Bool)
+        }
+        fit = len(leaves) <= MAX_PROPOSITIONS
+        # With too many to enumerate, state formulas are taken to be independent, or nothing is anticipated.
+        independent = leaves if fit else dict.fromkeys(self.atoms)
+        self.propositions = tuple(leaf for leaf in independent if leaf != END)
+        self.enumerable = len(self.propositions) <= MAX_PROPOSITIONS
         final = {leaf: final_value(leaf, counters) for leaf in leaves} if fit else {}
         self.latches = {leaf: value for leaf, value in final.items() if value is not None}
         self._letters: dict[tuple[Settled, bool], tuple[Letter, ...]] = {}
-        self._situations: dict[tuple[Remainder, Settled], Situation] = {}
-        self.start = self.judged(self._situation(self.automaton.whole[0], (False,) * len(self.latches)))
+        self._states: dict[tuple[Remainder, Settled], ProgressState] = {}
+        unsettled = (False,) * len(self.latches)
+        self.start = self.with_distances(self._state(self.automaton.initial_remainders[0], unsettled))
 
-    def after(self, situation: Situation, letter: Letter) -> Situation:
-        """The same as `step`, with what can become of it; and memory stays bounded."""
-        if len(self._situations) > KEPT:  # a new start; what is in use now is found again
-            self._situations.clear()
-            situation.next.clear()
+    def after(self, state: ProgressState, letter: Letter) -> ProgressState:
+        """Return the successor of a state with its distances; the cache of states stays bounded."""
+        if len(self._states) > MAX_CACHED_STATES:  # states still in use are created again
+            self._states.clear()
+            state.next.clear()
             self.start.next.clear()
-        return self.judged(self.step(situation, letter))
+        return self.with_distances(self.step(state, letter))
 
-    def final(self, situation: Situation, letter: Letter) -> bool:
-        """Does the formula hold if this state is the last?"""
-        return self.automaton.final(situation.remainder, letter)
+    def holds_at_end(self, state: ProgressState, letter: Letter) -> bool:
+        """Return whether the formula holds if this letter is that of the last state."""
+        return self.automaton.holds_at_end(state.remainder, letter)
 
-    def judged(self, situation: Situation) -> Situation:
-        """The same, with what can become of it."""
-        if math.isnan(situation.to_true):
-            situation.to_true, situation.to_false = self._nearest(situation)
-        return situation
+    def with_distances(self, state: ProgressState) -> ProgressState:
+        """Fill in `to_true` and `to_false`."""
+        if math.isnan(state.to_true):
+            state.to_true, state.to_false = self._distances(state)
+        return state
 
-    def letters(self, settled: Settled, end: bool) -> tuple[Letter, ...]:
-        """What the next state can be like, each once."""
+    def possible_letters(self, settled: Settled, end: bool) -> tuple[Letter, ...]:
+        """Return the distinct letters that the next state can have."""
         if (settled, end) not in self._letters:
-            fixed = {leaf: value for (leaf, value), is_fixed in self._fixed(settled) if is_fixed}
+            latches = zip(self.latches.items(), settled, strict=True)
+            fixed = {leaf: value for (leaf, value), is_fixed in latches if is_fixed}
             free = [leaf for leaf in self.propositions if leaf not in fixed]
-            found: dict[Letter, None] = {}
+            letters: dict[Letter, None] = {}
             for values in product((True, False), repeat=len(free)):
-                known = {Label(END): end, **fixed, **dict(zip(free, values, strict=True))}
-                found[tuple(holds(each, known) for each in (*self.atoms, *self.latches))] = None
-            self._letters[settled, end] = tuple(found)
+                known: dict[Formula, bool] = {END: end, **fixed, **dict(zip(free, values, strict=True))}
+                letters[tuple(holds(formula, known) for formula in (*self.atoms, *self.latches))] = None
+            self._letters[settled, end] = tuple(letters)
         return self._letters[settled, end]
 
-    def _fixed(self, settled: Settled) -> Iterator[tuple[tuple[Formula, bool], bool]]:
-        return zip(self.latches.items(), settled, strict=True)
-
-    def step(self, situation: Situation, letter: Letter) -> Situation:
-        """The situation after one more state that is not the last."""
-        if letter not in situation.next:
+    def step(self, state: ProgressState, letter: Letter) -> ProgressState:
+        """Return the successor of a state after a letter that is not the last."""
+        if letter not in state.next:
             truths = letter[len(self.atoms) :]
             settled = tuple(map(bool.__eq__, truths, self.latches.values()))
-            remainder = self.automaton.through(situation.remainder, letter)
-            situation.next[letter] = self._situation(remainder, settled)
-        return situation.next[letter]
+            state.next[letter] = self._state(self.automaton.progress(state.remainder, letter), settled)
+        return state.next[letter]
 
-    def _situation(self, remainder: Remainder, settled: Settled) -> Situation:
-        return self._situations.setdefault((remainder, settled), Situation(remainder, settled))
+    def _state(self, remainder: Remainder, settled: Settled) -> ProgressState:
+        return self._states.setdefault((remainder, settled), ProgressState(remainder, settled))
 
-    def _nearest(self, situation: Situation) -> tuple[float, float]:
-        """The least number of further states after which the formula is true, and false: breadth first."""
-        if situation.remainder in (TRUE, FALSE):
-            return (1, math.inf) if situation.remainder == TRUE else (math.inf, 1)
-        if not self.foresees:
+    def _distances(self, state: ProgressState) -> tuple[float, float]:
+        """Search breadth first for the least number of states until the formula is true, and until it is false."""
+        if state.remainder in (TRUE, FALSE):
+            return (1, math.inf) if state.remainder == TRUE else (math.inf, 1)
+        if not self.enumerable:
             return 1, 1
         nearest: dict[bool, float] = {}
-        level, seen, depth = [situation], {situation}, 0
+        level, seen, depth = [state], {state}, 0
         while level and len(nearest) < 2 and (self.horizon is None or depth <= self.horizon):
-            if len(seen) > SEARCHED:  # either may still happen, for all we know
+            if len(seen) > MAX_SEARCHED_STATES:  # both verdicts remain possible
                 return nearest.get(True, depth), nearest.get(False, depth)
             depth += 1
-            for each in level:
-                for letter in self.letters(each.settled, end=True):
-                    nearest.setdefault(self.final(each, letter), depth)
-            further = {
-                self.step(each, letter): None
-                for each in (level if len(nearest) < 2 else ())
-                for letter in self.letters(each.settled, end=False)
+            for node in level:
+                for letter in self.possible_letters(node.settled, end=True):
+                    nearest.setdefault(self.holds_at_end(node, letter), depth)
+            successors = {
+                self.step(node, letter): None
+                for node in (level if len(nearest) < 2 else ())
+                for letter in self.possible_letters(node.settled, end=False)
             }
-            level = [each for each in further if each not in seen]
+            level = [node for node in successors if node not in seen]
             seen.update(level)
         return nearest.get(True, math.inf), nearest.get(False, math.inf)
 
 
-def walk_truths(formula: Formula) -> Iterator[Formula]:
-    """The comparisons, signals, labels and truths that a state formula combines."""
-    match formula:
-        case Compare() | Signal() | Label() | Bool():
-            yield formula
-        case And(operands) | Or(operands):
-            for each in operands:
-                yield from walk_truths(each)
-        case Not(body):
-            yield from walk_truths(body)
-        case Implies(left, right) | Iff(left, right):
-            yield from walk_truths(left)
-            yield from walk_truths(right)
+def propositions(formula: Formula) -> Iterator[Formula]:
+    """Yield the comparisons, signals, labels and literals that a state formula combines."""
+    if not isinstance(formula, Not | Connective):
+        yield formula
+        return
+    for child in children(formula):
+        yield from propositions(child)  # type: ignore[arg-type]
 
 
 def holds(formula: Formula, known: Mapping[Formula, bool]) -> bool:
-    """A state formula, with what is known of its parts."""
+    """Evaluate a state formula, given the truth of its propositions."""
     if formula in known:
         return known[formula]
     match formula:
@@ -176,32 +169,34 @@ def holds(formula: Formula, known: Mapping[Formula, bool]) -> bool:
             return value
         case Not(body):
             return not holds(body, known)
-        case And(operands):
-            return all(holds(each, known) for each in operands)
-        case Or(operands):
-            return any(holds(each, known) for each in operands)
-        case Implies(left, right):
-            return not holds(left, known) or holds(right, known)
-        case Iff(left, right):
-            return holds(left, known) == holds(right, known)
+        case Connective(operator, operands):
+            return _CONNECTIVES[operator]([holds(operand, known) for operand in operands])
     raise KeyError(formula)
 
 
-# ---- what never falls or never rises ---------------------------------------------------------------------------------
+_CONNECTIVES: dict[str, Callable[[list[bool]], bool]] = {
+    "&": all,
+    "|": any,
+    "=>": lambda truths: not truths[0] or truths[1],
+    "<=>": lambda truths: truths[0] == truths[1],
+}
+
+
+# ---- monotone terms --------------------------------------------------------------------------------------------------
 
 Direction = Literal[-1, 0, 1] | None  # never rises, never changes, never falls; None: may do either
 
 
 def final_value(leaf: Formula, counters: Collection[str]) -> bool | None:
-    """The value that a comparison keeps once it has it; None if it may always change."""
+    """Return the value that a comparison keeps once it has it; None if it may always change."""
     if not isinstance(leaf, Compare) or leaf.operator in ("=", "!="):
         return None
-    direction = _together(trend(leaf.left, counters), _turned(trend(leaf.right, counters)))
+    direction = _sum(trend(leaf.left, counters), _opposite(trend(leaf.right, counters)))
     return None if not direction else (direction > 0) == (leaf.operator in (">", ">="))
 
 
 def trend(term: Term, counters: Collection[str]) -> Direction:
-    """Which way a term can go along an episode."""
+    """Return the direction in which a term can change along an episode."""
     match term:
         case Number():
             return 0
@@ -212,22 +207,22 @@ def trend(term: Term, counters: Collection[str]) -> Direction:
         case Aggregate("least"):
             return -1
         case Minus(body):
-            return _turned(trend(body, counters))
+            return _opposite(trend(body, counters))
         case Arith("+", left, right) | Call("min" | "max", (left, right)):
-            return _together(trend(left, counters), trend(right, counters))
+            return _sum(trend(left, counters), trend(right, counters))
         case Arith("-", left, right):
-            return _together(trend(left, counters), _turned(trend(right, counters)))
-        case Arith("*", Number(), body) | Arith("*" | "/", body, Number()):  # which is not negative
+            return _sum(trend(left, counters), _opposite(trend(right, counters)))
+        case Arith("*", Number(), body) | Arith("*" | "/", body, Number()):  # literals are not negative
             return trend(body, counters)
     return None
 
 
-def _turned(direction: Direction) -> Direction:
-    turned: dict[Direction, Direction] = {1: -1, -1: 1}
-    return turned.get(direction, direction)
+def _opposite(direction: Direction) -> Direction:
+    opposite: dict[Direction, Direction] = {1: -1, -1: 1}
+    return opposite.get(direction, direction)
 
 
-def _together(one: Direction, other: Direction) -> Direction:
+def _sum(one: Direction, other: Direction) -> Direction:
     if one is None or other is None:
         return None
     return one or other if not (one and other) or one == other else None

@@ -6,18 +6,19 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from html import escape
 from math import inf
-from typing import Any, ClassVar, Literal, TypeAlias, TypeGuard, get_args
+from typing import Any, Literal, TypeAlias, TypeGuard, get_args
 
 from psyco._src.core.errors import SourceLocation
 
-DEFAULT_CONFIDENCE = 0.95  # of a constraint that says nothing about its confidence
+DEFAULT_CONFIDENCE = 0.95  # of a constraint without `& C>=c`
+UNBOUNDED_RANGE = (-inf, inf)  # the range of a value about which nothing is known
 
-# ---- terms: what has a number as its value -----------------------------------------------------------------
+# ---- terms: numeric expressions ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A literal; not negative (-3 is `Minus(Number(3))`, as it is written)."""
+    """A literal, never negative: -3 is `Minus(Number(3))`."""
 
     value: float
 
@@ -31,7 +32,7 @@ class Signal:
 
     name: str
     index: int | None = None
-    place: SourceLocation | None = field(default=None, compare=False, repr=False)
+    location: SourceLocation | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return self.name if self.index is None else f"{self.name}[{self.index}]"
@@ -39,7 +40,7 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class Minus:
-    """-body"""
+    """-body."""
 
     body: Term
 
@@ -49,20 +50,20 @@ class Minus:
 
 @dataclass(frozen=True, slots=True)
 class Arith:
-    """left + right, and so on with - * /"""
+    """A binary arithmetic operation: left + right and so on."""
 
     operator: Literal["+", "-", "*", "/"]
     left: Term
     right: Term
 
     def __str__(self) -> str:
-        level = _level(self)  # left associative: the right operand has to bind tighter
+        level = _precedence(self)  # left associative: the right operand has to bind tighter
         return f"{_term(self.left, level)} {self.operator} {_term(self.right, level + 1)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """abs(x), min(x, y, ...), max(x, y, ...)"""
+    """abs(x), min(x, y, ...), max(x, y, ...)."""
 
     function: Literal["abs", "min", "max"]
     arguments: tuple[Term, ...]
@@ -73,11 +74,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """count(φ), sum(x), mean(x), least(x), most(x): over the states of the episode so far, this one included."""
+    """count(φ), sum(x), mean(x), least(x), most(x) over the states of the episode up to and including this one."""
 
     function: Literal["count", "sum", "mean", "least", "most"]
-    body: Any  # a state formula if it is counted, else a term; with no further aggregate in it
-    place: SourceLocation | None = field(default=None, compare=False, repr=False)
+    body: Any  # a state formula for `count`, else a term; contains no other aggregate
+    location: SourceLocation | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return f"{self.function}({self.body})"
@@ -86,8 +87,7 @@ class Aggregate:
 Term: TypeAlias = Number | Signal | Minus | Arith | Call | Aggregate
 
 
-def _level(term: Term) -> int:
-    """How tightly a term binds when printed."""
+def _precedence(term: Term) -> int:
     match term:
         case Arith(operator):
             return 1 if operator in "+-" else 2
@@ -98,15 +98,15 @@ def _level(term: Term) -> int:
 
 
 def _term(term: Term, level: int) -> str:
-    return str(term) if _level(term) >= level else f"({term})"
+    return str(term) if _precedence(term) >= level else f"({term})"
 
 
-# ---- formulas: what holds or does not -----------------------------------------------------------------------
+# ---- formulas: Boolean expressions -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Bool:
-    """true or false"""
+    """The literal true or false."""
 
     value: bool
 
@@ -119,15 +119,18 @@ class Label:
     """A Boolean signal written as a PRISM label, `"crashed"`; `"end"` is true in the last state of a path."""
 
     name: str
-    place: SourceLocation | None = field(default=None, compare=False, repr=False)
+    location: SourceLocation | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return f'"{self.name}"'
 
 
+END = Label("end")
+
+
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """left >= right, and so on"""
+    """A comparison of two terms: left >= right and so on."""
 
     operator: Literal["<", "<=", ">", ">=", "=", "!="]
     left: Term
@@ -139,220 +142,126 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """!body"""
+    """!body."""
 
     body: Formula
 
     def __str__(self) -> str:
-        return f"!{_plain(self.body, Not)}"
+        return f"!{_unary_operand(self.body, Not)}"
 
 
 @dataclass(frozen=True, slots=True)
-class And:
-    """a & b & ..., two operands or more"""
+class Connective:
+    """a & b & ..., a | b | ..., with at least two operands; a => b, a <=> b with exactly two."""
 
+    operator: Literal["&", "|", "=>", "<=>"]
     operands: tuple[Formula, ...]
 
     def __str__(self) -> str:
-        return " & ".join(map(_operand, self.operands))
-
-
-@dataclass(frozen=True, slots=True)
-class Or:
-    """a | b | ..., two operands or more"""
-
-    operands: tuple[Formula, ...]
-
-    def __str__(self) -> str:
-        return " | ".join(map(_operand, self.operands))
-
-
-@dataclass(frozen=True, slots=True)
-class Implies:
-    """left => right"""
-
-    left: Formula
-    right: Formula
-
-    def __str__(self) -> str:
-        return f"{_operand(self.left)} => {_operand(self.right)}"
-
-
-@dataclass(frozen=True, slots=True)
-class Iff:
-    """left <=> right"""
-
-    left: Formula
-    right: Formula
-
-    def __str__(self) -> str:
-        return f"{_operand(self.left)} <=> {_operand(self.right)}"
+        return f" {self.operator} ".join(map(_operand, self.operands))
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The steps a temporal operator looks at, counted from where it stands: lower to upper, both included."""
+    """The window of a temporal operator: `lower` to `upper` steps ahead, both included."""
 
     lower: int
     upper: int
-    place: SourceLocation | None = field(default=None, compare=False, repr=False)
+    location: SourceLocation | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return f"[{self.lower},{self.upper}]" if self.lower else f"<={self.upper}"
 
 
 @dataclass(frozen=True, slots=True)
-class Next:
-    """X body: in the next state"""
+class Temporal:
+    """X φ, F φ, G φ, φ U ψ, φ W ψ, φ R ψ; all but X may have a bound.
 
-    body: Formula
+    φ W ψ is φ U ψ or G φ; φ R ψ wants ψ in every state up to and including the first in which φ holds.
+    """
 
-    def __str__(self) -> str:
-        return f"X {_plain(self.body, Not, *_PREFIXED)}"
-
-
-@dataclass(frozen=True, slots=True)
-class Finally:
-    """F body: in some state"""
-
-    body: Formula
+    operator: Literal["X", "F", "G", "U", "W", "R"]
+    operands: tuple[Formula, ...]
     bound: Bound | None = None
 
     def __str__(self) -> str:
-        return f"F{self.bound or ''} {_plain(self.body, Not, *_PREFIXED)}"
+        operator = f"{self.operator}{self.bound or ''}"
+        if len(self.operands) == 2:
+            return f"{_operand(self.operands[0])} {operator} {_operand(self.operands[1])}"
+        (body,) = self.operands
+        is_prefix = isinstance(body, Temporal) and len(body.operands) == 1
+        return f"{operator} {body if is_prefix else _unary_operand(body, Not)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Globally:
-    """G body: in every state"""
-
-    body: Formula
-    bound: Bound | None = None
-
-    def __str__(self) -> str:
-        return f"G{self.bound or ''} {_plain(self.body, Not, *_PREFIXED)}"
-
-
-@dataclass(frozen=True, slots=True)
-class Until:
-    """left U right: right in some state, and left in every state before it"""
-
-    left: Formula
-    right: Formula
-    bound: Bound | None = None
-    symbol: ClassVar[str] = "U"
-
-    def __str__(self) -> str:
-        return _binary(self)
-
-
-@dataclass(frozen=True, slots=True)
-class WeakUntil:
-    """left W right: left U right, or left in every state"""
-
-    left: Formula
-    right: Formula
-    bound: Bound | None = None
-    symbol: ClassVar[str] = "W"
-
-    def __str__(self) -> str:
-        return _binary(self)
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """left R right: right in every state up to and including the first in which left holds"""
-
-    left: Formula
-    right: Formula
-    bound: Bound | None = None
-    symbol: ClassVar[str] = "R"
-
-    def __str__(self) -> str:
-        return _binary(self)
-
-
-Formula: TypeAlias = (
-    Bool
-    | Label
-    | Signal
-    | Compare
-    | Not
-    | And
-    | Or
-    | Implies
-    | Iff
-    | Next
-    | Finally
-    | Globally
-    | Until
-    | WeakUntil
-    | Release
-)
+Formula: TypeAlias = Bool | Label | Signal | Compare | Not | Connective | Temporal
 Node: TypeAlias = Term | Formula
-_PREFIXED = (Next, Finally, Globally)
-_TEMPORAL = (*_PREFIXED, Until, WeakUntil, Release)
 
 
-def _plain(formula: Formula, *bare: type) -> str:
-    """In parentheses unless it is an atom or one of the given kinds."""
-    return str(formula) if isinstance(formula, (Bool, Label, Signal, *bare)) else f"({formula})"
+def _unary_operand(formula: Formula, *unparenthesized: type) -> str:
+    is_plain = isinstance(formula, (Bool, Label, Signal, *unparenthesized))
+    return str(formula) if is_plain else f"({formula})"
 
 
 def _operand(formula: Formula) -> str:
-    # A temporal operator always gets its parentheses: as a bare operand it would swallow what follows.
-    return _plain(formula, Compare, Not)
-
-
-def _binary(node: Until | WeakUntil | Release) -> str:
-    return f"{_operand(node.left)} {node.symbol}{node.bound or ''} {_operand(node.right)}"
+    # A temporal operator always gets parentheses: without them it would extend over the following operands.
+    return _unary_operand(formula, Compare, Not)
 
 
 def is_formula(node: object) -> TypeGuard[Formula]:
-    """Can this node be read as a Boolean? (A signal can, and as a number too.)"""
+    """Return whether a node can be read as a Boolean; a signal can, and as a number too."""
     return isinstance(node, get_args(Formula))
 
 
 def is_term(node: object) -> TypeGuard[Term]:
-    """Can this node be read as a number? (A signal can, and as a Boolean too.)"""
+    """Return whether a node can be read as a number; a signal can, and as a Boolean too."""
     return isinstance(node, get_args(Term))
 
 
-def parts(node: Node) -> tuple[Node, ...]:
-    """The direct operands of a node."""
+def children(node: Node) -> tuple[Node, ...]:
+    """Return the direct operands of a node, in the order of the text."""
     match node:
-        case Minus(body) | Not(body) | Next(body) | Finally(body) | Globally(body) | Aggregate(_, body):
+        case Minus(body) | Not(body) | Aggregate(_, body):
             return (body,)
-        case And(operands) | Or(operands):
+        case Connective(_, operands) | Temporal(_, operands) | Call(_, operands):
             return operands
-        case Call(_, arguments):
-            return arguments
-        case Number() | Signal() | Bool() | Label():
-            return ()
+        case Arith(_, left, right) | Compare(_, left, right):
+            return left, right
         case _:
-            return (node.left, node.right)
+            return ()
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """The node and everything below it, in the order of the text."""
+    """Yield the node and all nodes below it, in the order of the text."""
     yield node
-    for part in parts(node):
-        yield from walk(part)
+    for child in children(node):
+        yield from walk(child)
 
 
 def is_state_formula(formula: Formula) -> bool:
-    """Does it speak about one state only, with no temporal operator in it?"""
-    return not any(isinstance(node, _TEMPORAL) for node in walk(formula))
+    """Return whether a formula is about a single state: it has no temporal operator."""
+    return not any(isinstance(node, Temporal) for node in walk(formula))
+
+
+def without_implications(formula: Formula) -> Formula:
+    """Rewrite => and <=> at the top of a formula with & | !, for tools that lack them."""
+    match formula:
+        case Connective("=>", (left, right)):
+            return Connective("|", (Not(left), right))
+        case Connective("<=>", (left, right)):
+            neither = Connective("&", (Not(left), Not(right)))
+            return Connective("|", (Connective("&", (left, right)), neither))
+        case _:
+            return formula
 
 
 def aggregates(trees: Iterable[Node]) -> tuple[Aggregate, ...]:
-    """What formulas and terms say about all states so far, each once."""
+    """Return the distinct aggregates in formulas and terms."""
     return tuple({node: None for tree in trees for node in walk(tree) if isinstance(node, Aggregate)})
 
 
 @dataclass(frozen=True, slots=True)
 class SignalInfo:
-    """What is known of a signal before anything runs."""
+    """The type of a signal, as far as it is known before anything runs."""
 
     size: int | None = None  # length of a vector; None for a single value
     boolean: bool | None = False  # None: neither type nor size are known before running
@@ -363,10 +272,10 @@ class SignalInfo:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """C, C<=k: added up over all steps, or over the first k"""
+    """C or C<=k: the sum over all steps, or over the first k."""
 
     steps: int | None = None
-    place: SourceLocation | None = field(default=None, compare=False, repr=False)
+    location: SourceLocation | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return "C" if self.steps is None else f"C<={self.steps}"
@@ -374,10 +283,10 @@ class Total:
 
 @dataclass(frozen=True, slots=True)
 class Instant:
-    """I=k: in state k"""
+    """I=k: the value in state k."""
 
     step: int
-    place: SourceLocation | None = field(default=None, compare=False, repr=False)
+    location: SourceLocation | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return f"I={self.step}"
@@ -385,19 +294,19 @@ class Instant:
 
 @dataclass(frozen=True, slots=True)
 class Reaching:
-    """F body: added up over the steps until a state formula first holds; over all of them if it never does"""
+    """F body: the sum over the steps until a state formula first holds, or over all steps if it never does."""
 
     body: Formula
 
     def __str__(self) -> str:
-        return str(Finally(self.body))
+        return str(Temporal("F", (self.body,)))
 
 
 @dataclass(frozen=True, slots=True)
 class LongRun:
-    """S: the average per step of a system that starts again whenever an episode ends"""
+    """S: the average per step of a system that restarts whenever an episode ends."""
 
-    share: bool = False  # written S>=p [ φ ], and then about φ that holds or does not
+    share: bool = False  # written S>=p [ φ ]: the share of steps in which φ holds
 
     def __str__(self) -> str:
         return "S"
@@ -408,9 +317,9 @@ Over: TypeAlias = Total | Instant | Reaching | LongRun
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """What an episode makes of x: a term, or a state formula, which is 1 where it holds and 0 where it does not.
+    """R{body} [ over ]: a number per episode, from a term or from a state formula, which counts as 1 or 0.
 
-    A step has the value of x in the state that it leads to, as it is with `reward`.
+    Like `reward`, a step has the value of the body in the state that it leads to.
     """
 
     body: Any  # a term or a state formula; a signal or label may be either
@@ -418,22 +327,21 @@ class Quantity:
 
     @property
     def x(self) -> Any:
-        """The body, where it is a name in quotes as the signal of that name; of a share always a formula."""
-        is_signal = isinstance(self.body, Label) and self.body.name != "end"
-        x = Signal(self.body.name, None, self.body.place) if is_signal else self.body
-        return (
-            Not(Not(x)) if self.over == LongRun(share=True) else x
-        )  # a number other than 0 is true, and counts once
+        """The body to evaluate: a label becomes the signal of that name; the body of a share is made a formula."""
+        is_signal = isinstance(self.body, Label) and self.body != END
+        x = Signal(self.body.name, None, self.body.location) if is_signal else self.body
+        # A nonzero number is true, and counts once.
+        return Not(Not(x)) if self.over == LongRun(share=True) else x
 
-    def compared(self, bounds: str) -> str:
-        """As it is written with these bounds, or with a question mark."""
+    def text(self, bounds: str) -> str:
+        """Return the property with these bounds, or with a question mark in their place."""
         if self.over == LongRun(share=True):
             return f"S{bounds} [ {self.body} ]"
         return f"R{{{self.body}}}{bounds} [ {self.over} ]"
 
 
 def roots(subject: Formula | Quantity) -> tuple[Node, ...]:
-    """The trees that a formula or a quantity consists of."""
+    """Return the trees that a formula or a quantity consists of."""
     match subject:
         case Quantity(body, Reaching(until)):
             return body, until
@@ -448,7 +356,7 @@ def roots(subject: Formula | Quantity) -> tuple[Node, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What to optimise: the return, `Rmax=? [ C ]` or `Rmin=? [ C ]`."""
+    """The objective: maximise or minimise the return, `Rmax=? [ C ]` or `Rmin=? [ C ]`."""
 
     maximize: bool = True
     name: str | None = None
@@ -459,7 +367,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """The probability of `formula` lies between `lower` and `upper`, and one wants to be `confidence` sure of it."""
+    """A bound on a probability: `lower` <= P(`formula`) <= `upper`, to be shown with `confidence`."""
 
     formula: Formula
     comparison: Literal[">=", ">", "<=", "<", "in"]
@@ -475,37 +383,35 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """The expected value of `subject` lies between `lower` and `upper`; `confidence` is how sure one wants to be."""
+    """A bound on an expected value: `lower` <= E(`subject`) <= `upper`, to be shown with `confidence`."""
 
     subject: Quantity
     comparison: Literal[">=", ">", "<=", "<", "in"]
     lower: float = -inf  # excluded if the comparison is ">"
     upper: float = inf  # excluded if the comparison is "<"
     confidence: float = DEFAULT_CONFIDENCE
-    within: tuple[float, float] | None = None  # where the value of every episode lies; of a rate, each step's
+    within: tuple[float, float] | None = None  # range of every episode's value; for a rate, of every step's
     name: str | None = None
 
     def __str__(self) -> str:
         bounds = _bounds(self.comparison, self.lower, self.upper)
-        return f"{_heading(self.name)}{self.subject.compared(bounds)}{_tail(self.confidence, self.within)}"
+        return f"{_heading(self.name)}{self.subject.text(bounds)}{_tail(self.confidence, self.within)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is the probability of a formula, or the expected value of a quantity?"""
+    """A query for the probability of a formula, or for the expected value of a quantity."""
 
     subject: Any  # Formula | Quantity
-    best: Literal["max", "min"] | None = None  # of all controllers, instead of what a policy has
+    best: Literal["max", "min"] | None = None  # over all controllers; None: the value of the given policy
     confidence: float = DEFAULT_CONFIDENCE
     within: tuple[float, float] | None = None
     name: str | None = None
 
     def __str__(self) -> str:
-        asked = f"{self.best or ''}=?"
-        if isinstance(self.subject, Quantity):
-            text = self.subject.compared(asked)
-        else:
-            text = f"P{asked} [ {self.subject} ]"
+        query = f"{self.best or ''}=?"
+        is_quantity = isinstance(self.subject, Quantity)
+        text = self.subject.text(query) if is_quantity else f"P{query} [ {self.subject} ]"
         return f"{_heading(self.name)}{text}{_tail(self.confidence, self.within)}"
 
 
@@ -516,8 +422,8 @@ def _bounds(comparison: str, lower: float, upper: float) -> str:
 
 
 def _tail(confidence: float, within: tuple[float, float] | None = None) -> str:
-    span = "" if within is None else f" within [{Number(within[0])},{Number(within[1])}]"
-    return f"{span} & C>={Number(confidence)}"
+    interval = "" if within is None else f" within [{Number(within[0])},{Number(within[1])}]"
+    return f"{interval} & C>={Number(confidence)}"
 
 
 def _heading(name: str | None) -> str:
@@ -526,57 +432,54 @@ def _heading(name: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ProbabilityBound:
-    """One side of a constraint as learners and verifiers see it: `formula` holds with probability >= `p_req`."""
+    """One side of a constraint, as learners and verifiers use it: `formula` holds with probability >= `p_req`."""
 
     formula: Formula
     p_req: float
     confidence: float
     constraint: int  # its index in Requirement.constraints
-    negated: bool  # the constraint bounds the probability of a formula from above, and this is its negation
+    negated: bool  # `formula` is the negation of the constraint's, whose probability is bounded from above
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """A goal, the constraints under which it is pursued, and what else one would like to know."""
+    """A goal, the constraints that must hold, and questions to answer."""
 
     goal: Goal = Goal()
     constraints: tuple[Constraint | Expectation, ...] = ()
     questions: tuple[Question, ...] = ()
-    text: str = field(default="", compare=False, repr=False)  # as it was written
+    text: str = field(default="", compare=False, repr=False)  # the source
 
     def __str__(self) -> str:
         return ";\n".join(map(str, (self.goal, *self.constraints, *self.questions))) + ";"
 
     def _repr_html_(self) -> str:
-        """What is asked, property by property, for notebooks."""
-        named = [("goal", str(self.goal))]
-        named += [("constraint", str(each)) for each in self.constraints]
-        named += [("question", str(each)) for each in self.questions]
-        rows = "".join(
-            f"<tr><th>{kind}</th><td><code>{escape(text)}</code></td></tr>" for kind, text in named
-        )
-        return f"<table>{rows}</table>"
+        """Return a table with a row per property, for notebooks."""
+        kinds = ["goal", *["constraint"] * len(self.constraints), *["question"] * len(self.questions)]
+        rows = zip(kinds, (self.goal, *self.constraints, *self.questions), strict=True)
+        html = (f"<tr><th>{kind}</th><td><code>{escape(str(item))}</code></td></tr>" for kind, item in rows)
+        return f"<table>{''.join(html)}</table>"
 
     @property
-    def probabilities(self) -> tuple[Constraint, ...]:
+    def probability_constraints(self) -> tuple[Constraint, ...]:
         """The constraints that bound the probability of a formula."""
-        return tuple(each for each in self.constraints if isinstance(each, Constraint))
+        return tuple(c for c in self.constraints if isinstance(c, Constraint))
 
     @property
     def measured(self) -> tuple[Expectation | Question, ...]:
-        """What every episode has a value of: expectations, then questions about the policy."""
-        expectations = (each for each in self.constraints if isinstance(each, Expectation))
-        return (*expectations, *(each for each in self.questions if each.best is None))
+        """All properties with a value per episode: expectations, then questions about the policy."""
+        expectations = (c for c in self.constraints if isinstance(c, Expectation))
+        return (*expectations, *(question for question in self.questions if question.best is None))
 
     @property
-    def demands(self) -> tuple[ProbabilityBound, ...]:
-        """Bounds on probabilities as one-sided demands: P<=p [φ] becomes P>=1-p [!φ], an interval becomes both sides.
+    def probability_bounds(self) -> tuple[ProbabilityBound, ...]:
+        """The constraints on probabilities as one-sided bounds: P<=p [φ] is P>=1-p [!φ], an interval both sides.
 
-        A side that asks for nothing (lower 0, upper 1) is dropped, but each constraint keeps at least one demand.
-        Learning and verification treat `>` as `>=`: no number of episodes tells them apart.
+        A trivial side (lower 0, upper 1) is dropped, but each constraint keeps at least one bound.
+        Learning and verification treat `>` as `>=`: no number of episodes can distinguish them.
         """
-        bounded = [(i, c) for i, c in enumerate(self.constraints) if isinstance(c, Constraint)]
-        return tuple(demand for i, c in bounded for demand in _sides(i, c))
+        indexed = [(i, c) for i, c in enumerate(self.constraints) if isinstance(c, Constraint)]
+        return tuple(bound for i, c in indexed for bound in _sides(i, c))
 
 
 def _sides(index: int, constraint: Constraint) -> Iterator[ProbabilityBound]:

@@ -1,4 +1,4 @@
-"""Signals along a path -> satisfied, cost (appendices A and B), values; on NumPy arrays and in compiled JAX code."""
+"""Compiled formulas on batches of paths: satisfied, cost (appendices A and B), values; on NumPy or JAX arrays."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psyco._src.core.errors import RequirementError
-from psyco._src.logic.array_eval import Array, PathPrefix, SignalArrays
+from psyco._src.logic.array_eval import Array, PathPrefix, SignalArrays, measure
 from psyco._src.logic.ast import (
+    END,
+    UNBOUNDED_RANGE,
     Aggregate,
     Compare,
     Formula,
@@ -31,14 +33,12 @@ from psyco._src.logic.ast import (
     roots,
     walk,
 )
-from psyco._src.logic.nnf import NnfUnrolled, Normal, normalize
-from psyco._src.logic.rewards import ANYTHING, measure
-from psyco._src.logic.semantics import Semantics, arising, costs_on, spread, violations_on
-from psyco._src.logic.shaping import Shaping, has_grade
-from psyco._src.logic.validate import END
+from psyco._src.logic.nnf import NnfNode, NnfUnrolled, to_nnf
+from psyco._src.logic.semantics import Semantics, costs_on, known_step_costs, step_costs, violations_on
+from psyco._src.logic.shaping import Shaping, has_shaping
 
-RETURN = "return"  # the signal of what has been gained so far
-MEMORY = 2**24  # bytes that signals may take while many beginnings of a path are judged at once
+RETURN = "return"  # the signal of the return so far
+PREFIX_BATCH_BYTES = 2**24  # of signals while many prefixes of a path are evaluated at once
 
 
 @dataclass(frozen=True)
@@ -47,157 +47,159 @@ class BatchMonitor:
 
     formulas: tuple[Formula, ...]
     severity: bool
-    signals: frozenset[str]  # the names it needs, labels among them
-    aggregates: tuple[Aggregate, ...]  # what it remembers of a path
-    measured: tuple[Formula | Quantity, ...]  # what it finds the values of
-    ranges: tuple[tuple[float, float], ...]  # in which x should lie at every step, for all that is measured
-    _normal: tuple[Normal, ...] = field(repr=False, compare=False)
+    signals: frozenset[str]  # the names it needs, labels included
+    aggregates: tuple[Aggregate, ...]  # of the formulas
+    measured: tuple[Formula | Quantity, ...]
+    ranges: tuple[tuple[float, float], ...]  # [M] where each step's reward should lie
+    _nnf: tuple[NnfNode, ...] = field(repr=False, compare=False)
 
     def __call__(self, signals: Mapping[str, Array], end: Array | None = None) -> tuple[Array, Array]:
-        """(satisfied bool `[..., K]`, cost `[..., K]`) for signals `[..., T]`, or `[..., T, size]` if vectors.
+        """Return (satisfied bool `[..., K]`, cost `[..., K]`) for signals `[..., T]`, or `[..., T, size]` if vectors.
 
-        NumPy arrays give NumPy results in float64; JAX arrays, traced ones too, give JAX results in float32.
+        NumPy arrays give NumPy results in float64; JAX arrays, also traced ones, give JAX results in float32.
         `end` is bool `[..., T]`, true in the last state of each path and in its repetitions; by default the last
-        position. If no formula names a signal, the first of `signals`, not a vector, tells the shape.
+        position. If no formula names a signal, the first of `signals`, not a vector, gives the shape.
         """
-        return self._judge(self._path(signals, end))
+        return self._evaluate(self._path(signals, end))
 
     def measure(self, signals: Mapping[str, Array], end: Array | None = None) -> MeasuredValues:
-        """The values of what is measured, for signals as above; a formula is 1 if it holds, and else 0."""
+        """Return the measured values for signals as above; a formula is 1 if it holds, else 0."""
         if not self.measured:
             return MeasuredValues(None, None, None)
         path = self._path(signals, end)
-        added, reached, strays = self._accrued(path)
+        added, reached, first_outs = self._step_values(path)
         xp = path.xp
-        # Each is added up by itself: what else is measured changes no bit of a value.
-        value = [
-            xp.where(
-                stray > 0, xp.take_along_axis(column, stray[..., None], axis=-1)[..., 0], column.sum(axis=-1)
-            )
-            for column, stray in zip(added, strays, strict=True)
-        ]
-        return MeasuredValues(*(xp.stack(columns, axis=-1) for columns in (value, reached, strays)))
 
-    def accrued(self, signals: Mapping[str, Array], end: Array | None = None) -> Array | None:
-        """Where along a path its values arise: `[..., T, M]`, whose sums over T they are; None if M is 0."""
+        def value(column: Array, first_out: Array) -> Array:
+            reward = xp.take_along_axis(column, first_out[..., None], axis=-1)[..., 0]
+            return xp.where(first_out > 0, reward, column.sum(axis=-1))
+
+        # Each is added up by itself: the bits of a value do not depend on what else is measured.
+        values = [value(column, first_out) for column, first_out in zip(added, first_outs, strict=True)]
+        return MeasuredValues(*(xp.stack(columns, axis=-1) for columns in (values, reached, first_outs)))
+
+    def step_values(self, signals: Mapping[str, Array], end: Array | None = None) -> Array | None:
+        """Return what each state adds to the measured values, `[..., T, M]`; None if M is 0."""
         path = self._path(signals, end)
-        return path.xp.stack(self._accrued(path)[0], axis=-1) if self.measured else None
+        return path.xp.stack(self._step_values(path)[0], axis=-1) if self.measured else None
 
-    def _accrued(self, path: SignalArrays) -> tuple[tuple[Array, ...], ...]:
-        """What each state adds to each value, `[..., T]`, that of a formula at the end; and the rest of `measure`."""
+    def _step_values(self, path: SignalArrays) -> tuple[tuple[Array, ...], ...]:
+        """Return the results of `measure` for each measured value; a formula adds its value at the end."""
         xp, shape = path.xp, path.shape[:-1]
         violations, last = violations_on(path), np.arange(path.shape[-1]) == path.shape[-1] - 1
 
-        def found(subject: Formula | Quantity, within: tuple[float, float]) -> tuple[Array, Array, Array]:
+        def evaluate(subject: Formula | Quantity, within: tuple[float, float]) -> tuple[Array, Array, Array]:
             if isinstance(subject, Quantity):
                 return measure(path, subject, within)
-            holds = ~violations.start(normalize(subject, False))[..., None]
+            holds = ~violations.at_start(to_nnf(subject, False))[..., None]
             return (holds & last).astype(path.dtype), xp.ones(shape, bool), xp.zeros(shape, np.int32)
 
         with np.errstate(all="ignore"):
-            return tuple(zip(*map(found, self.measured, self.ranges), strict=True))
+            return tuple(zip(*map(evaluate, self.measured, self.ranges), strict=True))
 
-    def counters(self, signals: Mapping[str, Array], end: Array | None = None) -> Array | None:
-        """How much of each budget is used up in each state: `[..., T, Q]`; None if Q is 0.
+    def budget_use(self, signals: Mapping[str, Array], end: Array | None = None) -> Array | None:
+        """Return the fraction of each budget used up in each state, `[..., T, Q]`; None if Q is 0.
 
-        The values of the formulas' aggregates and of the return so far, each as a part of what it is compared with.
+        Budgets are the bounds of the formulas' aggregates and of the return so far.
         """
-        terms = tracked(self.formulas)
+        terms = budget_terms(self.formulas)
         if not terms:
             return None
         path = self._path(signals, end)
         with np.errstate(all="ignore"):
-            columns = [path.worth(term) / size for term, size in terms.items()]
+            columns = [path.reward(term) / size for term, size in terms.items()]
         return path.xp.stack(columns, axis=-1)
 
-    def beginnings(self, signals: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
-        """What the beginnings of one path cost, each as a path of its own: `[T, K]`, at t that of states 0 to t.
+    def prefix_costs(self, signals: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+        """Return the cost of every prefix of one path, `[T, K]`: row t is that of the path of states 0 to t.
 
         Signals are NumPy arrays `[T]`, or `[T, size]` if vectors.
         """
         states = np.arange(len(next(iter(signals.values()))))
         used = {name: np.asarray(signals[name]) for name in self.signals}
-        at_once = max(1, MEMORY // (8 * len(states) + sum(array.nbytes for array in used.values())))
+        path_bytes = 8 * len(states) + sum(array.nbytes for array in used.values())
+        at_once = max(1, PREFIX_BATCH_BYTES // path_bytes)
         costs = []
         for first in range(0, len(states), at_once):
             last = states[first : first + at_once, None]
             repeated = {name: array[np.minimum(states, last)] for name, array in used.items()}
             path = SignalArrays(np, repeated, states >= last, (len(last), len(states)))
-            costs.append(self._judge(path, inside=states <= last)[1])
+            costs.append(self._evaluate(path, in_path=states <= last)[1])
         return np.concatenate(costs)
 
-    def _judge(self, path: SignalArrays, inside: Array | None = None) -> tuple[Array, Array]:
+    def _evaluate(self, path: SignalArrays, in_path: Array | None = None) -> tuple[Array, Array]:
         xp, shape = path.xp, path.shape
-        with np.errstate(all="ignore"):  # dividing by zero is no error: a comparison with its result decides
-            violations = violations_on(path, inside)
+        with np.errstate(all="ignore"):  # division by zero is no error: the comparison of its result decides
+            violations = violations_on(path, in_path)
             costs = costs_on(path, violations, self.severity)
-            satisfied = [~violations.start(each) for each in self._normal]
-            cost = [costs.start(each) for each in self._normal]
+            satisfied = [~violations.at_start(node) for node in self._nnf]
+            cost = [costs.at_start(node) for node in self._nnf]
         if not cost:
             return xp.zeros((*shape[:-1], 0), bool), xp.zeros((*shape[:-1], 0), path.dtype)
         return xp.stack(satisfied, axis=-1), xp.stack(cost, axis=-1)
 
-    def blame(self, signals: Mapping[str, Array], end: Array | None = None) -> Array:
-        """Where along a path its cost arises: `[..., T, K]`, not negative; its sum over T is the cost.
+    def step_costs(self, signals: Mapping[str, Array], end: Array | None = None) -> Array:
+        """Return the cost distributed over the states of the path, `[..., T, K]`, not negative.
 
-        A top-level `G` of a state formula is to blame on the states where that fails, and `&` on those that its
-        operands are to blame on. All other costs depend on many states, and stand at the last one.
+        A top-level `G` of a state formula costs in the states where that fails, and `&` where its operands do. All
+        other costs depend on many states, and are assigned to the last one.
         """
-        return self._spread(self._path(signals, end), spread)
+        return self._by_step(self._path(signals, end), step_costs)
 
     @cached_property
-    def has_grade(self) -> bool:
-        """Is there a formula that is graded, see `grade`?"""
-        return any(map(has_grade, self._normal))
+    def has_shaping(self) -> bool:
+        """Whether any formula has a shaping cost, see `step_shaping_costs`."""
+        return any(map(has_shaping, self._nnf))
 
     @cached_property
-    def graded_late(self) -> tuple[bool, ...]:
-        """Which of the K formulas are graded and cost nothing before a path ends: `F` of a return or an aggregate."""
+    def shaped_at_end(self) -> tuple[bool, ...]:
+        """Which of the K formulas have a shaping cost but no cost before the path ends: `F` of an accumulated term."""
         return tuple(
-            isinstance(each, NnfUnrolled) and each.operator == "U" and has_grade(each)
-            for each in self._normal
+            isinstance(node, NnfUnrolled) and node.operator == "U" and has_shaping(node) for node in self._nnf
         )
 
-    def grade(self, signals: Mapping[str, Array], end: Array | None = None) -> Array | None:
-        """How far along a path its formulas come to be from holding: `[..., T, K]`, whose sum over T is the grade.
+    def step_shaping_costs(self, signals: Mapping[str, Array], end: Array | None = None) -> Array | None:
+        """Return the shaping cost distributed over the states of the path, `[..., T, K]`; None if no formula has one.
 
-        For learning alone, see `logic/shaping.py`; of a formula that has none it is the blame. None if none has one.
+        For learning only, see `logic/shaping.py`; a formula without a shaping cost has its step costs.
         """
-        if not self.has_grade:
+        if not self.has_shaping:
             return None
         path = self._path(signals, end)
         with np.errstate(all="ignore"):
             violations = violations_on(path)
-            grading = Shaping(path, violations, costs_on(path, violations, self.severity))
-            return path.xp.stack([grading.spread(each) for each in self._normal], axis=-1)
+            shaping = Shaping(path, violations, costs_on(path, violations, self.severity))
+            return path.xp.stack([shaping.step_costs(node) for node in self._nnf], axis=-1)
 
-    def arising(self, signals: Mapping[str, Array], end: Array, past: PathPrefix) -> tuple[Array, PathPrefix]:
-        """What a piece of a path costs whatever the rest is like: `[..., T, K]`, not negative; and the next one's past.
+    def known_step_costs(
+        self, signals: Mapping[str, Array], end: Array, past: PathPrefix
+    ) -> tuple[Array, PathPrefix]:
+        """Return the costs of a piece of a path that hold for any rest of it, `[..., T, K]`, and the next prefix.
 
-        So a path can be judged while it grows. What blame finds at the states of a top-level `G` is known at once; all
-        else only when the path is complete, and is 0 here.
+        So a path can be evaluated while it grows. Step costs of a top-level `G` are known at once; all others only
+        when the path is complete, and are 0 here.
 
         Args:
             signals: of the piece.
             end: bool `[..., T]`, true in the last state of the path, if that lies in the piece.
-            past: what came before the piece; `BEGINNING` at the start of the path.
+            past: the states before the piece; `EMPTY_PREFIX` at the start of the path.
         """
 
-        def known(costs: Semantics, node: Normal) -> Array:
-            return arising(costs, node, past.states + np.arange(costs.zero.shape[-1]))
+        def known(costs: Semantics, node: NnfNode) -> Array:
+            return known_step_costs(costs, node, past.states + np.arange(costs.zero.shape[-1]))
 
         piece = replace(self._path(signals, end), past=past)
-        return self._spread(piece, known), piece.passed(self.aggregates)
+        return self._by_step(piece, known), piece.prefix_after(self.aggregates)
 
-    def _spread(self, path: SignalArrays, of: Callable[[Semantics, Normal], Array]) -> Array:
+    def _by_step(self, path: SignalArrays, step_costs: Callable[[Semantics, NnfNode], Array]) -> Array:
         with np.errstate(all="ignore"):
             costs = costs_on(path, violations_on(path), self.severity)
-            shares = [of(costs, each) for each in self._normal]
-        return path.xp.stack(shares, axis=-1) if shares else path.xp.zeros((*path.shape, 0), path.dtype)
+            columns = [step_costs(costs, node) for node in self._nnf]
+        return path.xp.stack(columns, axis=-1) if columns else path.xp.zeros((*path.shape, 0), path.dtype)
 
     def _path(self, signals: Mapping[str, Array], end: Array | None) -> SignalArrays:
         arrays = [*signals.values(), *([] if end is None else [end])]
-        xp: ModuleType = jnp if any(isinstance(each, jax.Array) for each in arrays) else np
+        xp: ModuleType = jnp if any(isinstance(array, jax.Array) for array in arrays) else np
         shape = self._shape(signals, end)
         if end is None:
             end = xp.arange(shape[-1]) == shape[-1] - 1
@@ -205,13 +207,11 @@ class BatchMonitor:
 
     def _shape(self, signals: Mapping[str, Array], end: Array | None) -> tuple[int, ...]:
         shapes = [] if end is None else [np.shape(end)]
-        for root in _trees(self.formulas, self.measured):
-            for node in walk(root):
-                if isinstance(node, Signal | Label) and node.name in self.signals and node.name in signals:
-                    shape = np.shape(signals[node.name])
-                    shapes.append(
-                        shape[:-1] if isinstance(node, Signal) and node.index is not None else shape
-                    )
+        for node in _nodes(self.formulas, self.measured):
+            if isinstance(node, Signal | Label) and node.name in self.signals and node.name in signals:
+                shape = np.shape(signals[node.name])
+                is_vector = isinstance(node, Signal) and node.index is not None
+                shapes.append(shape[:-1] if is_vector else shape)
         if not shapes and not signals:
             raise RequirementError("a path without signals has no length: pass at least one signal")
         return np.broadcast_shapes(*(shapes or [np.shape(next(iter(signals.values())))]))
@@ -220,9 +220,9 @@ class BatchMonitor:
 class MeasuredValues(NamedTuple):
     """The values of M formulas and quantities on paths; all are None if M is 0."""
 
-    value: Array | None  # [..., M]
-    reached: Array | None  # [..., M] bool: the state was reached up to which it runs
-    stray: Array | None  # [..., M] int: the first step outside of its range, or 0; see `measure`
+    value: Array | None  # [..., M]; where a reward left its range, that reward
+    reached: Array | None  # [..., M] bool, see `measure`
+    first_out_of_range: Array | None  # [..., M] int: first step whose reward left its range, else 0
 
 
 def compile_monitor(
@@ -232,44 +232,43 @@ def compile_monitor(
     measured: Sequence[Formula | Quantity] = (),
     ranges: Sequence[tuple[float, float]] | None = None,
 ) -> BatchMonitor:
-    """Prepare K formulas for evaluation, and M formulas and quantities to be measured, with `ranges` of their x.
+    """Compile K formulas and M measured formulas or quantities, with the `ranges` of the latter's rewards.
 
-    A formula with no temporal operator costs 0 where it holds and 1 where it does not. With `severity` it is opened
-    up: an inequality costs how far it is from holding, anything else 1, and `&` adds and `|` multiplies in it too.
+    A formula without a temporal operator costs 0 where it holds and 1 where it fails. With `severity` it is
+    decomposed: an inequality costs its distance from holding, anything else 1; `&` adds and `|` multiplies.
     """
-    named = (n for tree in _trees(formulas, measured) for n in walk(tree) if isinstance(n, Signal | Label))
-    names = frozenset(node.name for node in named if node != Label(END))
-    normal = tuple(normalize(f, severity) for f in formulas)
-    within = tuple([ANYTHING] * len(measured) if ranges is None else ranges)
-    return BatchMonitor(
-        tuple(formulas), severity, names, aggregates(formulas), tuple(measured), within, normal
-    )
+    named = (node for node in _nodes(formulas, measured) if isinstance(node, Signal | Label))
+    names = frozenset(node.name for node in named if node != END)
+    nnf = tuple(to_nnf(f, severity) for f in formulas)
+    within = tuple([UNBOUNDED_RANGE] * len(measured) if ranges is None else ranges)
+    return BatchMonitor(tuple(formulas), severity, names, aggregates(formulas), tuple(measured), within, nnf)
 
 
-def tracked(formulas: Sequence[Formula]) -> dict[Term, float]:
-    """What grows along a path in the formulas, and the largest number that each is compared with; 1 without one."""
-    found: dict[Term, float] = {}
-    for node in (node for tree in formulas for node in walk(tree)):
+def budget_terms(formulas: Sequence[Formula]) -> dict[Term, float]:
+    """Return the accumulated terms of formulas, each with the largest number it is compared with; 1 without one."""
+    sizes: dict[Term, float] = {}
+    for node in _nodes(formulas, ()):
         if isinstance(node, Compare):
             for term, other in ((node.left, node.right), (node.right, node.left)):
-                found[term] = max(found.get(term, 0.0), _size(other))
+                sizes[term] = max(sizes.get(term, 0.0), _literal_size(other))
         elif is_term(node):
-            found.setdefault(node, 0.0)
+            sizes.setdefault(node, 0.0)
     return {
         term: size or 1.0
-        for term, size in found.items()
+        for term, size in sizes.items()
         if isinstance(term, Aggregate) or term == Signal(RETURN)
     }
 
 
-def _size(term: Term) -> float:
-    """Of a number that stands there as one, perhaps with its sign; else 0."""
+def _literal_size(term: Term) -> float:
+    """Return the absolute value of a literal; 0 for any other term."""
     match term:
         case Number(value) | Minus(Number(value)):
             return value
     return 0.0
 
 
-def _trees(formulas: Sequence[Formula], measured: Sequence[Formula | Quantity]) -> Iterator[Node]:
+def _nodes(formulas: Sequence[Formula], measured: Sequence[Formula | Quantity]) -> Iterator[Node]:
     for subject in (*formulas, *measured):
-        yield from roots(subject)
+        for root in roots(subject):
+            yield from walk(root)

@@ -1,6 +1,6 @@
-"""The monitor of a running episode as C99: tables of what can become of each formula, and the states that it sees.
+"""C99 source of a runtime monitor: transition tables of each formula, and the evaluation of its state formulas.
 
-Everything is computed here: C looks up what comes next, and evaluates comparisons as `stepwise` does on float32.
+All tables are computed here: the C code looks up transitions, and compares like `scalar_eval` does on float32.
 """
 
 from __future__ import annotations
@@ -15,35 +15,31 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from psyco._src.core.errors import RequirementError
-from psyco._src.logic.anticipation import PROPOSITIONS, Anticipation, Situation
+from psyco._src.logic.anticipation import MAX_PROPOSITIONS, Anticipation, ProgressState
 from psyco._src.logic.ast import (
+    END,
     Aggregate,
-    And,
     Arith,
     Bool,
     Call,
     Compare,
+    Connective,
     Formula,
-    Iff,
-    Implies,
     Label,
     Minus,
     Not,
-    Or,
     Requirement,
     Signal,
     Term,
     aggregates,
-    walk,
 )
-from psyco._src.logic.scalar_eval import STEP, StepEvaluator
-from psyco._src.logic.validate import END
+from psyco._src.logic.scalar_eval import STEP, StepEvaluator, constant_value
 
-LARGEST = 65_536  # entries of the table of one formula, of two bytes each
-NEVER = 65_535  # steps until something that does not happen
+MAX_TABLE_ENTRIES = 65_536  # of one formula, of two bytes each
+NEVER = 65_535  # steps until a verdict that is impossible
 
-# Keywords, and what the headers of the standard library make of other names in lower case.
-TAKEN = frozenset(
+# Keywords, and lower-case names that the headers of the standard library define.
+RESERVED_C_NAMES = frozenset(
     """auto break case char const continue default do double else enum extern float for goto if inline int long register
     restrict return short signed sizeof static struct switch typedef union unsigned void volatile while
     bool complex errno imaginary math_errhandling stderr stdin stdout""".split()  # noqa: SIM905
@@ -51,32 +47,31 @@ TAKEN = frozenset(
 
 
 class MonitorSource(NamedTuple):
-    """C of a monitor: what goes into the header, and what into the source."""
+    """The C code of a monitor."""
 
     header: str
     source: str
-    # What each value of `psyco_signals` is, and its name in C, in their order.
-    signals: tuple[tuple[str, str], ...]
+    signals: tuple[tuple[str, str], ...]  # for each value of `psyco_signals`, the signal and its name in C
 
 
 def c_monitor(
     requirement: Requirement, *, horizon: int | None = None, counters: Collection[str] = ()
 ) -> MonitorSource:
-    """C that says of a running episode what `Monitor` says, with signals in single precision.
+    """Return C code that does what `Monitor` does, with signals in single precision.
 
     Args:
-        requirement: its bounds on probabilities are watched; about an expected value no single episode decides.
-        horizon: the longest episode, in steps.
+        requirement: its constraints on probabilities are monitored; no single episode decides about an expected value.
+        horizon: the maximum number of steps of an episode.
         counters: signals that never fall.
     """
-    formulas = list({d.constraint: d.formula for d in reversed(requirement.demands)}.items())
-    formulas.sort(key=lambda pair: pair[0])
-    tables = [_table(formula, horizon, counters) for _, formula in formulas]
-    writer = _Writer([formula for _, formula in formulas])
-    letters = [[writer.truth(each) for each in (*t.future.atoms, *t.future.latches)] for t in tables]
-    names = [requirement.constraints[i].name or f"constraint {i + 1}" for i, _ in formulas]
+    by_constraint = {b.constraint: b.formula for b in reversed(requirement.probability_bounds)}
+    formulas = [by_constraint[i] for i in sorted(by_constraint)]
+    names = [requirement.constraints[i].name or f"constraint {i + 1}" for i in sorted(by_constraint)]
+    tables = [_table(formula, horizon, counters) for formula in formulas]
+    writer = _Writer(formulas)
+    letters = [[writer.predicate(f) for f in (*t.future.atoms, *t.future.latches)] for t in tables]
     return MonitorSource(
-        _header(writer, [(name, str(f)) for name, (_, f) in zip(names, formulas, strict=True)], horizon),
+        _header(writer, list(zip(names, map(str, formulas), strict=True)), horizon),
         _source(writer, tables, letters, horizon),
         tuple((str(signal), writer.names[signal]) for signal in writer.signals),
     )
@@ -86,46 +81,43 @@ def c_monitor(
 
 
 @dataclass(frozen=True)
-class _SituationTable:
-    """All situations of one formula, and where every letter leads."""
+class _FormulaTable:
+    """All progress states of one formula, and their transitions."""
 
     future: Anticipation
-    situations: list[Situation]
-    next: list[int]  # [situations x letters]
-    holds: list[int]  # [situations x letters] 1 if the formula holds should the state be the last
-
-    @property
-    def letters(self) -> int:
-        return 2 ** (len(self.future.atoms) + len(self.future.latches))
+    letters: int
+    states: list[ProgressState]
+    next: list[int]  # [states x letters]
+    holds: list[int]  # [states x letters] 1 if the formula holds when the letter is that of the last state
 
 
-def _table(formula: Formula, horizon: int | None, counters: Collection[str]) -> _SituationTable:
+def _table(formula: Formula, horizon: int | None, counters: Collection[str]) -> _FormulaTable:
     future = Anticipation(formula, horizon, counters)
-    if not future.foresees:
+    if not future.enumerable:
         raise RequirementError(
-            f"too large for C: {len(future.atoms)} state formulas in {formula!s:.80}; at most {PROPOSITIONS} are",
+            f"too large for C: {len(future.atoms)} state formulas in {formula!s:.80}; at most {MAX_PROPOSITIONS} are",
             advice="split the constraint into several",
         )
     letters = 2 ** (len(future.atoms) + len(future.latches))
-    situations, numbers = [future.start], {future.start: 0}
-    table = _SituationTable(future, situations, [], [])
-    for situation in situations:  # which grows meanwhile
+    states, numbers = [future.start], {future.start: 0}
+    table = _FormulaTable(future, letters, states, [], [])
+    for state in states:  # the list grows meanwhile
         row, finals = [0] * letters, [0] * letters
-        if max(situation.to_true, situation.to_false) < math.inf:  # else nothing comes after it
-            for letter in future.letters(situation.settled, end=False):
-                after = future.judged(future.step(situation, letter))
+        if max(state.to_true, state.to_false) < math.inf:  # else it is decided, and has no successors
+            for letter in future.possible_letters(state.settled, end=False):
+                after = future.with_distances(future.step(state, letter))
                 if after not in numbers:
-                    numbers[after] = len(situations)
-                    situations.append(after)
+                    numbers[after] = len(states)
+                    states.append(after)
                 row[_number(letter)] = numbers[after]
-            for letter in future.letters(situation.settled, end=True):
-                finals[_number(letter)] = int(future.final(situation, letter))
+            for letter in future.possible_letters(state.settled, end=True):
+                finals[_number(letter)] = int(future.holds_at_end(state, letter))
         table.next.extend(row)
         table.holds.extend(finals)
-        if len(situations) * letters > LARGEST:
+        if len(states) * letters > MAX_TABLE_ENTRIES:
             raise RequirementError(
-                f"too large for C: what is left of {formula!s:.80} can be more than {LARGEST // letters:,} things",
-                advice="lower the bounds of nested temporal operators, or watch it in Python",
+                f"too large for C: {formula!s:.80} has more than {MAX_TABLE_ENTRIES // letters:,} states",
+                advice="lower the bounds of nested temporal operators, or monitor it in Python",
             )
     return table
 
@@ -140,7 +132,7 @@ Kind = Literal["float", "double"]
 
 
 class _Value(NamedTuple):
-    """A number in C; a constant takes the precision of what it meets, as NumPy has it."""
+    """A C expression; a constant takes the precision of the other operand, as in NumPy."""
 
     text: str
     kind: Kind
@@ -151,7 +143,7 @@ class _Value(NamedTuple):
 
 
 class _Writer:
-    """Writes state formulas as C, and remembers which helpers they need."""
+    """Writes state formulas as C, and collects the helper functions they need."""
 
     def __init__(self, formulas: Sequence[Formula]) -> None:
         self.aggregates = aggregates(formulas)
@@ -159,36 +151,31 @@ class _Writer:
         self.names = _c_names(self.signals)
         self.helpers: dict[str, None] = {}
 
-    def truth(self, formula: Formula) -> str:
-        """A state formula."""
+    def predicate(self, formula: Formula) -> str:
+        """Write a state formula."""
         match formula:
             case Bool(value):
                 return str(int(value))
-            case Label(name) if name == END:
+            case Label() if formula == END:
                 return "(end != 0)"
             case Label(name):
-                return self.truth(Signal(name))
+                return self.predicate(Signal(name))
             case Signal():
                 return f"({self.value(formula).text} != 0)"
             case Compare(operator, left, right):
                 one, two, _ = self._pair(left, right)
-                return f"({one} {COMPARE.get(operator, operator)} {two})"
+                return f"({one} {'==' if operator == '=' else operator} {two})"
             case Not(body):
-                return f"!{self.truth(body)}"
-            case And(operands):
-                return f"({' && '.join(map(self.truth, operands))})"
-            case Or(operands):
-                return f"({' || '.join(map(self.truth, operands))})"
-            case Implies(left, right):
-                return f"(!{self.truth(left)} || {self.truth(right)})"
-            case Iff(left, right):
-                return f"({self.truth(left)} == {self.truth(right)})"
+                return f"!{self.predicate(body)}"
+            case Connective("=>", (left, right)):
+                return f"(!{self.predicate(left)} || {self.predicate(right)})"
+            case Connective(operator, operands):
+                return f"({CONNECTIVES[operator].join(map(self.predicate, operands))})"
         raise TypeError(f"not a state formula: {formula}")
 
     def value(self, term: Term) -> _Value:
-        """A term; float or double as NumPy would have it of float32 signals."""
-        if not any(isinstance(node, Signal | Aggregate) for node in walk(term)):
-            constant = float(StepEvaluator([]).value(term)(()))
+        """Write a term; float or double as NumPy computes it from float32 signals."""
+        if (constant := constant_value(term)) is not None:
             return _Value(c_literal(constant, "double"), "double", constant)
         match term:
             case Signal() if term == STEP:
@@ -216,20 +203,19 @@ class _Writer:
                     return _Value(f"fabsf({inner.text})", "float")
                 self.helpers["absolute"] = None
                 return _Value(f"absolute({inner.text})", "double")
-            case Call(function, (argument,)):
+            case Call(_, (argument,)):
                 return self.value(argument)
             case Call(function, (*others, last)):
-                return self._called(
-                    "least" if function == "min" else "most", Call(function, tuple(others)), last
-                )
+                helper = "least" if function == "min" else "most"
+                return self._called(helper, Call(function, tuple(others)), last)
         raise TypeError(f"not a term: {term}")
 
     def fold(self, aggregate: Aggregate) -> str:
-        """How a state changes an aggregate."""
+        """Write the update of an aggregate in a state."""
         total = self._total(aggregate)
         match aggregate:
             case Aggregate("count", body):
-                return f"{total} += {self.truth(body)} ? 1.0 : 0.0;"
+                return f"{total} += {self.predicate(body)} ? 1.0 : 0.0;"
             case Aggregate("sum" | "mean", body):
                 return f"{total} += {self.value(body).as_kind('double')};"
             case Aggregate(function, body):
@@ -245,19 +231,19 @@ class _Writer:
         return _Value(f"{helper}_{kind}({one}, {two})", kind)
 
     def _pair(self, left: Term, right: Term) -> tuple[str, str, Kind]:
-        """Two numbers that meet, and the precision in which they do."""
+        """Write two operands in their common precision."""
         one, two = self.value(left), self.value(right)
-        kinds = {each.kind for each in (one, two) if each.constant is None}
+        kinds = {operand.kind for operand in (one, two) if operand.constant is None}
         kind: Kind = "float" if kinds == {"float"} else "double"
         return one.as_kind(kind), two.as_kind(kind), kind
 
 
-COMPARE = {"=": "=="}
+CONNECTIVES = {"&": " && ", "|": " || ", "<=>": " == "}
 
 
 def c_literal(value: float, kind: Kind) -> str:
-    """A number that C reads as this very float or double."""
-    with np.errstate(over="ignore"):  # a number too large for a float is infinity there
+    """Write a number so that C reads exactly this float or double."""
+    with np.errstate(over="ignore"):  # a number too large for a float becomes infinity
         number = np.float32(value) if kind == "float" else np.float64(value)
     if not np.isfinite(number):
         return "NAN" if np.isnan(number) else ("INFINITY" if number > 0 else "(-INFINITY)")
@@ -266,16 +252,16 @@ def c_literal(value: float, kind: Kind) -> str:
 
 
 def _c_names(signals: Sequence[Signal]) -> dict[Signal, str]:
-    """Names of members that C allows: `info.cost` is `info_cost`."""
+    """Return valid C names of the struct members: `info.cost` is `info_cost`."""
     names: dict[str, str] = {}
     for signal in signals:
         if signal.name not in names:
             name = re.sub(r"\W", "_", signal.name, flags=re.ASCII)
-            if name[0].isdigit() or name[0] == "_":  # names with _ in front belong to the compiler
+            if name[0].isdigit() or name[0] == "_":  # names that start with _ are reserved
                 name = f"x{name}"
-            if name.isupper():  # as macros are
+            if name.isupper():  # like a macro
                 name += "_"
-            while name in TAKEN or name in names.values():
+            while name in RESERVED_C_NAMES or name in names.values():
                 name += "_"
             names[signal.name] = name
     return {s: names[s.name] + ("" if s.index is None else f"[{s.index}]") for s in signals}
@@ -303,24 +289,23 @@ def _helper(name: str) -> str:
 
 
 def _header(writer: _Writer, formulas: Sequence[tuple[str, str]], horizon: int | None) -> str:
-    listed = "\n".join(
-        f"   {i}: {c_comment(name)}: {c_comment(text)}" for i, (name, text) in enumerate(formulas)
-    )
+    lines = (f"   {i}: {c_comment(name)}: {c_comment(text)}" for i, (name, text) in enumerate(formulas))
+    listed = "\n".join(lines)
     return f"""
 /* ---- the monitor ----
 
-   An episode is watched against
+   An episode is monitored against these formulas, one per constraint:
 {listed}
-   which is what each constraint wants to happen. Signals are single precision. */
+   Signals are single precision. */
 
 #define PSYCO_CONSTRAINTS {len(formulas)}
-#define PSYCO_HORIZON {horizon or 0} /* steps of the longest episode; 0: there is no limit */
+#define PSYCO_HORIZON {horizon or 0} /* maximum number of steps of an episode; 0: no limit */
 
-/* What is known of the episode and a constraint. */
+/* The verdict about the episode and a constraint. */
 enum {{
     PSYCO_OPEN = 0,
-    PSYCO_SATISFIED = 1, /* whatever comes */
-    PSYCO_VIOLATED = 2   /* whatever comes */
+    PSYCO_SATISFIED = 1, /* for every continuation */
+    PSYCO_VIOLATED = 2   /* for every continuation */
 }};
 
 /* The signals of one state; Booleans are 0 or 1. */
@@ -329,19 +314,19 @@ typedef struct {{
 }} psyco_signals;
 
 typedef struct {{
-    int32_t step;                        /* of the last state; -1 before the first */
+    int32_t step;                        /* index of the last state; -1 before the first */
     int32_t decided[PSYCO_CONSTRAINTS];  /* the step at which the outlook ceased to be open */
-    uint16_t situation[PSYCO_CONSTRAINTS];
+    uint16_t state[PSYCO_CONSTRAINTS];   /* of the formula's automaton */
     uint8_t outlook[PSYCO_CONSTRAINTS];
-    uint8_t over;                        /* the last state was that of the episode */
+    uint8_t over;                        /* 1 after the last state of the episode */
     double total[{max(1, len(writer.aggregates))}];                     /* of count(...), sum(...) and so on */
 }} psyco_monitor;
 
 /* Begin an episode. */
 void psyco_start(psyco_monitor *monitor);
 
-/* The next state, the first is state 0; `end` says that the episode ends in it. Returns 0; or -1, and then nothing has
-   changed: a signal is not finite, or the episode is over already. */
+/* Read the next state; the first is state 0, and `end` is nonzero in the last. Returns 0; or -1, without any effect, if
+   a signal is not finite or the episode is over already. */
 int psyco_update(psyco_monitor *monitor, const psyco_signals *signals, int end);
 """
 
@@ -353,13 +338,13 @@ def _members(writer: _Writer) -> str:
         index = signal.index
         sizes[name] = None if index is None else max((sizes.get(name) or 0), index + 1)
     members = [f"    float {name}{'' if size is None else f'[{size}]'};" for name, size in sizes.items()]
-    return "\n".join(members or ["    float unused; /* the requirement speaks of no signal */"])
+    return "\n".join(members or ["    float unused; /* no formula has a signal */"])
 
 
 def _source(
-    writer: _Writer, tables: Sequence[_SituationTable], letters: Sequence[Sequence[str]], horizon: int | None
+    writer: _Writer, tables: Sequence[_FormulaTable], letters: Sequence[Sequence[str]], horizon: int | None
 ) -> str:
-    folds = [writer.fold(each) for each in writer.aggregates]
+    folds = [f"    {writer.fold(aggregate)}" for aggregate in writer.aggregates]
     left = "NEVER - 1" if horizon is None else "PSYCO_HORIZON - monitor->step"
     checks = " ||\n        ".join(f"!finite_float(signals->{writer.names[s]})" for s in writer.signals)
     check = f"    if ({checks})\n        return -1;\n" if checks else "    (void)signals;\n"
@@ -380,34 +365,31 @@ def _source(
             "    end = end || (PSYCO_HORIZON && monitor->step == PSYCO_HORIZON);",
             "    monitor->over = (uint8_t)(end != 0);",
             f"    left = {left};\n    if (left >= NEVER)\n        left = NEVER - 1;",
-            *(f"    {fold}" for fold in folds),
-            *(
-                _judged(i, table, truths)
-                for i, (table, truths) in enumerate(zip(tables, letters, strict=True))
-            ),
+            *folds,
+            *map(_decide_call, range(len(tables)), tables, letters),
             "    return 0;\n}\n",
         ]
     )
 
 
-def _judged(i: int, table: _SituationTable, truths: Sequence[str]) -> str:
-    bits = [f"    letter {'|=' if k else '='} {truth} ? {2**k}u : 0u;" for k, truth in enumerate(truths)]
+def _decide_call(i: int, table: _FormulaTable, predicates: Sequence[str]) -> str:
+    bits = [f"    letter {'|=' if k else '='} {p} ? {2**k}u : 0u;" for k, p in enumerate(predicates)]
     arrays = f"next_{i}, holds_{i}, to_true_{i}, to_false_{i}"
     return "\n".join([*bits, f"    decide(monitor, {i}, {table.letters}u, letter, {arrays}, left, end);"])
 
 
 DECIDE = """\
-/* What one more state makes of a constraint. */
+/* Update a constraint with the letter of one more state. */
 static void decide(psyco_monitor *monitor, int i, uint32_t letters, uint32_t letter, const uint16_t *next,
                    const uint8_t *holds, const uint16_t *to_true, const uint16_t *to_false, int32_t left, int end)
 {
-    uint32_t at = monitor->situation[i] * letters + letter;
+    uint32_t at = monitor->state[i] * letters + letter;
     if (monitor->outlook[i] != PSYCO_OPEN)
         return;
     if (end) {
         monitor->outlook[i] = holds[at] ? PSYCO_SATISFIED : PSYCO_VIOLATED;
     } else {
-        monitor->situation[i] = next[at];
+        monitor->state[i] = next[at];
         if (to_false[next[at]] > left)
             monitor->outlook[i] = PSYCO_SATISFIED;
         else if (to_true[next[at]] > left)
@@ -419,36 +401,34 @@ static void decide(psyco_monitor *monitor, int i, uint32_t letters, uint32_t let
 """
 
 
-def _start(writer: _Writer, tables: Sequence[_SituationTable]) -> str:
-    nothing = {"least": "INFINITY", "most": "-INFINITY"}
-    totals = [
-        f"    monitor->total[{i}] = {nothing.get(each.function, '0.0')};"
-        for i, each in enumerate(writer.aggregates)
-    ]
-    lines = []
+def _start(writer: _Writer, tables: Sequence[_FormulaTable]) -> str:
+    initial = {"least": "INFINITY", "most": "-INFINITY"}
+    lines = ["    monitor->step = -1;", "    monitor->over = 0;"]
     for i, table in enumerate(tables):
         left = NEVER - 1 if table.future.horizon is None else table.future.horizon + 1
         first = table.future.start
         outlook = "SATISFIED" if first.to_false > left else "VIOLATED" if first.to_true > left else "OPEN"
         lines += [
-            f"    monitor->situation[{i}] = 0;",
+            f"    monitor->state[{i}] = 0;",
             f"    monitor->outlook[{i}] = PSYCO_{outlook};",
             f"    monitor->decided[{i}] = -1;",
         ]
-    body = "\n".join(["    monitor->step = -1;", "    monitor->over = 0;", *lines, *totals])
+    for i, aggregate in enumerate(writer.aggregates):
+        lines.append(f"    monitor->total[{i}] = {initial.get(aggregate.function, '0.0')};")
+    body = "\n".join(lines)
     return f"void psyco_start(psyco_monitor *monitor)\n{{\n{body}\n}}\n"
 
 
-def _arrays(i: int, table: _SituationTable) -> str:
-    def steps(of: Callable[[Situation], float]) -> list[int]:
-        return [int(min(of(each), NEVER)) for each in table.situations]
+def _arrays(i: int, table: _FormulaTable) -> str:
+    def steps(of: Callable[[ProgressState], float]) -> list[int]:
+        return [int(min(of(state), NEVER)) for state in table.states]
 
     return "\n".join(
         [
             _array("uint16_t", f"next_{i}", table.next),
             _array("uint8_t", f"holds_{i}", table.holds),
-            _array("uint16_t", f"to_true_{i}", steps(lambda each: each.to_true)),
-            _array("uint16_t", f"to_false_{i}", steps(lambda each: each.to_false)),
+            _array("uint16_t", f"to_true_{i}", steps(lambda state: state.to_true)),
+            _array("uint16_t", f"to_false_{i}", steps(lambda state: state.to_false)),
         ]
     )
 
@@ -458,12 +438,12 @@ def _array(kind: str, name: str, numbers: Sequence[object]) -> str:
 
 
 def c_array(kind: str, name: str, numbers: Sequence[str]) -> str:
-    """A constant array, wrapped like text."""
+    """Write a constant array with wrapped lines."""
     lines = textwrap.fill(", ".join(numbers), 100, initial_indent="    ", subsequent_indent="    ")
     return f"static const {kind} {name} = {{\n{lines}\n}};\n"
 
 
 def c_comment(text: str) -> str:
-    """A text that cannot end a comment; and ASCII, which every compiler reads."""
+    """Make a text safe for a C comment: ASCII, and without comment delimiters."""
     plain = text.encode("ascii", "replace").decode().replace("*/", "* /").replace("\\", "/")
     return re.sub(r"\s+", " ", plain).replace("/*", "/ *")

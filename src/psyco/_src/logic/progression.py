@@ -1,110 +1,110 @@
-"""What is left of a formula after each state of a path: a deterministic automaton, built as it is needed.
+"""Formula progression: what remains of a formula after each state of a path, as a deterministic automaton.
 
-A formula in normal form is progressed through one state by unrolling its operators once; what remains are obligations
-from the next state on. Without negations above the atoms it is a monotone Boolean function of these, whose minimal
-disjunctive form is unique. So equal remainders are recognised as equal, and there are finitely many. Obligations of one
-operator that became due at different times imply each other (`F<=3 a` implies `F<=5 a`); only the strongest are kept.
+A formula in negation normal form is progressed through one state by unrolling its operators once; the rest are
+obligations from the next state on. Without negations above the atoms it is a monotone Boolean function of these, whose
+minimal disjunctive form is unique. So equal remainders are recognised as equal, and there are finitely many.
+Obligations of one operator that became due at different times imply each other (`F<=3 a` implies `F<=5 a`); only the
+strongest are kept. States of the automaton are created on first use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from psyco._src.core.errors import RequirementError
-from psyco._src.logic.ast import And, Formula, Iff, Implies, Not, Or, is_state_formula, parts
-from psyco._src.logic.nnf import Atom, NnfAnd, NnfNext, NnfOr, NnfUnrolled, Normal, normalize
+from psyco._src.logic.ast import Formula, children, is_state_formula
+from psyco._src.logic.nnf import Atom, NnfAnd, NnfNext, NnfNode, NnfOr, NnfUnrolled, to_nnf
 
 if TYPE_CHECKING:
-    from psyco._src.logic.array_eval import SignalArrays  # which needs JAX
+    from psyco._src.logic.array_eval import SignalArrays  # which imports JAX
 
-LARGEST = 200_000  # remainders of one formula
+MAX_AUTOMATON_STATES = 200_000
 
 
 class Obligation(NamedTuple):
-    """A formula that has to hold from the next state on; an operator's bound as it has become by then."""
+    """A formula that has to hold from the next state on, with the current bounds of its operator."""
 
-    node: Normal
+    node: NnfNode
     lower: int = 0
     upper: int | None = None
 
 
-Clause: TypeAlias = frozenset[Obligation]  # all of them
-Remainder: TypeAlias = frozenset[Clause]  # one of these
+Clause: TypeAlias = frozenset[Obligation]  # a conjunction
+Remainder: TypeAlias = frozenset[Clause]  # a disjunction
 Letter: TypeAlias = tuple[bool, ...]  # the truth of every atom in one state
 FALSE: Remainder = frozenset()
 TRUE: Remainder = frozenset([frozenset()])
 
 
 class Automaton:
-    """K formulas read state by state; a number stands for what is left of all of them."""
+    """The joint automaton of K formulas; its states are numbered, one per tuple of K remainders."""
 
     def __init__(self, formulas: Sequence[Formula]) -> None:
         self.formulas = tuple(formulas)
-        self.atoms = state_formulas(formulas)  # A state formulas: all that the automaton sees of a state
+        self.atoms = state_formulas(formulas)  # A state formulas, the input of the automaton
         self._index = {atom: i for i, atom in enumerate(self.atoms)}
         self._remainders: list[tuple[Remainder, ...]] = []
         self._numbers: dict[tuple[Remainder, ...], int] = {}
         self._next: dict[tuple[int, Letter], int] = {}
-        # What is left before the first state.
-        self.whole = tuple(_later(normalize(f, False)) for f in formulas)
-        self.start = self._number(self.whole)
+        self.initial_remainders = tuple(_later(to_nnf(f, False)) for f in formulas)
+        self.start = self._number(self.initial_remainders)
 
     def letters(self, path: SignalArrays) -> NDArray[np.bool_]:
-        """The truth of every atom along paths, `[..., T, A]`."""
+        """Return the truth of every atom along paths, `[..., T, A]`."""
         with np.errstate(all="ignore"):
             columns = [np.broadcast_to(path.holds(atom), path.shape) for atom in self.atoms]
         return np.stack(columns, axis=-1) if columns else np.zeros((*path.shape, 0), bool)
 
-    def step(self, progress: int, letter: Letter) -> int:
-        """What is left after one more state."""
-        key = progress, letter
+    def step(self, state: int, letter: Letter) -> int:
+        """Return the successor of a state."""
+        key = state, letter
         if key not in self._next:
-            left = tuple(self.through(remainder, letter) for remainder in self._remainders[progress])
-            self._next[key] = self._number(left)
+            after = tuple(self.progress(remainder, letter) for remainder in self._remainders[state])
+            self._next[key] = self._number(after)
         return self._next[key]
 
-    def verdicts(self, progress: int, letter: Letter) -> tuple[bool, ...]:
-        """Does each formula hold if this state is the last, and so repeats forever?"""
-        return tuple(self.final(remainder, letter) for remainder in self._remainders[progress])
+    def verdicts(self, state: int, letter: Letter) -> tuple[bool, ...]:
+        """Return whether each formula holds if the path stays in this last letter forever."""
+        return tuple(self.holds_at_end(remainder, letter) for remainder in self._remainders[state])
 
-    def holds(self, progress: int, formula: int) -> bool:
-        """Does a formula hold, whatever is to come?"""
-        return self._remainders[progress][formula] == TRUE
+    def holds(self, state: int, formula: int) -> bool:
+        """Return whether a formula holds for every continuation."""
+        return self._remainders[state][formula] == TRUE
 
-    def decided(self, progress: int) -> bool:
-        """Is nothing left to be seen?"""
-        return all(remainder in (TRUE, FALSE) for remainder in self._remainders[progress])
+    def decided(self, state: int) -> bool:
+        """Return whether all formulas are true or false for every continuation."""
+        return all(remainder in (TRUE, FALSE) for remainder in self._remainders[state])
 
     def _number(self, remainders: tuple[Remainder, ...]) -> int:
         if remainders not in self._numbers:
-            if len(self._remainders) == LARGEST:
+            if len(self._remainders) == MAX_AUTOMATON_STATES:
                 raise RequirementError(
-                    f"exact answers need more than {LARGEST:,} intermediate results",
+                    f"exact answers need an automaton of more than {MAX_AUTOMATON_STATES:,} states",
                     advice="lower the bounds of nested temporal operators",
                 )
             self._numbers[remainders] = len(self._remainders)
             self._remainders.append(remainders)
         return self._numbers[remainders]
 
-    def through(self, remainder: Remainder, letter: Letter) -> Remainder:
-        """What one more state leaves of a remainder."""
-        return _any(_all(self._unroll(each, letter) for each in clause) for clause in remainder)
+    def progress(self, remainder: Remainder, letter: Letter) -> Remainder:
+        """Progress a remainder through one state."""
+        return _any(_all(self._unroll(due, letter) for due in clause) for clause in remainder)
 
-    def final(self, remainder: Remainder, letter: Letter) -> bool:
-        """Does what is left hold if this state is the last, and so repeats forever?"""
-        return any(all(self._constant(each, letter) for each in clause) for clause in remainder)
+    def holds_at_end(self, remainder: Remainder, letter: Letter) -> bool:
+        """Return whether a remainder holds if the path stays in this last letter forever."""
+        return any(all(self._holds_forever(due, letter) for due in clause) for clause in remainder)
 
     def _unroll(self, obligation: Obligation, letter: Letter) -> Remainder:
-        """An obligation that has become due: what does this state leave of it?"""
+        """Return what one state leaves of an obligation that is due in it."""
         node, lower, upper = obligation
 
-        def now(part: Normal) -> Remainder:
-            return self._unroll(_due(part), letter)
+        def now(part: NnfNode) -> Remainder:
+            return self._unroll(_obligation(part), letter)
 
         match node:
             case Atom(formula, negated):
@@ -123,17 +123,18 @@ class Automaton:
                     bound = (max(lower - 1, 0), None if upper is None else upper - 1)
                     later = frozenset([frozenset([Obligation(node, *bound)])])
                 if operator in ("U", "W"):  # φ2 ∨ (φ1 ∧ next)
-                    goes_on = later if left_node is None else _both(now(left_node), later)
-                    return goes_on if lower else _either(now(right_node), goes_on)
-                goes_on = later if left_node is None else _either(now(left_node), later)  # φ2 ∧ (φ1 ∨ next)
-                return goes_on if lower else _both(now(right_node), goes_on)
+                    continued = later if left_node is None else _both(now(left_node), later)
+                    return continued if lower else _either(now(right_node), continued)
+                # φ2 ∧ (φ1 ∨ next)
+                continued = later if left_node is None else _either(now(left_node), later)
+                return continued if lower else _both(now(right_node), continued)
 
-    def _constant(self, obligation: Obligation, letter: Letter) -> bool:
-        """Does the obligation hold on the path that stays in one state?"""
+    def _holds_forever(self, obligation: Obligation, letter: Letter) -> bool:
+        """Return whether an obligation holds on the path that stays in one state."""
         node, lower, _ = obligation
 
-        def now(part: Normal) -> bool:
-            return self._constant(_due(part), letter)
+        def now(part: NnfNode) -> bool:
+            return self._holds_forever(_obligation(part), letter)
 
         match node:
             case Atom(formula, negated):
@@ -145,7 +146,7 @@ class Automaton:
             case NnfNext(body):
                 return now(body)
             case NnfUnrolled(operator, left_node, right_node, _):
-                # One unrolling is enough: a second one changes nothing where all states are equal.
+                # One unrolling is enough: further ones change nothing where all states are equal.
                 right, past_end = now(right_node), operator in ("W", "R")
                 if operator in ("U", "W"):
                     left = left_node is None or now(left_node)
@@ -157,39 +158,28 @@ class Automaton:
 
 
 def state_formulas(formulas: Sequence[Formula]) -> tuple[Formula, ...]:
-    """The largest parts of formulas that speak about one state only, each once."""
+    """Return the largest state formulas within formulas, each once."""
     found: dict[Formula, None] = {}
 
     def visit(formula: Formula) -> None:
         if is_state_formula(formula):
             found.setdefault(formula)
         else:
-            for part in parts(formula):
-                visit(part)  # type: ignore[arg-type]
+            for child in children(formula):
+                visit(child)  # type: ignore[arg-type]
 
     for formula in formulas:
         visit(formula)
     return tuple(found)
 
 
-def connectives(formula: Formula) -> Formula:
-    """=> and <=> written with & | !, for tools that lack them."""
-    match formula:
-        case Implies(left, right):
-            return Or((Not(left), right))
-        case Iff(left, right):
-            return Or((And((left, right)), And((Not(left), Not(right)))))
-        case _:
-            return formula
-
-
-def _due(node: Normal) -> Obligation:
+def _obligation(node: NnfNode) -> Obligation:
     bound = node.bound if isinstance(node, NnfUnrolled) else None
     return Obligation(node) if bound is None else Obligation(node, bound.lower, bound.upper)
 
 
-def _later(node: Normal) -> Remainder:
-    return frozenset([frozenset([_due(node)])])
+def _later(node: NnfNode) -> Remainder:
+    return frozenset([frozenset([_obligation(node)])])
 
 
 def _both(one: Remainder, other: Remainder) -> Remainder:
@@ -200,46 +190,40 @@ def _either(one: Remainder, other: Remainder) -> Remainder:
     return _minimal(one | other)
 
 
-def _all(remainders: Any) -> Remainder:
+def _all(remainders: Iterable[Remainder]) -> Remainder:
     return reduce(_both, remainders, TRUE)
 
 
-def _any(remainders: Any) -> Remainder:
+def _any(remainders: Iterable[Remainder]) -> Remainder:
     return reduce(_either, remainders, FALSE)
 
 
 def _minimal(clauses: set[Clause] | Remainder) -> Remainder:
-    """Without clauses that imply another one."""
+    """Drop clauses that imply another one."""
     if len(clauses) < 2:
         return frozenset(clauses)
-    return frozenset(c for c in clauses if not any(_adds(c, other) for other in clauses if other != c))
+    return frozenset(c for c in clauses if not any(_clause_implies(c, d) for d in clauses if d != c))
 
 
 def _strongest(clause: Clause) -> Clause:
-    """Without obligations that another one implies."""
+    """Drop obligations that another one implies."""
     if len(clause) < 2:
         return clause
     return frozenset(a for a in clause if not any(_implies(b, a) for b in clause if b != a))
 
 
-def _adds(clause: Clause, other: Clause) -> bool:
-    """Does a clause ask for everything that another one asks for?"""
+def _clause_implies(clause: Clause, other: Clause) -> bool:
     return all(b in clause or any(_implies(a, b) for a in clause) for b in other)
 
 
 def _implies(one: Obligation, other: Obligation) -> bool:
-    """Obligations of one operator with bounds that have moved on differently far.
+    """Return whether an obligation implies another one of the same operator, whose bounds differ.
 
-    A later end is easier to meet for U and M, which wait for something, and harder for R and W, which keep something
-    up. An earlier beginning is easier for U and W, which may then be over sooner, and harder for R and M.
+    A later upper bound is easier to meet for U and M, which wait for something, and harder for R and W, which maintain
+    something. An earlier lower bound is easier for U and W, which may then finish sooner, and harder for R and M.
     """
-    node = one.node
-    if (
-        node is not other.node
-        or not isinstance(node, NnfUnrolled)
-        or one.upper is None
-        or other.upper is None
-    ):
+    node, uppers = one.node, (one.upper, other.upper)
+    if node is not other.node or not isinstance(node, NnfUnrolled) or None in uppers:
         return False
     first, second = (one, other) if node.operator in ("U", "M") else (other, one)
     sooner, later = (other, one) if node.operator in ("U", "W") else (one, other)

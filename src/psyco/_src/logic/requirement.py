@@ -1,7 +1,8 @@
-"""A requirement from whatever people hand over: itself, its text, or the file that holds it."""
+"""Requirements from user input: a Requirement, its text, or the path of its file."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
@@ -12,18 +13,22 @@ from psyco._src.logic.ast import Requirement
 
 AnyRequirement: TypeAlias = Requirement | str | Path
 
-FILES = (".props", ".prop", ".pctl", ".txt")  # a requirement with such an ending is a file's name
+REQUIREMENT_SUFFIXES = (".props", ".prop", ".pctl", ".txt")  # text with such an ending is a file name
+
+_PROBABILITY_WITHOUT_FORMULA = re.compile(
+    r"\bP\s*(?:=\s*\?|(?:>=|<=|>|<|≥|≤)\s*[\d.eE+-]+|in\s*\[[^\[\]]*\])(?=\s*(?:&|∧|and\b|;|$))"
+)
 
 
 def as_requirement(
     requirement: AnyRequirement, parser: Callable[[str], Requirement] | None = None
 ) -> Requirement:
-    """The requirement itself, its text, or the file that holds it."""
+    """Return a requirement given as such, as text, or as a file; `parser` replaces `parse`."""
     if isinstance(requirement, Requirement):
         return requirement
     if not isinstance(requirement, str | Path):
-        raise RequirementError(f"{requirement!r} is no requirement; give its text, or the name of a file")
-    # Here, since a parser takes longer to load than everything else that `psyco.runtime` needs.
+        raise RequirementError(f"{requirement!r} is not a requirement; give its text, or the name of a file")
+    # Imported here because the parser takes longer to load than everything else in `psyco.runtime`.
     from psyco._src.logic.parser import parse
 
     text = str(requirement)
@@ -35,13 +40,20 @@ def as_requirement(
     return (parser or parse)(text)
 
 
+def outcome_requirement(text: str) -> Requirement:
+    """Parse a requirement for recorded outcomes: `P>=0.85` may stand without a formula."""
+    from psyco._src.logic.parser import parse
+
+    return parse(_PROBABILITY_WITHOUT_FORMULA.sub(lambda bound: f'{bound[0]} [ "satisfied" ]', text))
+
+
 def _is_file(text: str) -> bool:
-    """Does a text name a file? One that is there but can't be read does, too."""
-    if text.strip().endswith(FILES):
+    """Return whether a text names a file, readable or not."""
+    if text.strip().endswith(REQUIREMENT_SUFFIXES):
         return True
     try:
-        return not Path(text).is_dir() and Path(text).exists()  # a pipe, too: whoever reads it says so
+        return not Path(text).is_dir() and Path(text).exists()  # also a pipe, which `read_text` refuses
     except PermissionError:
         return True
-    except (OSError, ValueError):  # too long for a name, or with characters that no name has
+    except (OSError, ValueError):  # too long for a file name, or with characters that are not allowed in one
         return False

@@ -1,7 +1,7 @@
-"""State formulas and terms in one state after the other, in plain Python: what `atoms` says of whole paths at once.
+"""State formulas and terms in one state at a time, in plain Python: the counterpart of `array_eval`.
 
-Signals become a flat tuple of values, and a formula a function of that: an order of magnitude faster for single states
-than arrays are, and nothing but NumPy's numbers is needed. Numbers keep their precision, as they do on paths.
+Signals become a flat tuple of values, and a formula becomes a function of that: for single states an order of magnitude
+faster than arrays, without JAX. Numbers keep their precision, as they do in `array_eval`.
 """
 
 from __future__ import annotations
@@ -9,129 +9,114 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
-from operator import itemgetter
+from operator import add, eq, ge, gt, itemgetter, le, lt, mul, ne, sub
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from psyco._src.core.errors import RequirementError
 from psyco._src.logic.ast import (
+    END,
     Aggregate,
-    And,
     Arith,
     Bool,
     Call,
     Compare,
+    Connective,
     Formula,
-    Iff,
-    Implies,
     Label,
     Minus,
     Node,
     Not,
     Number,
-    Or,
     Signal,
     Term,
     aggregates,
     is_term,
     walk,
 )
-from psyco._src.logic.validate import END
 
 Values: TypeAlias = Sequence[Any]  # the numbers and Booleans of one state
-Truth: TypeAlias = Callable[[Values], Any]  # does something hold in it? bool, Python's or NumPy's
-Value: TypeAlias = Callable[[Values], Any]  # what is something in it?
+Predicate: TypeAlias = Callable[[Values], Any]  # returns a bool, Python's or NumPy's
+Value: TypeAlias = Callable[[Values], Any]
 
 STEP = Signal("step")
 
 
 class StepEvaluator:
-    """Reads the states of an episode one by one; formulas and terms become functions of what it has read."""
+    """Reads the states of an episode one by one; compiles formulas and terms to functions of the values read."""
 
     def __init__(self, trees: Sequence[Node]) -> None:
-        """Prepare everything that these formulas and terms mention."""
+        """Prepare to read all signals and aggregates in these formulas and terms."""
         nodes = [node for tree in trees for node in walk(tree)]
-        kept = (STEP, Label(END))
-        named = {_as_signal(n): n for n in nodes if isinstance(n, Signal | Label) and n not in kept}
+        built_in = (STEP, END)
+        named = {_as_signal(n): n for n in nodes if isinstance(n, Signal | Label) and n not in built_in}
         self.signals = tuple(named)
         self.aggregates = aggregates(trees)
         self.names = frozenset(signal.name for signal in self.signals)
-        self._places = {signal: place.place for signal, place in named.items()}
-        self._slots: dict[Any, int] = {
-            each: i for i, each in enumerate((*self.signals, *kept, *self.aggregates))
-        }
-        # Does anything speak of more than the signals of a state?
-        self.remembers = bool(self.aggregates) or any(n in kept for n in nodes)
-        self.take = _taker(self.signals)  # their values in a state, which nobody has checked
-        self._folds = [self._fold(each) for each in self.aggregates]
-        self._means = [each.function == "mean" for each in self.aggregates]
+        self._locations = {signal: node.location for signal, node in named.items()}
+        slots = (*self.signals, *built_in, *self.aggregates)
+        self._slots: dict[Any, int] = {slot: i for i, slot in enumerate(slots)}
+        # Whether more than the signals of a state is needed.
+        self.stateful = bool(self.aggregates) or any(n in built_in for n in nodes)
+        self.read = _reader(self.signals)  # a mapping of signals -> their values, unchecked
+        self._folds = [self._fold(aggregate) for aggregate in self.aggregates]
+        self._is_mean = [aggregate.function == "mean" for aggregate in self.aggregates]
         self.start()
 
     def start(self) -> None:
-        """A new episode."""
-        self._totals = [NOTHING[each.function] for each in self.aggregates]
+        """Begin a new episode."""
+        self._totals = [INITIAL_TOTALS[aggregate.function] for aggregate in self.aggregates]
 
-    def remembered(self, values: Values, step: int, end: bool) -> Values:
-        """The same with step, end and what the aggregates come to by this state, which is the next."""
+    def extend(self, values: Values, step: int, end: bool) -> Values:
+        """Append step, end and the running aggregates to the values of the next state."""
         values = (*values, step, end)
         self._totals = [fold(total, values) for fold, total in zip(self._folds, self._totals, strict=True)]
         return (*values, *self.running(step))
 
     def running(self, step: int) -> list[float]:
-        """What the aggregates are in state `step`, of which all up to it have been read."""
-        pairs = zip(self._totals, self._means, strict=True)
-        return [total / (step + 1.0) if mean else total for total, mean in pairs]
+        """Return the values of the aggregates in state `step`, the last one read."""
+        pairs = zip(self._totals, self._is_mean, strict=True)
+        return [total / (step + 1.0) if is_mean else total for total, is_mean in pairs]
 
-    def truth(self, formula: Formula) -> Truth:
-        """Does a state formula hold?"""
+    def predicate(self, formula: Formula) -> Predicate:
+        """Compile a state formula."""
         match formula:
             case Bool(truth):
                 return lambda values: truth
             case Label() | Signal():
-                i = self._slots[_as_signal(formula) if formula != Label(END) else formula]
-                return lambda values: abs(values[i]) > 0  # a text would not be 0 either; it has no size
-            case Compare(operator, Signal() as signal, Number(limit)):  # the most frequent of all
+                i = self._slots[formula if formula == END else _as_signal(formula)]
+                return lambda values: abs(values[i]) > 0  # `abs` refuses text, which would not be 0 either
+            case Compare(operator, Signal() as signal, Number(limit)):  # the most frequent kind
                 return COMPARE_NUMBER[operator](self._slots[signal], limit)
             case Compare(operator, left, right):
-                return COMPARE[operator](self.value(left), self.value(right))
+                compare, x, y = COMPARE[operator], self.value(left), self.value(right)
+                return lambda values: compare(x(values), y(values))
             case Not(body):
-                holds = self.truth(body)
+                holds = self.predicate(body)
                 return lambda values: not holds(values)
-            case And((left, right)):
-                one, two = self.truth(left), self.truth(right)
-                return lambda values: one(values) and two(values)
-            case Or((left, right)):
-                one, two = self.truth(left), self.truth(right)
-                return lambda values: one(values) or two(values)
-            case And(operands):
-                every = [self.truth(each) for each in operands]
-                return lambda values: all(holds(values) for holds in every)
-            case Or(operands):
-                some = [self.truth(each) for each in operands]
-                return lambda values: any(holds(values) for holds in some)
-            case Implies(left, right):
-                one, two = self.truth(left), self.truth(right)
-                return lambda values: not one(values) or two(values)
-            case Iff(left, right):
-                one, two = self.truth(left), self.truth(right)
-                return lambda values: bool(one(values)) == bool(two(values))
+            case Connective(operator, (left, right)):
+                return CONNECT[operator](self.predicate(left), self.predicate(right))
+            case Connective(operator, operands):
+                predicates, fold = [self.predicate(operand) for operand in operands], FOLD[operator]
+                return lambda values: fold(holds(values) for holds in predicates)
         raise TypeError(f"not a state formula: {formula}")
 
     def value(self, term: Term) -> Value:
-        """What is a term?"""
+        """Compile a term."""
         match term:
             case Number(number):
                 return lambda values: number
             case Signal() | Aggregate():
                 i = self._slots[term]
-                # On paths, too, all but NumPy's own floats are of double precision.
+                # As in `array_eval`, everything but NumPy's floats becomes double precision.
                 return lambda values: v if isinstance(v := values[i], np.floating) else np.float64(v)
             case Minus(body):
                 positive = self.value(body)
                 return lambda values: -positive(values)
             case Arith(operator, left, right):
-                return ARITH[operator](self.value(left), self.value(right))
+                apply, x, y = ARITH[operator], self.value(left), self.value(right)
+                return _without_warnings(lambda values: apply(x(values), y(values)))
             case Call("abs", (argument,)):
                 signed = self.value(argument)
                 return lambda values: abs(signed(values))
@@ -139,15 +124,15 @@ class StepEvaluator:
                 pick, numbers = (_least if function == "min" else _most), [self.value(a) for a in arguments]
                 return lambda values: reduce(pick, [number(values) for number in numbers])
 
-    def worth(self, body: Term | Formula) -> Value:
-        """What is a state worth: the value of a term, 1 or 0 for a formula?"""
-        of = self.value(body) if is_term(body) else self.truth(body)  # type: ignore[arg-type]
+    def reward(self, body: Term | Formula) -> Value:
+        """Compile the reward of a state: the value of a term, 1 or 0 for a formula."""
+        of = self.value(body) if is_term(body) else self.predicate(body)  # type: ignore[arg-type]
         return lambda values: float(of(values))
 
     def _fold(self, aggregate: Aggregate) -> Callable[[Any, Values], Any]:
         match aggregate:
             case Aggregate("count", body):
-                holds = self.truth(body)
+                holds = self.predicate(body)
                 return lambda total, values: total + bool(holds(values))
             case Aggregate("sum" | "mean", body):
                 added = self.value(body)
@@ -156,50 +141,61 @@ class StepEvaluator:
                 pick, of = (_least if function == "least" else _most), self.value(body)
                 return lambda total, values: pick(total, of(values))
 
-    def complaint(self, signals: Mapping[str, Any], step: int) -> RequirementError:
-        """What is wrong with the signals of a state."""
+    def error(self, signals: Mapping[str, Any], step: int) -> RequirementError:
+        """Return the error that says what is wrong with the signals of a state."""
         if not isinstance(signals, Mapping):
             return RequirementError(f"the signals in state {step} must go by name; got {signals!r:.100}")
+        where, advice = f"in state {step}", "give every signal a finite number or a Boolean in every state"
         for signal in self.signals:
-            where, advice = (
-                f"in state {step}",
-                "give every signal a finite number or a Boolean in every state",
-            )
+            location = self._locations[signal]
             if signal.name not in signals:
-                return RequirementError(
-                    f"no value for the signal {signal.name!r} {where}", self._places[signal], advice
-                )
+                return RequirementError(f"no value for the signal {signal.name!r} {where}", location, advice)
             try:
-                value = _taken(signal, signals)
-                fine = np.shape(value) == () and math.isfinite(value)
+                value = _read(signal, signals)
+                is_number = np.shape(value) == () and math.isfinite(value)
             except (IndexError, TypeError, ValueError):
-                value, fine = signals[signal.name], False
-            if not fine:
-                return RequirementError(
-                    f"the signal {signal} is {value!r:.80} {where}", self._places[signal], advice
-                )
+                value, is_number = signals[signal.name], False
+            if not is_number:
+                return RequirementError(f"the signal {signal} is {value!r:.80} {where}", location, advice)
         return RequirementError(f"the signals {where} are no numbers: {signals!r:.200}")
 
 
+def constant_value(term: Term) -> float | None:
+    """Return the value of a term without signals and aggregates; None for any other term."""
+    if any(isinstance(node, Signal | Aggregate) for node in walk(term)):
+        return None
+    return float(StepEvaluator([]).value(term)(()))
+
+
+def _without_warnings(value: Value) -> Value:
+    """Silence NumPy: 0 * inf is no error, because the comparison of its result decides."""
+
+    def quiet(values: Values) -> Any:
+        with np.errstate(all="ignore"):
+            return value(values)
+
+    return quiet
+
+
 def _as_signal(named: Signal | Label) -> Signal:
-    """A name in quotes is that of a signal, except for "end"."""
+    """Return the signal that a label stands for; "end" stands for none."""
     return Signal(named.name) if isinstance(named, Label) else named
 
 
-def _taker(signals: Sequence[Signal]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
-    """How the values of signals are taken from what one is given."""
-    if len(signals) > 1 and all(each.index is None for each in signals):
-        return itemgetter(*(each.name for each in signals))  # the fastest way there is
-    return lambda given: tuple([_taken(each, given) for each in signals])
+def _reader(signals: Sequence[Signal]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+    """Return a function that reads the values of signals from a mapping."""
+    if len(signals) > 1 and all(signal.index is None for signal in signals):
+        return itemgetter(*(signal.name for signal in signals))  # the fastest way
+    return lambda given: tuple([_read(signal, given) for signal in signals])
 
 
-def _taken(signal: Signal, given: Mapping[str, Any]) -> Any:
+def _read(signal: Signal, given: Mapping[str, Any]) -> Any:
     value = given[signal.name]
     return value if signal.index is None else value[signal.index]
 
 
 def _least(x: Any, y: Any) -> Any:
-    return x if x < y or x != x else y  # as np.minimum: no number wins
+    return x if x < y or x != x else y  # as np.minimum: NaN wins
 
 
 def _most(x: Any, y: Any) -> Any:
@@ -207,23 +203,17 @@ def _most(x: Any, y: Any) -> Any:
 
 
 def _divided(x: Any, y: Any) -> Any:
-    if y == 0:  # a zero has no sign: 1 / -0 is 1 / 0
+    if y == 0:  # zeros have no sign: 1 / -0 is 1 / 0
         return math.nan if x == 0 or x != x else math.copysign(math.inf, x)
     return x / y
 
 
-NOTHING = {"count": 0, "sum": 0.0, "mean": 0.0, "least": math.inf, "most": -math.inf}
+COMPARE = {"<": lt, "<=": le, ">": gt, ">=": ge, "=": eq, "!=": ne}
+ARITH = {"+": add, "-": sub, "*": mul, "/": _divided}
+INITIAL_TOTALS = {"count": 0, "sum": 0.0, "mean": 0.0, "least": math.inf, "most": -math.inf}
 
-# Written out, since a call less per comparison is what makes a step fast.
-COMPARE: dict[str, Callable[[Value, Value], Truth]] = {
-    "<": lambda x, y: lambda values: x(values) < y(values),
-    "<=": lambda x, y: lambda values: x(values) <= y(values),
-    ">": lambda x, y: lambda values: x(values) > y(values),
-    ">=": lambda x, y: lambda values: x(values) >= y(values),
-    "=": lambda x, y: lambda values: x(values) == y(values),
-    "!=": lambda x, y: lambda values: x(values) != y(values),
-}
-COMPARE_NUMBER: dict[str, Callable[[int, float], Truth]] = {
+# Written out, because one call less in the most frequent kinds of formulas makes a step faster.
+COMPARE_NUMBER: dict[str, Callable[[int, float], Predicate]] = {
     "<": lambda i, limit: lambda values: values[i] < limit,
     "<=": lambda i, limit: lambda values: values[i] <= limit,
     ">": lambda i, limit: lambda values: values[i] > limit,
@@ -231,9 +221,10 @@ COMPARE_NUMBER: dict[str, Callable[[int, float], Truth]] = {
     "=": lambda i, limit: lambda values: values[i] == limit,
     "!=": lambda i, limit: lambda values: values[i] != limit,
 }
-ARITH: dict[str, Callable[[Value, Value], Value]] = {
-    "+": lambda x, y: lambda values: x(values) + y(values),
-    "-": lambda x, y: lambda values: x(values) - y(values),
-    "*": lambda x, y: lambda values: x(values) * y(values),
-    "/": lambda x, y: lambda values: _divided(x(values), y(values)),
+CONNECT: dict[str, Callable[[Predicate, Predicate], Predicate]] = {
+    "&": lambda p, q: lambda values: p(values) and q(values),
+    "|": lambda p, q: lambda values: p(values) or q(values),
+    "=>": lambda p, q: lambda values: not p(values) or q(values),
+    "<=>": lambda p, q: lambda values: bool(p(values)) == bool(q(values)),
 }
+FOLD: dict[str, Callable[[Any], bool]] = {"&": all, "|": any}

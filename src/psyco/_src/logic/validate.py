@@ -1,4 +1,4 @@
-"""Does a requirement fit what it is used on? Its signals must exist, be of the right type, and bounds be in reach."""
+"""Validation of a requirement against a domain: signals must exist and have the right type, bounds must be in reach."""
 
 from __future__ import annotations
 
@@ -8,79 +8,73 @@ from typing import TypeAlias
 
 from psyco._src.core.errors import RequirementError
 from psyco._src.logic.ast import (
+    END,
     Aggregate,
     Bound,
     Compare,
     Constraint,
-    Finally,
     Formula,
-    Globally,
     Instant,
     Label,
     LongRun,
     Node,
     Quantity,
-    Release,
     Requirement,
     Signal,
     SignalInfo,
+    Temporal,
     Total,
-    Until,
-    WeakUntil,
+    children,
     is_term,
-    parts,
     roots,
     walk,
 )
-
-END = "end"  # the built-in label
 
 Subject: TypeAlias = Requirement | Formula | Quantity
 
 
 def check_signals(subject: Subject, available: Mapping[str, SignalInfo], owner: str) -> None:
-    """Raise RequirementError unless every signal and label of `subject` is there and used as what it is.
+    """Raise RequirementError unless every signal and label of `subject` exists and is used according to its type.
 
-    `available` maps names to what is known of them; a name that ends in a dot (`info.`) stands for all names
-    that start so. `owner` is who offers them, for the message.
+    `available` maps names to their types; a name that ends in a dot (`info.`) stands for all names that start so.
+    `owner` provides them, for the message.
     """
     for signal, as_boolean in _uses(subject):
-        if isinstance(signal, Label) and signal.name == END:
+        if signal == END:
             continue
         info = _find(signal.name, available)
         if info is None:
-            raise RequirementError(
-                f"unknown {_kind(signal)}", signal.place, _offer(signal.name, available, owner)
-            )
+            advice = _list_available(signal.name, available, owner)
+            raise RequirementError(f"unknown {_kind(signal)}", signal.location, advice)
         if info.boolean is not None:
             _check_use(signal, as_boolean, info)
 
 
 def check_bounds(subject: Subject, horizon: int, owner: str) -> None:
-    """Raise RequirementError if something in `subject` looks further ahead than `horizon` steps."""
+    """Raise RequirementError if a bound in `subject` exceeds `horizon` steps."""
     for bound, steps in _bounds(subject):
         if steps > horizon:
             raise RequirementError(
                 f"the bound {bound} reaches beyond the horizon",
-                bound.place,
+                bound.location,
                 f"an episode of {owner} has {horizon} steps: lower the bound to {horizon} or raise the horizon",
             )
 
 
 def _bounds(subject: Subject) -> Iterator[tuple[Bound | Total | Instant, int]]:
-    """What says how many steps to look ahead, and how many these are."""
-    for each in subjects(subject):
-        match each:
+    """Yield all bounds and the number of steps that each looks ahead."""
+    for part in subjects(subject):
+        match part:
             case Quantity(_, Total(int(steps)) as over) | Quantity(_, Instant(steps) as over):
                 yield over, steps
-        for root in roots(each):
+        for root in roots(part):
             for node in walk(root):
-                if isinstance(node, Finally | Globally | Until | WeakUntil | Release) and node.bound:
+                if isinstance(node, Temporal) and node.bound:
                     yield node.bound, node.bound.upper
 
 
 def subjects(subject: Subject) -> Iterator[Formula | Quantity]:
-    """All that a requirement is about, in its order; anything else is about itself."""
+    """Yield the formulas and quantities of a requirement in its order; or the given one itself."""
     if not isinstance(subject, Requirement):
         yield subject
         return
@@ -91,31 +85,31 @@ def subjects(subject: Subject) -> Iterator[Formula | Quantity]:
 
 
 def _uses(subject: Subject) -> Iterator[tuple[Signal | Label, bool | None]]:
-    """Every signal and label, and whether a Boolean is asked of it; None where either is fine, as in `a = b`."""
+    """Yield every signal and label with whether it is used as a Boolean; None where either is fine, as in `a = b`."""
 
     def visit(node: Node, as_boolean: bool | None) -> Iterator[tuple[Signal | Label, bool | None]]:
         if isinstance(node, Signal | Label):
             yield node, as_boolean
-        for part in parts(node):
-            match node:
-                case Compare("=" | "!=", Signal(), Signal()):
-                    yield from visit(part, None)
-                case Aggregate("count"):
-                    yield from visit(part, True)
-                case _:
-                    yield from visit(part, not (isinstance(node, Compare) or is_term(node)))
+        below: bool | None = not (isinstance(node, Compare) or is_term(node))
+        match node:
+            case Compare("=" | "!=", Signal(), Signal()):
+                below = None
+            case Aggregate("count"):
+                below = True
+        for child in children(node):
+            yield from visit(child, below)
 
-    for each in subjects(subject):
-        root, *others = roots(each)
-        either = isinstance(each, Quantity) and each.over != LongRun(share=True)
+    for part in subjects(subject):
+        root, *others = roots(part)
+        either = isinstance(part, Quantity) and part.over != LongRun(share=True)
         yield from visit(root, None if either else True)
         for other in others:
             yield from visit(other, True)
 
 
 def _find(name: str, available: Mapping[str, SignalInfo]) -> SignalInfo | None:
-    prefixes = (each for each in available if each.endswith(".") and name.startswith(each))
-    return available.get(name) or next((available[each] for each in prefixes), None)
+    prefixes = (prefix for prefix in available if prefix.endswith(".") and name.startswith(prefix))
+    return available.get(name) or next((available[prefix] for prefix in prefixes), None)
 
 
 def _kind(signal: Signal | Label) -> str:
@@ -123,44 +117,33 @@ def _kind(signal: Signal | Label) -> str:
 
 
 def _check_use(signal: Signal | Label, as_boolean: bool | None, info: SignalInfo) -> None:
+    kind, name, size = _kind(signal), signal.name, info.size
     index = signal.index if isinstance(signal, Signal) else None
-    if info.size is None and index is not None:
-        raise RequirementError(
-            f"{_kind(signal)} is a single value", signal.place, f"write {signal.name} without an index"
-        )
-    if info.size is not None and index is None:
-        raise RequirementError(
-            f"{_kind(signal)} has {info.size} entries",
-            signal.place,
-            f"choose one: {signal.name}[0] to {signal.name}[{info.size - 1}]",
-        )
-    if info.size is not None and index is not None and index >= info.size:
-        raise RequirementError(
-            f"index {index} of {_kind(signal)} is out of range",
-            signal.place,
-            f"it has {info.size} entries, {signal.name}[0] to {signal.name}[{info.size - 1}]",
-        )
-    if as_boolean and not info.boolean:
-        raise RequirementError(
-            f"{_kind(signal)} is a number, not true or false",
-            signal.place,
-            f"compare it, as in {signal.name} >= 1",
-        )
-    if as_boolean is False and info.boolean:
-        raise RequirementError(
-            f"{_kind(signal)} is true or false, not a number",
-            signal.place,
-            f"use it alone, {signal} or !{signal}, or count({signal})",
-        )
+    if size is None and index is not None:
+        problem, advice = f"{kind} is a single value", f"write {name} without an index"
+    elif size is not None and index is None:
+        problem, advice = f"{kind} has {size} entries", f"choose one: {name}[0] to {name}[{size - 1}]"
+    elif size is not None and index is not None and index >= size:
+        problem = f"index {index} of {kind} is out of range"
+        advice = f"it has {size} entries, {name}[0] to {name}[{size - 1}]"
+    elif as_boolean and not info.boolean:
+        problem, advice = f"{kind} is a number, not true or false", f"compare it, as in {name} >= 1"
+    elif as_boolean is False and info.boolean:
+        problem = f"{kind} is true or false, not a number"
+        advice = f"use it alone, {signal} or !{signal}, or count({signal})"
+    else:
+        return
+    raise RequirementError(problem, signal.location, advice)
 
 
-def _offer(name: str, available: Mapping[str, SignalInfo], owner: str) -> str:
-    close = get_close_matches(name, [each for each in available if not each.endswith(".")], n=1)
+def _list_available(name: str, available: Mapping[str, SignalInfo], owner: str) -> str:
+    close = get_close_matches(name, [known for known in available if not known.endswith(".")], n=1)
     guess = f"did you mean {close[0]!r}? " if close else ""
-    return f"{guess}{owner} offers: {', '.join(_shown(each, available[each]) for each in sorted(available))}"
+    listed = ", ".join(_with_size(known, available[known]) for known in sorted(available))
+    return f"{guess}{owner} offers: {listed}"
 
 
-def _shown(name: str, info: SignalInfo) -> str:
+def _with_size(name: str, info: SignalInfo) -> str:
     if name.endswith("."):
         return f"{name}*"
     return name if info.size is None else f"{name}[0..{info.size - 1}]"

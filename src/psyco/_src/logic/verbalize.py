@@ -1,4 +1,4 @@
-"""What is left of a formula, in words: `distance >= 0.1 or at most 0 more collisions, in every state from now on`."""
+"""The remainder of a formula in words: `distance >= 0.1 or at most 0 more collisions, in every state from now on`."""
 
 from __future__ import annotations
 
@@ -7,46 +7,43 @@ from typing import Any
 
 from psyco._src.logic.ast import (
     Aggregate,
-    And,
     Bool,
     Compare,
+    Connective,
     Formula,
-    Iff,
-    Implies,
     Label,
     Node,
     Not,
     Number,
-    Or,
     Signal,
     Term,
     walk,
 )
-from psyco._src.logic.nnf import Atom, NnfAnd, NnfNext, NnfOr, NnfUnrolled, Normal
+from psyco._src.logic.nnf import Atom, NnfAnd, NnfNext, NnfNode, NnfOr, NnfUnrolled
 from psyco._src.logic.progression import FALSE, TRUE, Obligation, Remainder
 
-Known = Mapping[Term, float]  # what counters have come to
+Known = Mapping[Term, float]  # the values of counters
 
 
 def remaining(remainder: Remainder, known: Known) -> str:
-    """What has to hold from the next state on.
+    """Describe what has to hold from the next state on.
 
     Args:
-        remainder: what is left of a formula.
-        known: what the counters in it have come to; they are spoken of by how much they may still rise.
+        remainder: of a formula.
+        known: the values of its counters; the text says by how much they may still rise.
     """
     if remainder in (TRUE, FALSE):
         return "nothing" if remainder == TRUE else "it cannot be met any more"
-    clauses = [_joined(" and ", [_due(each, known) for each in clause]) for clause in remainder]
-    return _joined(" or ", clauses)
+    clauses = [_join(" and ", [_due(obligation, known) for obligation in clause]) for clause in remainder]
+    return _join(" or ", clauses)
 
 
-def _joined(word: str, texts: list[str]) -> str:
+def _join(word: str, texts: list[str]) -> str:
     return word.join(sorted(map(_grouped, texts))) if len(texts) > 1 else texts[0]
 
 
 def _due(obligation: Obligation, known: Known, now: bool = True) -> str:
-    """An obligation, from the next state on; or from where it stands inside of another one."""
+    """Describe an obligation from the next state on, or, if not `now`, one nested in another."""
     node, lower, upper = obligation
     if not isinstance(node, NnfUnrolled):
         return _timed(node, known, "in the next state")
@@ -81,22 +78,20 @@ def _from_now(which: str, lower: int, upper: int | None) -> str:
 def _from_there(which: str, lower: int, upper: int | None) -> str:
     if upper is None:
         return f"in {which} state from there on"
-    return (
-        f"in {which} state {lower} to {upper} steps later"
-        if lower
-        else f"in {which} state within {upper} steps"
-    )
+    if lower:
+        return f"in {which} state {lower} to {upper} steps later"
+    return f"in {which} state within {upper} steps"
 
 
-def _timed(node: Normal, known: Known, when: str = "") -> str:
+def _timed(node: NnfNode, known: Known, when: str = "") -> str:
     match node:
-        case Atom(formula, negated):
-            text = state(Not(formula) if negated else formula, known)
+        case Atom():
+            text = _atom(node, known)
             return f"{text}, {when}" if when else text
         case NnfAnd(operands):
-            return " and ".join(_grouped(_timed(each, known, when)) for each in operands)
+            return " and ".join(_grouped(_timed(operand, known, when)) for operand in operands)
         case NnfOr(operands):
-            return " or ".join(_grouped(_timed(each, known, when)) for each in operands)
+            return " or ".join(_grouped(_timed(operand, known, when)) for operand in operands)
         case NnfNext(body):
             return f"{_operand(body, known)}, a step later"
         case NnfUnrolled(_, _, _, bound):
@@ -104,11 +99,8 @@ def _timed(node: Normal, known: Known, when: str = "") -> str:
             return _due(Obligation(node, *bounds), known, now=False)
 
 
-def _operand(node: Normal, known: Known) -> str:
-    """What an operator has below it: a state formula, or again something about time."""
-    if isinstance(node, Atom):
-        return state(Not(node.formula) if node.negated else node.formula, known)
-    return _grouped(_timed(node, known))
+def _operand(node: NnfNode, known: Known) -> str:
+    return _atom(node, known) if isinstance(node, Atom) else _grouped(_timed(node, known))
 
 
 def _grouped(text: str) -> str:
@@ -117,72 +109,72 @@ def _grouped(text: str) -> str:
 
 # ---- state formulas --------------------------------------------------------------------------------------------------
 
-MORE = {"<=": "at most", "<": "fewer than", ">=": "at least", ">": "more than"}
+QUANTIFIERS = {"<=": "at most", "<": "fewer than", ">=": "at least", ">": "more than"}
 OPPOSITE: dict[str, Any] = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 
 
-def state(formula: Formula, known: Known) -> str:
-    """A state formula, without what the counters have decided already."""
+def _atom(atom: Atom, known: Known) -> str:
+    """Describe a state formula, without the parts that the counters have decided already."""
+    formula = Not(atom.formula) if atom.negated else atom.formula
     return _state(_simplified(formula, known), known)
 
 
 def _simplified(formula: Formula, known: Known) -> Formula:
-    """The formula with what is settled about counters left out, and `!` and `=>` of comparisons written without."""
+    """Replace comparisons of counters that are decided by true or false, and rewrite `!` and `=>` of comparisons."""
 
-    def simple(each: Formula) -> Formula:
-        return _simplified(each, known)
+    def simple(part: Formula) -> Formula:
+        return _simplified(part, known)
 
     match formula:
-        case Compare(operator, left, Number(limit)) if left in known and operator in MORE:
+        case Compare(operator, left, Number(limit)) if left in known and operator in QUANTIFIERS:
             over = known[left] > limit if operator in ("<=", ">") else known[left] >= limit
             return Bool(operator in (">", ">=")) if over else formula
-        case Not(Compare(operator, left, right)) if left in known and operator in MORE:
+        case Not(Compare(operator, left, right)) if left in known and operator in QUANTIFIERS:
             return simple(Compare(OPPOSITE[operator], left, right))
         case Not(body):
             inner = simple(body)
             return Bool(not inner.value) if isinstance(inner, Bool) else Not(inner)
-        case And(operands) | Or(operands):
-            decides = isinstance(formula, Or)  # the value of an operand that is enough
-            parts = [part for each in operands if (part := simple(each)) != Bool(not decides)]
+        case Connective("=>", (left, right)):
+            return simple(Connective("|", (Not(left), right)))
+        case Connective("<=>", operands):
+            return Connective("<=>", tuple(map(simple, operands)))
+        case Connective(operator, operands):
+            decides = operator == "|"  # the value of an operand that decides the whole
+            parts = [part for operand in operands if (part := simple(operand)) != Bool(not decides)]
             if Bool(decides) in parts or not parts:
                 return Bool(decides if parts else not decides)
-            return type(formula)(tuple(parts)) if len(parts) > 1 else parts[0]
-        case Implies(left, right):
-            return simple(Or((Not(left), right)))
-        case Iff(left, right):
-            return Iff(simple(left), simple(right))
+            return Connective(operator, tuple(parts)) if len(parts) > 1 else parts[0]
     return formula
 
 
+CONNECTIVE_WORDS = {"&": " and ", "|": " or ", "<=>": " exactly if "}
+
+
 def _state(formula: Formula, known: Known) -> str:
-    def operand(each: Formula) -> str:
-        text = _state(each, known)
-        return f"({text})" if isinstance(each, And | Or | Iff) else text
+    def operand(part: Formula) -> str:
+        text = _state(part, known)
+        return f"({text})" if isinstance(part, Connective) else text
 
     match formula:
-        case Compare(operator, left, Number(limit)) if left in known and operator in MORE:
-            return f"{MORE[operator]} {limit - known[left]:g} more {_what(left)}"
+        case Compare(operator, left, Number(limit)) if left in known and operator in QUANTIFIERS:
+            return f"{QUANTIFIERS[operator]} {limit - known[left]:g} more {_counted(left)}"
         case Not(body):
             return f"not {operand(body)}"
-        case And(operands):
-            return " and ".join(map(operand, operands))
-        case Or(operands):
-            return " or ".join(map(operand, operands))
-        case Iff(left, right):
-            return f"{operand(left)} exactly if {operand(right)}"
+        case Connective(operator, operands):
+            return CONNECTIVE_WORDS[operator].join(map(operand, operands))
         case Label(name):
             return name
     return str(formula)
 
 
-def _what(counter: Term) -> str:
+def _counted(counter: Term) -> str:
     if isinstance(counter, Aggregate):
         return f"states with {counter.body}"
     return str(counter).replace("_", " ")
 
 
 def counters_in(formula: Formula, counters: Collection[str]) -> tuple[Term, ...]:
-    """The terms that only ever count up: counts, and the signals that are said to."""
+    """Return the terms of a formula that only count up: `count(φ)`, and the named counters."""
 
     def counts(node: Node) -> bool:
         match node:

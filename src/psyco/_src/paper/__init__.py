@@ -1,1 +1,1 @@
-"""The paper's experiments, every one of its figures, and what becomes of its claims."""
+"""The experiments, figures and claims of the paper."""

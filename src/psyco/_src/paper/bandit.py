@@ -1,4 +1,4 @@
-"""The Bernoulli bandit of section 2.4: how a belief about its probability μ evolves with the number of pulls."""
+"""The Bernoulli bandit of section 2.4: the posterior of its probability μ after a growing number of pulls."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ PULLS = (0, 1, 10, 50, 200, 1000)
 
 
 def rewards(seed: int) -> NDArray[np.int64]:
-    """How many of the first PULLS pulls gave a reward, `[len(PULLS)]`."""
-    won = np.random.default_rng(seed).random(max(PULLS)) < MU
-    return np.concatenate([[0], np.cumsum(won)])[list(PULLS)]
+    """Return the number of rewards among the first pulls, for each number in PULLS: `[len(PULLS)]`."""
+    successes = np.random.default_rng(seed).random(max(PULLS)) < MU
+    return np.concatenate([[0], np.cumsum(successes)])[list(PULLS)]
 
 
 def density(count: int, pulls: int, mu: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The posterior Beta(s + 1, v + 1) after s rewards and v failures, at the points `mu` (Eq. beta)."""
+    """Return the density of Beta(s + 1, v + 1), the posterior after s rewards and v failures, at `mu` (Eq. beta)."""
     return np.asarray(stats.beta.pdf(mu, count + 1, pulls - count + 1))
 
 
 def confidence(count: int, pulls: int, mu: float) -> float:
-    """The posterior mass above `mu` (Eq. c_sat)."""
+    """Return the posterior mass above `mu` (Eq. c_sat)."""
     return float(stats.beta.sf(mu, count + 1, pulls - count + 1))
 
 
 def deviations(seed: int) -> NDArray[np.float64]:
-    """The posterior's standard deviation after each of PULLS, `[len(PULLS)]`."""
-    won, pulls = rewards(seed), np.array(PULLS)
-    return np.asarray(stats.beta.std(won + 1, pulls - won + 1))
+    """Return the standard deviation of the posterior after each of PULLS, `[len(PULLS)]`."""
+    counts, pulls = rewards(seed), np.array(PULLS)
+    return np.asarray(stats.beta.std(counts + 1, pulls - counts + 1))

@@ -1,7 +1,7 @@
-"""Claims, and how they are decided.
+"""The outcome of a claim, from estimates with intervals.
 
-A claim is one or more comparisons of an estimate with a limit. It holds where the whole interval of every estimate is
-on the claimed side, it does not hold where one interval is wholly on the other side, and else it cannot be decided.
+A claim consists of comparisons of an estimate with limits. It holds if every interval lies within its limits, it fails
+if an interval lies outside of them, and otherwise it cannot be decided.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LEVEL = 0.95  # of every interval
 
 
 class ClaimOutcome(Enum):
-    """What becomes of a claim."""
+    """Outcome of a claim."""
 
     HOLDS = "holds"
     FAILS = "does not hold"
@@ -29,7 +29,7 @@ class ClaimOutcome(Enum):
 
 
 class ClaimEstimate(NamedTuple):
-    """A mean over repetitions, and an interval for it at LEVEL."""
+    """A mean over repetitions and its interval at LEVEL."""
 
     value: float
     low: float
@@ -37,9 +37,9 @@ class ClaimEstimate(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """An estimate, and the open range in which the claim wants it."""
+    """An estimate and the open interval in which the claim places it."""
 
-    what: str
+    what: str  # name of the estimate
     estimate: ClaimEstimate
     above: float = -math.inf
     below: float = math.inf
@@ -47,7 +47,7 @@ class Comparison(NamedTuple):
 
     @property
     def outcome(self) -> ClaimOutcome:
-        """Whether the estimate lies in the range, uncertainty included."""
+        """HOLDS if the whole interval of the estimate is in the range, FAILS if it is outside, else OPEN."""
         _, low, high = self.estimate
         if self.above < low and high < self.below:
             return ClaimOutcome.HOLDS
@@ -55,13 +55,13 @@ class Comparison(NamedTuple):
 
     @property
     def measured(self) -> str:
-        """`-24.75 [-26.10, -23.40]`."""
+        """Estimate with its interval, as in `-24.75 [-26.10, -23.40]`."""
         value, low, high = (_number(x, self.digits) for x in self.estimate)
         return f"{value} [{low}, {high}]"
 
     @property
     def wanted(self) -> str:
-        """`> 0`, `< 1` or `0.85 to 0.86`."""
+        """Claimed range, as in `> 0`, `< 1` or `0.85 to 0.86`."""
         if math.isinf(self.below):
             return f"> {self.above:g}"
         return f"< {self.below:g}" if math.isinf(self.above) else f"{self.above:g} to {self.below:g}"
@@ -69,18 +69,18 @@ class Comparison(NamedTuple):
 
 @dataclass(frozen=True)
 class Claim:
-    """A row of the table."""
+    """A claim of the paper and the comparisons that decide it."""
 
     name: str
-    where: str  # in the paper
-    text: str  # the claim, in our words
-    statistic: str  # what decides it
+    where: str  # section and figure of the paper
+    text: str  # the claim in one sentence
+    statistic: str  # the quantity that is compared
     comparisons: tuple[Comparison, ...]
-    seen: str  # what we see
+    seen: str  # our numbers in a sentence
 
     @property
     def outcome(self) -> ClaimOutcome:
-        """It holds if every comparison does, and fails if one does."""
+        """HOLDS if every comparison holds, FAILS if one fails, else OPEN."""
         outcomes = {comparison.outcome for comparison in self.comparisons}
         if ClaimOutcome.FAILS in outcomes:
             return ClaimOutcome.FAILS
@@ -88,10 +88,10 @@ class Claim:
 
 
 def mean_of(values: ArrayLike, *, share: bool = False) -> ClaimEstimate:
-    """The mean of runs with Student's t interval, which is also the credible interval under the usual flat prior.
+    """Return the mean of runs with Student's t interval, which is also the credible interval under a flat prior.
 
-    With five repetitions a bootstrap interval would be much too narrow. A run without a value (NaN) does not count.
-    The mean of a `share` lies in [0, 1], so its interval does too.
+    With five repetitions a bootstrap interval would be much too narrow. NaN values are ignored. The interval of a
+    `share` is cut to [0, 1].
     """
     x = np.asarray(values, np.float64)
     x = x[np.isfinite(x)]
@@ -105,19 +105,19 @@ def mean_of(values: ArrayLike, *, share: bool = False) -> ClaimEstimate:
 
 
 def posterior_of(satisfied: int, episodes: int) -> ClaimEstimate:
-    """The share of episodes and the central credible interval of its probability, from a uniform prior."""
+    """Return the share of satisfying episodes and the central credible interval under a uniform prior."""
     tail = (1 - LEVEL) / 2
     low, high = special.betaincinv(satisfied + 1, episodes - satisfied + 1, (tail, 1 - tail))
     return ClaimEstimate(satisfied / episodes, float(low), float(high))
 
 
 def summary(claims: list[Claim]) -> dict[ClaimOutcome, int]:
-    """How many there are of each outcome."""
+    """Return the number of claims with each outcome."""
     return {outcome: sum(claim.outcome is outcome for claim in claims) for outcome in ClaimOutcome}
 
 
 def to_csv(claims: list[Claim]) -> str:
-    """One row per comparison."""
+    """Return a table with one row per comparison."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(
@@ -135,7 +135,7 @@ def to_csv(claims: list[Claim]) -> str:
 
 
 def to_markdown(claims: list[Claim]) -> str:
-    """A table to be quoted."""
+    """Return a table with one row per claim."""
     rows = [
         f"| {claim.outcome.value} | {claim.text} | "
         f"{'; '.join(f'{c.what}: {c.measured}' for c in claim.comparisons)} | {claim.where} |"

@@ -1,4 +1,4 @@
-"""What the paper states about its results, statement by statement, and the statistic that decides each."""
+"""The claims of the paper about its results, and the statistic that decides each of them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from psyco._src.paper.curves import KINDS, Results
 from psyco._src.paper.experiments import CALIBRATION, OBSTACLE_RUN, PARTICLE_DANCE, POPULATION
 from psyco._src.rollout.episodes import Stream, stream_key
 from psyco._src.rollout.sampler import make_sampler
-from psyco._src.verification.episode_stream import sample
+from psyco._src.verification.episode_stream import sample_episodes
 
-START = 100  # the first so many episodes show what an untrained policy does; the paper smooths over as many
-CLOSE = 0.01  # "closely above" a probability is at most so much above it
-FAR = 0.03  # "far above" is more than so much
-RARE = 0.001  # what is possible happens more often than that
-ABOUT = 2.0  # a return of "ca." -15 is so close to it
+START = 100  # first episodes, which show an untrained policy; the paper smooths over as many
+CLOSE = 0.01  # largest distance that counts as "closely above" a probability
+FAR = 0.03  # smallest distance that counts as "far above"
+RARE = 0.001  # smallest share of episodes that counts as possible
+ABOUT = 2.0  # tolerance of a return of "ca." -15
 CONSTRAINED = ("n_max = 1", "n_max = 4")
 
 
 def belief_claims() -> list[Claim]:
-    """Section 2.4."""
+    """Return the claim of section 2.4."""
     spread = np.array([bandit.deviations(seed) for seed in range(100)])
     ratio = spread[:, 1:] / spread[:, :-1]
     steps = zip(bandit.PULLS[1:], bandit.PULLS[:-1], ratio.T, strict=True)
@@ -49,7 +49,7 @@ def belief_claims() -> list[Claim]:
     ]
 
 
-# What both domains are asked; section and figure say where the paper states it.
+# Claims about both domains.
 
 
 def _start(r: Results, *, satisfying: bool) -> Claim:
@@ -105,7 +105,11 @@ def _violating_return_more(r: Results, *, figure: int) -> Claim:
         f"return of violating minus return of satisfying episodes, last {r.experiment.final:,} episodes",
         comparisons,
         "; ".join(f"{v}: violating {_mean(b):.1f}, satisfying {_mean(g):.1f}" for v, (g, b) in split.items())
-        + (". The other way round: who is on the way for longer is caught more often." if reversed_ else "."),
+        + (
+            ". The opposite holds: an agent that is on its way for longer is caught more often."
+            if reversed_
+            else "."
+        ),
     )
 
 
@@ -145,13 +149,13 @@ def _follows(r: Results) -> Claim:
 
 
 def _without_collision(r: Results) -> Claim:
-    """Asks the learned policies themselves, in the language of requirements."""
-    like_the_paper = parse(f'P>=0.5 [ F ("end" & collisions <= 0 & return >= {-15 - ABOUT}) ]')
+    """Sample the learned policies and count episodes with that return and without a collision."""
+    requirement = parse(f'P>=0.5 [ F ("end" & collisions <= 0 & return >= {-15 - ABOUT}) ]')
     satisfied = episodes = 0
     for seed, run in zip(r.experiment.seeds, r.runs["unconstrained"], strict=True):
-        sampler = make_sampler(make(r.experiment.domain), run.policy.network, like_the_paper)
-        key = stream_key(seed, Stream.SHOW, 1)
-        for batch in sample(sampler, jnp.asarray(run.policy.theta), key, 1000):
+        sampler = make_sampler(make(r.experiment.domain), run.policy.network, requirement)
+        key = stream_key(seed, Stream.RECORD, 1)
+        for batch in sample_episodes(sampler, jnp.asarray(run.policy.theta), key, 1000):
             satisfied, episodes = satisfied + int(np.sum(batch.satisfied)), episodes + len(batch.satisfied)
     return Claim(
         "particle-dance-sample",
@@ -404,12 +408,12 @@ CLAIMS: dict[str, tuple[Callable[[Results], Claim], ...]] = {
 
 
 def claims_of(results: Results) -> list[Claim]:
-    """All claims that the paper makes about an experiment."""
+    """Return all claims of the paper about an experiment."""
     return [claim(results) for claim in CLAIMS[results.experiment.name]]
 
 
 def _mean(values: ArrayLike) -> float:
-    """Over the repetitions that have a value; NaN if none has."""
+    """Return the mean over repetitions with a value; NaN if there are none."""
     return mean_of(np.ravel(values)).value
 
 

@@ -1,4 +1,4 @@
-"""The paper's experiments: what is varied, for how long, how often, from which seeds."""
+"""The experiments of the paper: variants, budgets, repetitions and seeds."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ POPULATION = 20  # N of both experiments; α = .01 and σ = .1 are stated with i
 
 
 class Variant(NamedTuple):
-    """What is varied within an experiment."""
+    """A variant of an experiment."""
 
     n_max: int  # collisions that the formula allows
-    calibration: str  # how belief becomes λ
+    calibration: str  # rule that computes λ from the belief
 
     @property
     def method(self) -> str:
-        """What a study calls it."""
+        """Name of the method in the study."""
         return {"soft": "SNES", "naive": "maximum likelihood", "none": "unconstrained"}[self.calibration]
 
 
 ONE = Variant(1, "soft")
 FOUR = Variant(4, "soft")
-NONE = Variant(1, "none")  # λ = 1: n_max = 1 is watched, and nothing is done about it
+NONE = Variant(1, "none")  # λ = 1: n_max = 1 is monitored, but not learned
 MLE = Variant(1, "naive")
 
 
@@ -38,36 +38,36 @@ class Experiment:
     title: str
     section: str
     domain: str
-    formula: str  # φ, with n_max to be filled in
+    formula: str  # φ, with the placeholder n_max
     p_req: float
     c_req: float
-    variants: Mapping[str, Variant]  # by the name that legends give them
+    variants: Mapping[str, Variant]  # by their name in legends
     episodes: int  # of learning
-    final: int  # the last so many of them are "the end of learning"
+    final: int  # number of last episodes that are called the end of learning
     repetitions: int
-    verify_episodes: int = 1000  # at most, for each verification while learning
+    verify_episodes: int = 1000  # maximum for each verification during learning
 
     @property
     def seeds(self) -> range:
-        """One for each repetition."""
+        """One seed per repetition."""
         return range(self.repetitions)
 
     @property
     def verify_every(self) -> int:
-        """The paper's 1000 training episodes; fewer where less is learned, so that 10 points remain."""
+        """Training episodes between verifications: the paper's 1000, or fewer so that there are 10 verifications."""
         return _generations(min(1000, self.episodes // 10))
 
     @property
     def window(self) -> int:
-        """Figures show means over so many consecutive episodes: a hundredth of the whole."""
+        """Number of consecutive episodes per point of a figure: a hundredth of all."""
         return _generations(self.episodes // 100)
 
     def requirement(self, variant: Variant) -> str:
-        """The variant's constraint; the goal is to maximise the return under it."""
+        """Return the constraint of a variant; the goal is to maximise the return."""
         return f"P>={self.p_req} [ {self.formula.format(n_max=variant.n_max)} ] & C>={self.c_req}"
 
     def cell(self, variant: Variant) -> dict[str, Any]:
-        """A variant as a study has it, in `[[cells]]`, with everything that the paper fixes spelled out."""
+        """Return a variant as an entry of `[[cells]]`, with all values that the paper states."""
         return {
             "label": variant.method,
             "seeds": self.repetitions,
@@ -76,22 +76,22 @@ class Experiment:
             "learner": {
                 "name": "snes",
                 "population": POPULATION,
-                "alpha": 0.01,
+                "learning_rate": 0.01,
                 "sigma": 0.1,
                 "calibration": variant.calibration,
             },
             "episodes": self.episodes,
             "hidden": 32,
             "bias": "one",
-            "scaling": "none",
-            "candidates": 1,  # the policy that learning ends with, and no other
+            "normalization": "none",
+            "candidates": 1,  # only the last policy
             "verify_every": self.verify_every,
             "verify_episodes": self.verify_episodes,
             "method": "bayes",
         }
 
     def resized(self, *, episodes: int | None = None, repetitions: int | None = None) -> Experiment:
-        """The same with another number of episodes or repetitions; what counts as the end shrinks along."""
+        """Return the experiment with another number of episodes or repetitions; `final` is scaled too."""
         size = self.episodes if episodes is None else _generations(episodes)
         return dataclasses.replace(
             self,
@@ -138,16 +138,16 @@ OBSTACLE_RUN = Experiment(
 )
 
 EXPERIMENTS = {e.name: e for e in (PARTICLE_DANCE, CALIBRATION, OBSTACLE_RUN)}
-BELIEF = "belief"  # the bandit of section 2.4: no learning, so no experiment in this sense
+BELIEF = "belief"  # the bandit of section 2.4, which involves no learning
 NAMES = (BELIEF, *EXPERIMENTS)
 
 
 def check_names(names: list[str]) -> list[str]:
-    """The chosen parts of the reproduction in the paper's order; none chosen means all."""
+    """Return the chosen parts of the reproduction in the order of the paper; all if none is chosen."""
     check_has("the paper", "experiment", names, NAMES)
     return [name for name in NAMES if not names or name in names]
 
 
 def _generations(episodes: int) -> int:
-    """So many episodes in whole generations, at least one."""
+    """Return the episodes rounded down to whole generations, at least one."""
     return max(1, episodes // POPULATION) * POPULATION

@@ -1,4 +1,4 @@
-"""Every figure of the paper: drawn to be read, with its numbers as a table beside it."""
+"""The figures of the paper, each with its data as a table."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from psyco._src.paper.experiments import (
     PARTICLE_DANCE,
     Variant,
 )
-from psyco._src.rollout.record import record_many
+from psyco._src.rollout.record import record_episodes
 
-# One colour for one thing, everywhere; from Okabe and Ito's palette, which colour-blind readers can tell apart.
+# One colour per variant in all figures, from the colour-blind safe palette of Okabe and Ito.
 COLOURS: dict[Variant, str] = {NONE: "#4d4d4d", FOUR: "#e69f00", ONE: "#0072b2", MLE: "#cc79a7"}
 STYLE: dict[Any, Any] = {
     "font.size": 9.5,
@@ -66,43 +66,43 @@ class Drawing:
 
 
 def save(drawing: Drawing, folder: Path, *, dpi: int = 150) -> None:
-    """Write NAME.png, NAME.svg and NAME.csv; the same figure gives the same SVG and CSV."""
+    """Write NAME.png, NAME.svg and NAME.csv; SVG and CSV are deterministic."""
     folder.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": drawing.name}):
         drawing.figure.savefig(folder / f"{drawing.name}.png", dpi=dpi)
-        drawing.figure.set_layout_engine("none")  # it stands: arranging everything again would take as long
+        drawing.figure.set_layout_engine("none")  # the layout is done; computing it again takes as long
         drawing.figure.savefig(folder / f"{drawing.name}.svg", metadata={"Date": None})
     (folder / f"{drawing.name}.csv").write_text(drawing.table, encoding="utf-8")
 
 
 def draw_belief() -> Drawing:
-    """Figure 1, of section 2.4."""
+    """Draw figure 1, of section 2.4."""
     with matplotlib.rc_context(STYLE):
         return _belief(number=1)
 
 
 def draw_all(results: Results) -> list[Drawing]:
-    """All figures that the paper shows of an experiment."""
+    """Draw all figures of an experiment."""
     with matplotlib.rc_context(STYLE):
         return [draw(results) for draw in FIGURES[results.experiment.name]]
 
 
 def _belief(*, number: int) -> Drawing:
     mu = np.linspace(0.0, 1.0, 501)
-    won = bandit.rewards(seed=0).tolist()
+    counts = bandit.rewards(seed=0).tolist()
     figure = _figure(6.4, 8.0)
     axes = figure.subplots(len(bandit.PULLS), 1, sharex=True)
     rows = []
-    for axis, pulls, count in zip(axes, bandit.PULLS, won, strict=True):
+    for axis, pulls, count in zip(axes, bandit.PULLS, counts, strict=True):
         density = bandit.density(count, pulls, mu)
         axis.plot(mu, density, color=COLOURS[ONE])
         axis.fill_between(mu, density, where=mu >= bandit.MU, color=COLOURS[ONE], alpha=0.35, linewidth=0)
         axis.axvline(bandit.MU, **REQUIREMENT)
         mass = bandit.confidence(count, pulls, bandit.MU)
-        told = (
+        title = (
             f"{_count(pulls, 'pull')}, {_count(count, 'reward')}: confidence in μ > {bandit.MU} is {mass:.2f}"
         )
-        axis.set_title(told, loc="left", fontsize=9)
+        axis.set_title(title, loc="left", fontsize=9)
         axis.set(xlim=(0, 1), ylim=(0, 1.15 * density.max()))
         rows += [(pulls, count, x, d) for x, d in zip(mu, density, strict=True)]
     axes[-1].set_xlabel(f"μ, the probability of a reward (dashed: the true {bandit.MU})")
@@ -125,15 +125,15 @@ def _trajectories(r: Results, *, number: int) -> Drawing:
     axes = figure.subplots(len(shown), count)
     rows: list[tuple[Any, ...]] = []
     for line, variant in zip(axes, shown, strict=True):
-        paths = record_many(domain, r.runs[variant][0].policy, seed=0, count=count)
+        paths = record_episodes(domain, r.runs[variant][0].policy, seed=0, count=count)
         for column, (axis, path) in enumerate(zip(line, paths, strict=True)):
             for body, colours in (("particle", "Blues"), ("agent", "Reds")):
                 _gradient(axis, np.asarray(path[body], np.float64), colours, body)
             touching = np.diff(path["collisions"], prepend=0) > 0  # the start does not count
             x, y = path["agent"][touching].T
             axis.scatter(x, y, marker="x", color="black", s=26, linewidths=1.0, zorder=4, label="collision")
-            told = _count(int(path["collisions"][-1]), "collision")
-            axis.set(title=f"return {path['return'][-1]:.1f}, {told}", xlabel="x", ylabel="y")
+            collisions = _count(int(path["collisions"][-1]), "collision")
+            axis.set(title=f"return {path['return'][-1]:.1f}, {collisions}", xlabel="x", ylabel="y")
             axis.set_aspect("equal", adjustable="datalim")
             rows += [
                 (variant, column, step, *(float(x) for body in ("particle", "agent") for x in path[body][step]),
@@ -227,11 +227,11 @@ def _confidence(r: Results, *, number: int) -> Drawing:
 
 def _verification(r: Results, *, number: int) -> Drawing:
     curves = {v: r.verified(v) for v in _constrained(r)}
-    # Verdicts jump between 0 and 1 from one verification to the next: many of them need a calmer line.
+    # Confidences jump between 0 and 1 from one verification to the next, so the line shows a moving average.
     points = len(next(iter(curves.values())).episodes)
     width = max(1, points // 12)
-    calm = {v: _running(curve, width) for v, curve in curves.items()}
-    figure, axes = _panels({"": calm}, r, ylabel="confidence from verification", within=(0, 1))
+    smooth = {v: _moving_average(curve, width) for v, curve in curves.items()}
+    figure, axes = _panels({"": smooth}, r, ylabel="confidence from verification", within=(0, 1))
     for v, curve in curves.items():
         colour = COLOURS[r.experiment.variants[v]]
         axes[0].plot(curve.episodes / 1000, curve.mean, ".", color=colour, markersize=4, alpha=0.6)
@@ -325,9 +325,9 @@ def _panels(
     each: bool = False,
     share_y: bool = True,
 ) -> tuple[Figure, list[Axes]]:
-    """Panels side by side: the mean as a line, the standard deviation as a band that stays `within` what is possible.
+    """Draw panels side by side: the mean as a line, the standard deviation as a band, cut to the range `within`.
 
-    `each` shows every repetition as a thin line too.
+    With `each`, every repetition is a thin line.
     """
     width, height = PANEL
     figure = _figure(width if len(panels) == 1 else 1.6 * width, height)
@@ -347,7 +347,7 @@ def _panels(
 
 
 def _gradient(axis: Axes, path: NDArray[np.float64], colours: str, label: str) -> None:
-    """A path `[n+1, 2]` whose colour darkens with time."""
+    """Draw a path `[n+1, 2]` whose colour darkens with time."""
     shades = matplotlib.colormaps[colours](np.linspace(0.25, 0.9, len(path)))
     axis.add_collection(
         LineCollection(list(np.stack([path[:-1], path[1:]], axis=1)), colors=shades[:-1], linewidths=1.4)
@@ -363,7 +363,7 @@ def _require(axis: Axes, value: float, name: str) -> None:
 
 
 def _legend(figure: Figure, axis: Axes) -> None:
-    """Above the panels, where it hides nothing."""
+    """Draw the legend above the panels."""
     figure.legend(*axis.get_legend_handles_labels(), loc="outside upper center", ncols=5, fontsize=9)
 
 
@@ -384,14 +384,14 @@ def _after(curve: Curve, start: int) -> Curve:
     return Curve(curve.episodes[late], curve.values[:, late])
 
 
-def _running(curve: Curve, width: int) -> Curve:
-    """Means of `width` consecutive points, each at the last of them."""
+def _moving_average(curve: Curve, width: int) -> Curve:
+    """Return means of `width` consecutive points, each at the position of the last."""
     values = np.lib.stride_tricks.sliding_window_view(curve.values, width, axis=1).mean(axis=-1)
     return Curve(curve.episodes[width - 1 :], values)
 
 
 def _reading(r: Results) -> str:
-    """How to read line and band."""
+    """Return the explanation of line and band."""
     return (
         f"Line and band: mean and standard deviation over {r.experiment.repetitions} repetitions, in windows of "
         f"{r.experiment.window:,} episodes."
@@ -399,7 +399,7 @@ def _reading(r: Results) -> str:
 
 
 def _table(panels: Mapping[str, Mapping[str, Curve]]) -> str:
-    """Every point of every line, and the repetitions that it is the mean of."""
+    """Return every point of every line, with the value of every repetition."""
     rows: list[tuple[Any, ...]] = []
     for panel, curves in panels.items():
         for variant, c in curves.items():

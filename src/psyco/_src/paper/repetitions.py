@@ -1,7 +1,6 @@
-"""The paper's repetitions are a study: on all cores or a cluster, each a run like any other, none computed twice.
+"""Run the repetitions of the experiments as a study, on all cores or on a cluster.
 
-A repetition counts only for the versions and the sources that it was computed with, so the study's folder is named by
-these.
+The folder of the study is named by package versions and source code, so that no run of other code is reused.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 
 from psyco._src.core import atomic_io
 from psyco._src.core.errors import RunError
-from psyco._src.core.versions import versions
+from psyco._src.core.provenance import package_versions
 from psyco._src.learners.metrics import Metrics
 from psyco._src.paper.experiments import Experiment
 from psyco._src.policies.serialization import Policy
@@ -25,40 +24,39 @@ from psyco._src.studies.study_plan import StudyPlan, make_plan
 from psyco._src.studies.study_progress import FINISHED, StudyProgress
 
 PACKAGE = Path(__file__).parents[1]
-# The rooms that decide how a run goes; the others may change without making a kept run outdated.
-DECISIVE = ("core", "logic", "envs", "policies", "rollout", "learners", "verification", "runs")
+# Packages that determine the result of a run; a change in the others does not invalidate earlier runs.
+RESULT_PACKAGES = ("core", "logic", "envs", "policies", "rollout", "learners", "verification", "runs")
 
 
 class Repetition(NamedTuple):
     """A finished repetition."""
 
     metrics: Metrics  # one row per generation
-    policy: Policy  # that learning ended with
-    seconds: float  # that it took
+    policy: Policy  # at the end of learning
+    seconds: float  # duration
 
 
 class Completion(NamedTuple):
-    """How far all runs together are."""
+    """Progress of all runs together."""
 
     runs: int  # finished
     all_runs: int
-    episodes: int  # of learning, done
+    episodes: int  # of learning so far
     all_episodes: int
 
 
 class RepetitionSet(NamedTuple):
-    """All repetitions, and where they came from."""
+    """All repetitions and their origin."""
 
-    repetitions: dict[
-        str, dict[str, list[Repetition]]
-    ]  # by experiment and variant, in the order of the seeds
+    # Experiment -> variant -> repetitions in the order of the seeds.
+    repetitions: dict[str, dict[str, list[Repetition]]]
     folder: Path  # of the study
-    runs: int  # how many different ones there are
-    computed: int  # of these, now; the others were there
-    seconds: float  # that they took, all together
+    runs: int  # distinct runs
+    computed: int  # runs that were not reused
+    seconds: float  # total duration of all runs
 
 
-def gather(
+def run_repetitions(
     experiments: Sequence[Experiment],
     folder: Path,
     on_progress: Callable[[Completion], None] = lambda progress: None,
@@ -66,39 +64,39 @@ def gather(
     workers: int | None = None,
     ray: str | None = None,
 ) -> RepetitionSet:
-    """All repetitions of these experiments; what an earlier command has finished in `folder` is kept.
+    """Run all repetitions of the experiments; runs that have finished in `folder` are reused.
 
     Args:
-        experiments: what is run; a variant that two of them have is run once.
-        folder: that holds the study, under a name for versions and sources.
-        on_progress: called when something has happened, and about twice a second.
-        workers: runs at the same time; default: one for each core.
-        ray: the address of a Ray cluster to run on instead, or "local".
+        experiments: a variant that two of them share is run once.
+        folder: that contains the folder of the study.
+        on_progress: called after every change, and about twice a second.
+        workers: number of processes; default: one per core.
+        ray: address of a Ray cluster to use instead, or "local".
     """
-    kept: set[str] = set()
+    reused: set[str] = set()
 
-    def tell(progress: StudyProgress) -> None:
-        kept.update(name for name, standing in progress.cells.items() if standing.kept)
+    def report(progress: StudyProgress) -> None:
+        reused.update(name for name, cell in progress.cells.items() if cell.reused)
         on_progress(_completion(progress))
 
-    place = folder / computed_with()
-    study = run_study(planned(experiments), place, workers=workers, ray=ray, on_progress=tell)
+    target = folder / code_version()
+    study = run_study(make_study(experiments), target, workers=workers, ray=ray, on_progress=report)
     for name, error in study.failed.items():
         raise RunError(f"{name}: {error}")
-    found = {_key(o.cell.config): Repetition(o.metrics, _policy(o), o.times.seconds) for o in study.outcomes}
+    runs = {_key(o.cell.config): Repetition(o.metrics, _policy(o), o.times.seconds) for o in study.outcomes}
     repetitions = {
         e.name: {
-            label: [found[e.domain, e.requirement(variant), variant.calibration, seed] for seed in e.seeds]
+            label: [runs[e.domain, e.requirement(variant), variant.calibration, seed] for seed in e.seeds]
             for label, variant in e.variants.items()
         }
         for e in experiments
     }
-    seconds = sum(run.seconds for run in found.values())
-    return RepetitionSet(repetitions, place, len(found), len(found) - len(kept), seconds)
+    seconds = sum(run.seconds for run in runs.values())
+    return RepetitionSet(repetitions, target, len(runs), len(runs) - len(reused), seconds)
 
 
-def planned(experiments: Sequence[Experiment]) -> StudyPlan:
-    """The study of these experiments: each different variant is a cell, with as many seeds as any of them asks for."""
+def make_study(experiments: Sequence[Experiment]) -> StudyPlan:
+    """Return the study of the experiments: one cell per distinct variant, with the largest number of seeds."""
     cells: dict[tuple[Any, ...], dict[str, Any]] = {}
     for e in experiments:
         for variant in e.variants.values():
@@ -107,15 +105,18 @@ def planned(experiments: Sequence[Experiment]) -> StudyPlan:
     return make_plan({"title": "The paper's evaluation", "cells": list(cells.values())})
 
 
-def computed_with() -> str:
-    """Versions and our own sources in one word, so that no run of other code is taken for one of this code."""
-    return atomic_io.digest(json.dumps([versions(), _code()], sort_keys=True).encode())[:12]
+def code_version() -> str:
+    """Return a hash of the package versions and of the source code that determines results."""
+    return atomic_io.digest(json.dumps([package_versions(), _source_hash()], sort_keys=True).encode())[:12]
 
 
 @cache
-def _code() -> str:
+def _source_hash() -> str:
     files = [
-        path for room in DECISIVE for path in (PACKAGE / room).rglob("*") if path.suffix in (".py", ".lark")
+        path
+        for name in RESULT_PACKAGES
+        for path in (PACKAGE / name).rglob("*")
+        if path.suffix in (".py", ".lark")
     ]
     parts = [
         path.relative_to(PACKAGE).as_posix().encode() + b"\0" + path.read_bytes() for path in sorted(files)
@@ -124,7 +125,7 @@ def _code() -> str:
 
 
 def _key(config: Config) -> tuple[str, str, Any, int]:
-    """What tells repetitions of the paper apart."""
+    """Return what distinguishes repetitions."""
     settings = config.settings
     return config.domain, config.requirement, settings.options["calibration"], settings.seed
 

@@ -1,4 +1,4 @@
-"""The whole evaluation of the paper: run, draw, decide, write it all down."""
+"""Reproduce the evaluation of the paper: run the experiments, draw the figures, decide the claims, write a page."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from psyco._src.core.errors import RunError
-from psyco._src.core.versions import versions
+from psyco._src.core.provenance import package_versions
 from psyco._src.paper.claim_outcome import Claim, ClaimOutcome, to_csv, to_markdown
 from psyco._src.paper.claims import belief_claims, claims_of
 from psyco._src.paper.curves import Results
 from psyco._src.paper.experiments import BELIEF, EXPERIMENTS, Experiment, check_names
 from psyco._src.paper.figures import draw_all, draw_belief, save
-from psyco._src.paper.repetitions import Completion, RepetitionSet, gather
+from psyco._src.paper.repetitions import Completion, RepetitionSet, run_repetitions
 from psyco._src.paper.reproduction_page import ExperimentSection, make_page
 
 PAGE, CLAIMS, QUOTE, FIGURES, RUNS = "reproduction.html", "claims.csv", "claims.md", "figures", "runs"
-MOST_REPETITIONS = 60  # that are spent on deciding a claim
-QUICK_REPETITIONS, QUICK_SHARE = 3, 5  # of a quick look: repetitions, and one in so many episodes
+MAX_REPETITIONS = 60  # with until_decided
+QUICK_REPETITIONS, QUICK_DIVISOR = 3, 5  # repetitions of a quick look, and the divisor of its episodes
 
 
 class Reproduction(NamedTuple):
-    """What came out."""
+    """The result of a reproduction."""
 
     parts: list[ExperimentSection]
     page: Path
-    computed: int  # runs that were computed now
-    kept: int  # runs that an earlier command had finished
+    computed: int  # runs of this call
+    reused: int  # runs of earlier calls
 
 
 def reproduce(
@@ -45,8 +45,8 @@ def reproduce(
 ) -> Reproduction:
     """Reproduce the named parts of the paper's evaluation (none: all) and write figures, claims and page to `out`.
 
-    The runs are a study in `out`: an interrupted reproduction continues, and the same one again only draws.
-    Neither that nor the number of `workers` changes any number.
+    The runs are a study in `out`: a repeated call continues an interrupted one, and a finished one is only drawn again.
+    Neither changes a number, and neither does the number of `workers`.
 
     Args:
         names: parts, of `NAMES`.
@@ -54,11 +54,11 @@ def reproduce(
         episodes: learning episodes of every experiment; default: the paper's.
         repetitions: of every experiment; default: the paper's.
         quick: a fifth of the episodes and three repetitions, unless they are given.
-        until_decided: double the repetitions of experiments with claims that cannot be decided, until they can be or
-            60 are spent. These are several looks, for which the intervals are not corrected; the page says so.
-        workers: runs to compute at the same time; default: as many as there are cores.
-        ray: the address of a Ray cluster to run on instead, or "local".
-        on_progress: called when something has happened, and about twice a second.
+        until_decided: double the repetitions of experiments with undecided claims, until all are decided or 60 are
+            reached. The intervals are not corrected for these repeated looks; the page says so.
+        workers: number of processes; default: one per core.
+        ray: address of a Ray cluster to use instead, or "local".
+        on_progress: called after every change, and about twice a second.
     """
     began = time.perf_counter()
     chosen = check_names(names)
@@ -68,20 +68,20 @@ def reproduce(
         if name in EXPERIMENTS
     ]
     looks, computed = 1, 0
-    where: dict[str, Any] = {"workers": workers, "ray": ray}
+    execution: dict[str, Any] = {"workers": workers, "ray": ray}
     try:
         out.mkdir(parents=True, exist_ok=True)
-        found, runs = _results(experiments, out, on_progress, where)
-        while until_decided and (larger := [_larger(e, found[e.name]) for e in experiments]) != experiments:
+        results, runs = _run_experiments(experiments, out, on_progress, execution)
+        while until_decided and (larger := [_larger(e, results[e.name]) for e in experiments]) != experiments:
             experiments, looks, computed = larger, looks + 1, computed + runs.computed
-            found, runs = _results(experiments, out, on_progress, where)
+            results, runs = _run_experiments(experiments, out, on_progress, execution)
         computed += runs.computed
         parts = [ExperimentSection("The belief (section 2.4)", belief_claims(), [draw_belief()])] * (
             BELIEF in chosen
         )
         for e in experiments:
-            claims, results = found[e.name]
-            parts.append(ExperimentSection(f"{e.title} (section {e.section})", claims, draw_all(results)))
+            claims, data = results[e.name]
+            parts.append(ExperimentSection(f"{e.title} (section {e.section})", claims, draw_all(data)))
         for part in parts:
             for drawing in part.drawings:
                 save(drawing, out / FIGURES)
@@ -92,10 +92,10 @@ def reproduce(
             parts, experiments, figures=out / FIGURES, banner=_banner(experiments, quick=quick, looks=looks),
             made={
                 "this time": f"{_seconds(time.perf_counter() - began)}, {computed} of {runs.runs} runs computed"
-                + (" and the others kept from before" if computed < runs.runs else ""),
+                + (", the others reused" if computed < runs.runs else ""),
                 "sum of all runs": _seconds(runs.seconds),
                 "the runs": f"a study in {runs.folder.relative_to(out)}" if runs.runs else "none",
-                "versions": ", ".join(f"{name} {number}" for name, number in versions().items()),
+                "versions": ", ".join(f"{name} {number}" for name, number in package_versions().items()),
                 "again": f"psyco reproduce {' '.join(names)}".strip() + _options(episodes, repetitions, quick)
                 + " --until-decided" * until_decided,
             },
@@ -106,27 +106,27 @@ def reproduce(
     return Reproduction(parts, out / PAGE, computed, runs.runs - computed)
 
 
-Found = dict[str, tuple[list[Claim], Results]]  # by the name of the experiment
+Outcomes = dict[str, tuple[list[Claim], Results]]  # by the name of the experiment
 
 
-def _results(
+def _run_experiments(
     experiments: list[Experiment],
     out: Path,
     on_progress: Callable[[Completion], None],
-    where: Mapping[str, Any],
-) -> tuple[Found, RepetitionSet]:
-    """What becomes of every experiment's claims, and all runs."""
+    execution: Mapping[str, Any],
+) -> tuple[Outcomes, RepetitionSet]:
+    """Return the claims and the results of every experiment, and all runs."""
     if not experiments:
         return {}, RepetitionSet({}, out, 0, 0, 0.0)
-    runs = gather(experiments, out / RUNS, on_progress, **where)
+    runs = run_repetitions(experiments, out / RUNS, on_progress, **execution)
     results = {e.name: Results(e, runs.repetitions[e.name]) for e in experiments}
-    return {name: (claims_of(each), each) for name, each in results.items()}, runs
+    return {name: (claims_of(data), data) for name, data in results.items()}, runs
 
 
-def _larger(e: Experiment, found: tuple[list[Claim], Results]) -> Experiment:
-    """The same with twice the repetitions if a claim of it is open, and as it is if none is or all are spent."""
-    is_open = any(claim.outcome is ClaimOutcome.OPEN for claim in found[0])
-    more = min(2 * e.repetitions, MOST_REPETITIONS)
+def _larger(e: Experiment, outcome: tuple[list[Claim], Results]) -> Experiment:
+    """Return the experiment with twice the repetitions if one of its claims is open and the maximum is not reached."""
+    is_open = any(claim.outcome is ClaimOutcome.OPEN for claim in outcome[0])
+    more = min(2 * e.repetitions, MAX_REPETITIONS)
     return e.resized(repetitions=more) if is_open and more > e.repetitions else e
 
 
@@ -135,13 +135,13 @@ def _sized(e: Experiment, episodes: int | None, repetitions: int | None, *, quic
         if value is not None and value < 1:
             raise RunError(f"{name} must be at least 1, got {value}")
     if quick:
-        episodes = e.episodes // QUICK_SHARE if episodes is None else episodes
+        episodes = e.episodes // QUICK_DIVISOR if episodes is None else episodes
         repetitions = QUICK_REPETITIONS if repetitions is None else repetitions
     return e.resized(episodes=episodes, repetitions=repetitions)
 
 
 def _banner(experiments: list[Experiment], *, quick: bool, looks: int = 1) -> str | None:
-    """A page of another size than the paper's says so."""
+    """Return the remark on a size that differs from the paper's; None for the full size."""
     changed = [e for e in experiments if e != EXPERIMENTS[e.name]]
     if not changed:
         return None
@@ -155,7 +155,7 @@ def _banner(experiments: list[Experiment], *, quick: bool, looks: int = 1) -> st
     full_size = all(e.episodes == EXPERIMENTS[e.name].episodes for e in changed)
     added = (
         f" Repetitions were added where claims could not be decided, with {looks} looks at the results and at most "
-        f"{MOST_REPETITIONS} repetitions; the intervals are not corrected for these looks."
+        f"{MAX_REPETITIONS} repetitions; the intervals are not corrected for these looks."
     ) * (looks > 1)
     if looks > 1 and full_size and not quick:
         return f"Until decided. {sizes}.{added}"

@@ -1,31 +1,23 @@
-"""The page: claims first, then every figure, then how it came about; one file that needs nothing else."""
+"""The page of a reproduction: claims, figures, parameters; one self-contained file."""
 
 from __future__ import annotations
 
 import base64
 import re
 from collections.abc import Mapping
-from html import escape
-from importlib.resources import files
 from pathlib import Path
-from string import Template
 from typing import NamedTuple
 
-from psyco._src.paper.claim_outcome import LEVEL, Claim, ClaimOutcome, Comparison, summary
+from markupsafe import Markup, escape
+
+from psyco._src.core.templates import template_environment
+from psyco._src.paper.claim_outcome import LEVEL, Claim, summary
 from psyco._src.paper.experiments import POPULATION, Experiment
 from psyco._src.paper.figures import Drawing
 
-CLASSES = {ClaimOutcome.HOLDS: "holds", ClaimOutcome.FAILS: "fails", ClaimOutcome.OPEN: "open"}
-READING = (
-    f"Every interval is at the level {LEVEL:.0%}, for the mean over repetitions (Student's t, which is the credible "
-    "interval under a flat prior; for counted episodes, the Beta posterior). A claim holds where all of its intervals "
-    "lie wholly in the claimed range, does not hold where one lies wholly outside, and cannot be decided otherwise. "
-    "The intervals are not corrected for the number of claims."
-)
-
 
 class ExperimentSection(NamedTuple):
-    """What is shown of one experiment."""
+    """The claims and figures of one experiment."""
 
     title: str
     claims: list[Claim]
@@ -40,70 +32,36 @@ def make_page(
     banner: str | None,
     made: Mapping[str, str],
 ) -> str:
-    """The HTML text; the SVG files of all drawings lie in the folder `figures`."""
-    template = Template((files("psyco._src.paper") / "page.html").read_text(encoding="utf-8"))
-    counts = summary([claim for part in parts for claim in part.claims])
-    return template.substitute(
+    """Return the page as HTML.
+
+    Args:
+        parts: the experiments.
+        experiments: those that involve learning, whose parameters are listed.
+        figures: folder of the SVG files of all drawings.
+        banner: remark above the claims.
+        made: origin of the page: versions, machine, time.
+    """
+    environment = template_environment("psyco._src.paper")
+    environment.filters["symbols"] = with_symbols
+
+    def encoded_svg(drawing: Drawing) -> str:
+        return base64.b64encode((figures / f"{drawing.name}.svg").read_bytes()).decode()
+
+    return environment.get_template("reproduction.html").render(
         title="PSyCo: the paper's evaluation, reproduced",
-        lead="All experiments of L. Belzner and M. Wirsing, <i>Synthesizing Safe Policies under Probabilistic "
-        "Constraints with Reinforcement Learning and Bayesian Model Checking</i> (sections 2.4 and 4), run again with "
-        "an independent implementation: the paper's claims first, then every figure, then all parameters.",
-        banner=f'<p class="banner" role="note">{escape(banner)}</p>' if banner else "",
-        tally="".join(
-            f'<li class="{CLASSES[outcome]}"><b>{count}</b>{outcome.value}</li>'
-            for outcome, count in counts.items()
-        ),
-        reading=escape(READING),
-        rows="\n".join(map(_rows, parts)),
-        figures="\n".join(_section(part, figures) for part in parts),
-        parameters="\n".join(map(_parameters, experiments)) or "<p>No learning was involved.</p>",
-        made="\n".join(_fact(name, value) for name, value in made.items()),
+        banner=banner,
+        tally=summary([claim for part in parts for claim in part.claims]),
+        level=f"{LEVEL:.0%}",
+        parts=parts,
+        folder=figures.name,
+        encoded_svg=encoded_svg,
+        parameters=[(experiment.title, _parameters(experiment)) for experiment in experiments],
+        origin=made,
     )
 
 
-def _rows(part: ExperimentSection) -> str:
-    head = f'<tr class="part"><th scope="rowgroup" colspan="4">{escape(part.title)}</th></tr>'
-    return "\n".join([f"<tbody>{head}", *map(_row, part.claims), "</tbody>"])
-
-
-def _row(claim: Claim) -> str:
-    return (
-        f'<tr class="claim" id="{escape(claim.name)}">'
-        f'<td><span class="outcome {CLASSES[claim.outcome]}">{claim.outcome.value}</span></td>'
-        f'<td><p>{_text(claim.text)}</p><p class="soft">Section {escape(claim.where)}</p></td>'
-        f'<td><p class="soft">{_text(claim.statistic)}</p><ul class="measured">'
-        f"{''.join(map(_comparison, claim.comparisons))}</ul></td>"
-        f"<td>{_text(claim.seen)}</td></tr>"
-    )
-
-
-def _comparison(c: Comparison) -> str:
-    return (
-        f'<li>{_text(c.what)}: <span class="{CLASSES[c.outcome]}"><b>{c.measured}</b></span> '
-        f'<span class="soft">({escape(c.wanted)})</span></li>'
-    )
-
-
-def _section(part: ExperimentSection, folder: Path) -> str:
-    shown = "\n".join(_figure(drawing, folder) for drawing in part.drawings)
-    return f"<section>\n<h2>{escape(part.title)}</h2>\n{shown}\n</section>"
-
-
-def _figure(drawing: Drawing, folder: Path) -> str:
-    # As an image, an SVG keeps its identifiers to itself; inline, those of two figures would clash.
-    image = base64.b64encode((folder / f"{drawing.name}.svg").read_bytes()).decode()
-    narrow = ' class="narrow"' if drawing.figure.get_figwidth() < 7 else ""
-    beside = f"{folder.name}/{drawing.name}.csv"
-    return (
-        f'<figure id="{drawing.name}"{narrow}>'
-        f'<div class="frame"><img src="data:image/svg+xml;base64,{image}" alt="{escape(drawing.title)}"></div>'
-        f"<figcaption><b>{escape(drawing.title)}</b>{_text(drawing.caption)} (Figure {drawing.number} of the paper; "
-        f'data: <a href="{beside}">{beside}</a>)</figcaption></figure>'
-    )
-
-
-def _parameters(e: Experiment) -> str:
-    facts = {
+def _parameters(e: Experiment) -> dict[str, str]:
+    return {
         "requirements": "\n".join(
             f"{label}: {e.requirement(variant)}"
             + (" (watched only)" if variant.calibration == "none" else "")
@@ -116,19 +74,11 @@ def _parameters(e: Experiment) -> str:
         "repetitions": f"{e.repetitions}, seeds {e.seeds.start} to {e.seeds[-1]}",
         "end of learning": f"the last {e.final:,} episodes",
     }
-    rows = "\n".join(_fact(name, value) for name, value in facts.items())
-    return f'<h3>{escape(e.title)}</h3>\n<table class="facts"><tbody>\n{rows}\n</tbody></table>'
 
 
-def _fact(name: str, value: str) -> str:
-    return (
-        f'<tr><th scope="row">{escape(name)}</th><td>{"<br>".join(map(_text, value.splitlines()))}</td></tr>'
-    )
-
-
-def _text(text: str) -> str:
-    """Escaped, with the paper's symbols as the paper writes them: n_max, p_req, c_sat, c_req."""
-    return re.sub(r"\b([ncp])_(max|req|sat)\b( = )?", _symbol, escape(text))
+def with_symbols(text: str) -> Markup:
+    """Return escaped text with the paper's symbols as the paper sets them: n_max, p_req, c_sat, c_req."""
+    return Markup(re.sub(r"\b([ncp])_(max|req|sat)\b( = )?", _symbol, escape(text)))
 
 
 def _symbol(found: re.Match[str]) -> str:

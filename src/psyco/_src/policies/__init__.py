@@ -1,1 +1,1 @@
-"""What acts: the network of the paper and its file, policies of others, and the protocol that both follow."""
+"""Policies: the network of the paper and its file, external policies, and the protocols that both follow."""

@@ -1,4 +1,4 @@
-"""What samplers run: an Actor, and its Crew in a loop over episodes."""
+"""The protocols of acting: an Actor, and the VectorPolicy that it makes for a batch of episodes."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ from psyco._src.envs.base import Domain
 
 
 class Actor(Protocol):
-    """What chooses actions: a network, whose parameters come with each episode, or a policy of others without any.
+    """Chooses actions: a network, whose parameters come with each episode, or an external policy without parameters.
 
     Only networks also act inside compiled code (`Network.act`).
     """
 
     @property
     def signals(self) -> frozenset[str]:
-        """What its crews are to be shown of every state beside observations; mostly nothing."""
+        """Signals that its vector policies need in every state beside observations; mostly none."""
 
-    def crew(self, domain: Domain, theta: NDArray[np.float32], seeds: Sequence[int]) -> VectorPolicy:
-        """Policies at the start of B episodes.
+    def vectorize(self, domain: Domain, theta: NDArray[np.float32], seeds: Sequence[int]) -> VectorPolicy:
+        """Return the policies of B episodes, at their start.
 
         Args:
             domain: where they act.
-            theta: parameters `[B, D]`; of a policy of others `[B, 0]`.
+            theta: parameters `[B, D]`; of an external policy `[B, 0]`.
             seeds: of the episodes `[B]`.
         """
 
 
 class VectorPolicy(Protocol):
-    """B policies at work, one per episode. It is made for these episodes alone, so it may keep a state for each."""
+    """Policies of B running episodes. It is made for these episodes alone, so it may keep a state for each."""
 
     def __call__(
         self,
         flat: NDArray[np.float32],
         raw: Sequence[Any],
-        disturbance: NDArray[np.float32] | None = None,
+        noise: NDArray[np.float32] | None = None,
         signals: Sequence[Mapping[str, Any]] = (),
     ) -> Sequence[Any]:
-        """The next action of each policy, as `step` of its domain takes it.
+        """Return the next action of each policy, as `step` of its domain takes it.
 
         Args:
             flat: flattened observations `[B, size]`.
             raw: the same observations `[B]` as the environments gave them.
-            disturbance: what exploration adds to the scores `[B, outputs]`; only networks explore.
-            signals: for each `[B]` those that its actor asks for, by name.
+            noise: exploration noise on the scores `[B, outputs]`; only networks explore.
+            signals: for each episode `[B]` the signals that its actor asks for, by name.
         """
 
     @property
-    def handed(self) -> NDArray[np.int32] | None:
-        """In how many steps a fallback acted so far, in each of the episodes that it was made for; None without one."""
+    def fallback_steps(self) -> NDArray[np.int32] | None:
+        """Steps so far in which a fallback acted, for each episode that it was made for; None without a fallback."""
 
     def take(self, rows: NDArray[np.intp]) -> VectorPolicy:
-        """Those policies whose episodes go on."""
+        """Return the policies of these rows, whose episodes have not ended."""

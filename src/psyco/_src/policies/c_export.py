@@ -1,4 +1,4 @@
-"""A policy, and the monitor of its requirement, as C99 without dependencies: for where there is no Python."""
+"""Export of a policy, and of the monitor of its requirement, as C99 without dependencies."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def c_files(
     horizon: int | None = None,
     counters: Collection[str] = (),
 ) -> dict[str, str]:
-    """The header, the source and a small test program, by their names.
+    """Return header, source and a small test program, by file name.
 
     Args:
-        policy: a policy of ours.
-        requirement: what its episodes are watched against; without one there is no monitor.
-        horizon: the longest episode, in steps.
-        counters: signals that never fall.
+        policy: one of PSyCo's own policies.
+        requirement: the requirement of the exported monitor; None: no monitor.
+        horizon: maximum steps of an episode.
+        counters: signals that never decrease.
     """
     monitor = None
-    if requirement is not None and requirement.probabilities:
+    if requirement is not None and requirement.probability_constraints:
         monitor = c_monitor(requirement, horizon=horizon, counters=counters)
     about = (
         f"A policy for {c_comment(policy.domain)}, sha256:{policy.digest}. Written by PSyCo {__version__}."
@@ -47,7 +47,7 @@ def c_files(
 
 
 def _header(policy: Policy, about: str, monitor: MonitorSource | None) -> str:
-    kind = _kind(policy.actions)
+    c_type = _c_type(policy.actions)
     return f"""\
 /* {about}
 
@@ -63,8 +63,8 @@ def _header(policy: Policy, about: str, monitor: MonitorSource | None) -> str:
 #define PSYCO_INPUTS {policy.network.inputs} /* numbers of an observation */
 #define PSYCO_ACTIONS {policy.actions.size or 1} /* numbers of an action */
 
-/* The action for an observation: {_described(policy.actions)}. */
-void psyco_act(const float observation[PSYCO_INPUTS], {kind} action[PSYCO_ACTIONS]);
+/* The action for an observation: {_action_comment(policy.actions)}. */
+void psyco_act(const float observation[PSYCO_INPUTS], {c_type} action[PSYCO_ACTIONS]);
 {monitor.header if monitor else ""}
 #endif
 """
@@ -73,7 +73,7 @@ void psyco_act(const float observation[PSYCO_INPUTS], {kind} action[PSYCO_ACTION
 def _source(policy: Policy, about: str, monitor: MonitorSource | None) -> str:
     network = policy.network
     arrays: dict[str, NDArray[Any]] = {}
-    for k, (weight, bias) in enumerate(network.products(policy.theta), 1):
+    for k, (weight, bias) in enumerate(network.weights_and_biases(policy.theta), 1):
         arrays |= {f"w{k}": weight, f"b{k}": bias}
     x = "observation[i]"
     if network.scale:
@@ -82,7 +82,7 @@ def _source(policy: Policy, about: str, monitor: MonitorSource | None) -> str:
     if isinstance(policy.actions, Continuous):
         low, high = np.array(policy.actions.low, np.float32), np.array(policy.actions.high, np.float32)
         arrays |= {"low": low, "width": high - low}
-    numbers = "\n".join(_numbers(name, values) for name, values in arrays.items())
+    numbers = "\n".join(_array(name, values) for name, values in arrays.items())
     widths = [*network.layers, network.outputs]
     names = [*(f"hidden{k}" for k in range(1, len(widths))), "y"]
     sources = [(x, network.inputs), *((f"{name}[i]", n) for name, n in zip(names, widths, strict=False))]
@@ -103,20 +103,20 @@ def _source(policy: Policy, about: str, monitor: MonitorSource | None) -> str:
 #define OUTPUTS {network.outputs}
 
 {numbers}
-void psyco_act(const float observation[PSYCO_INPUTS], {_kind(policy.actions)} action[PSYCO_ACTIONS])
+void psyco_act(const float observation[PSYCO_INPUTS], {_c_type(policy.actions)} action[PSYCO_ACTIONS])
 {{
     float {declared};
     int i, j;
 
 {layers}
-{_decoded(policy.actions)}
+{_decode_code(policy.actions)}
 }}
 
 {monitor.source if monitor else ""}"""
 
 
 def _layer(k: int, x: str, inputs: int, to: str, width: int) -> str:
-    """The k-th layer: weighted sums of x, with a bias, and relu where more layers follow."""
+    """Return the code of layer k: weighted sums of x, the bias, and relu unless it is the last layer."""
     relu = "" if to == "y" else f"\n        if ({to}[j] < 0.0f)\n            {to}[j] = 0.0f;"
     return f"""\
     for (j = 0; j < {width}; j++)
@@ -131,16 +131,16 @@ def _layer(k: int, x: str, inputs: int, to: str, width: int) -> str:
     }}"""
 
 
-def _numbers(name: str, values: NDArray[Any]) -> str:
+def _array(name: str, values: NDArray[Any]) -> str:
     texts = [c_literal(float(each), "float").strip("()") for each in np.asarray(values, np.float32).ravel()]
     return c_array("float", f"{name}[{len(texts)}]", texts)
 
 
-def _kind(actions: Actions) -> str:
+def _c_type(actions: Actions) -> str:
     return "float" if isinstance(actions, Continuous) else "int32_t"
 
 
-def _described(actions: Actions) -> str:
+def _action_comment(actions: Actions) -> str:
     match actions:
         case Continuous():
             return "numbers within their range"
@@ -152,8 +152,8 @@ def _described(actions: Actions) -> str:
             return "0 or 1 each"
 
 
-def _decoded(actions: Actions) -> str:
-    """As `decode` of the action spaces."""
+def _decode_code(actions: Actions) -> str:
+    """Return the code of the action space's `decode`."""
     match actions:
         case Continuous():
             return """\
@@ -168,14 +168,14 @@ def _decoded(actions: Actions) -> str:
         case MultiDiscrete(n):
             sizes = n
     choices = [
-        _largest(k, end - size, end)
+        _argmax_code(k, end - size, end)
         for k, (size, end) in enumerate(zip(sizes, accumulate(sizes), strict=True))
     ]
     return "\n".join(choices)
 
 
-def _largest(k: int, first: int, end: int) -> str:
-    """The position of the first of the largest scores."""
+def _argmax_code(k: int, first: int, end: int) -> str:
+    """Return the code of action k: the index of the first maximum among scores first to end-1."""
     return f"""\
     for (i = j = {first}; i < {end}; i++)
         if (y[i] > y[j])
@@ -184,18 +184,18 @@ def _largest(k: int, first: int, end: int) -> str:
 
 
 def _test(policy: Policy, monitor: MonitorSource | None) -> str:
-    """Reads states, prints actions and outlooks: to try it out, and to compare it with Python."""
+    """Return a program that reads states and prints actions and outlooks, to compare them with Python."""
     number, cast = ("%.9g", "double") if isinstance(policy.actions, Continuous) else ("%ld", "long")
-    columns, told = ["1 for the last state of an episode or else 0", "the observation"], "the action"
+    columns, output = ["1 for the last state of an episode or else 0", "the observation"], "the action"
     begin, watch = "", "        (void)end;"
     if monitor is not None:
         columns += [name for name, _ in monitor.signals]
-        told += "; then of every constraint the outlook, and the step at which it was decided"
+        output += "; then for every constraint the outlook, and the step at which it was decided"
         begin = "    psyco_monitor monitor;\n    psyco_signals signals;\n\n    psyco_start(&monitor);"
         watch = "\n".join([*(_read(f"signals.{name}") for _, name in monitor.signals), WATCH])
     return f"""\
 /* Reads states, one per line: {c_comment(", ".join(columns))}.
-   Prints for each {told}.
+   Prints for each {output}.
 
    cc -std=c99 {SOURCE} {TEST} -lm -o psyco_test */
 
@@ -206,7 +206,7 @@ def _test(policy: Policy, monitor: MonitorSource | None) -> str:
 int main(void)
 {{
     float observation[PSYCO_INPUTS];
-    {_kind(policy.actions)} action[PSYCO_ACTIONS];
+    {_c_type(policy.actions)} action[PSYCO_ACTIONS];
     int end, i;
 {begin}
     while (scanf("%d", &end) == 1) {{

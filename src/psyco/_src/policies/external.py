@@ -1,6 +1,6 @@
-"""Policies that were made elsewhere: Stable-Baselines3 models, ONNX files, PyTorch modules, Python functions.
+"""External policies: Stable-Baselines3 models, ONNX files, PyTorch modules, Python functions.
 
-They are verified like our own. A file that can run code (Stable-Baselines3 keeps pickled objects in its zip files,
+They are verified like PSyCo's own. A file that can run code (Stable-Baselines3 keeps pickled objects in its zip files,
 TorchScript is a program) is loaded only if the user trusts it by name, and `python:` imports what the user named.
 """
 
@@ -22,18 +22,21 @@ from psyco._src.core.errors import DomainError, RunError
 from psyco._src.core.safe_io import read_bytes
 from psyco._src.envs.actions import Actions, Continuous, MultiBinary
 from psyco._src.envs.base import Domain
-from psyco._src.envs.gym_env import GymDomain, name_of, resolve
-from psyco._src.envs.trust import NOBODY, names
+from psyco._src.envs.gym_env import GymDomain
+from psyco._src.envs.registry import TRUST_NOTHING, import_object, qualified_name, trusted_names
 from psyco._src.policies import loaders
 from psyco._src.policies.base import VectorPolicy
-from psyco._src.policies.file_type import recognized
 from psyco._src.policies.guard import Guard
-from psyco._src.policies.loaders import Decide
-from psyco._src.policies.onnx_import import read_onnx
-from psyco._src.policies.serialization import Policy, load_policy
-from psyco._src.policies.stateful import Play, StatefulPolicy, each_its_own, explicit_state
+from psyco._src.policies.loaders import BatchFunction
+from psyco._src.policies.serialization import Policy, describe_other_file, load_policy
+from psyco._src.policies.stateful import (
+    EpisodeFunction,
+    StatefulPolicy,
+    from_episode_policy,
+    from_explicit_state,
+)
 
-# A file, tensors and the layers that they belong to, or no more than a name: the code behind it may change.
+# What a digest identifies: a file, tensors with their layers, or only a name, behind which the code may change.
 Kind: TypeAlias = Literal["file", "tensors", "name"]
 
 TORCH, ONNX = (".pt", ".pth", ".torchscript"), (".onnx",)
@@ -41,31 +44,31 @@ TORCH, ONNX = (".pt", ".pth", ".torchscript"), (".onnx",)
 
 @dataclass(frozen=True, eq=False)
 class ExternalPolicy:
-    """A policy of others, in the place of one of ours wherever it is verified."""
+    """An external policy; it can be verified like a `Policy`."""
 
-    source: str  # where it comes from, as the user wrote it
-    kind: Kind  # what its digest tells it apart by
+    source: str  # its origin, as the user wrote it
+    kind: Kind  # what its digest identifies
     digest: str  # SHA-256
-    load: Callable[[], Decide | StatefulPolicy]
-    # It speaks the environment's own language: raw observations in, actions as `step` takes them.
+    load: Callable[[], BatchFunction | StatefulPolicy]
+    # It takes raw observations, and gives actions as `step` of the environment takes them.
     native: bool = False
-    version: str | None = None  # as the user calls it
+    version: str | None = None  # label given by the user
 
     signals: ClassVar[frozenset[str]] = frozenset()  # see `Actor`
 
     @property
     def theta(self) -> NDArray[np.float32]:
-        """Parameters `[0]`: none that anybody could change."""
+        """Parameters `[0]`: there are none."""
         return np.zeros(0, np.float32)
 
     @property
     def network(self) -> ExternalPolicy:
-        """The Actor that samplers run, as `Policy.network` is: itself."""
+        """The Actor that samplers run: itself."""
         return self
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of its certificate should know about it."""
+        """Notes for the certificate."""
         if self.kind == "file":
             return ()
         if self.kind == "tensors":
@@ -75,44 +78,44 @@ class ExternalPolicy:
             )
         known = "name" if self.version is None else "name and version"
         return (
-            f"The policy {self.source} is Python code and known by its {known} only: nothing here tells whether "
-            f"code that has the same {known} does the same.",
+            f"The policy {self.source} is Python code and known by its {known} only: other code with the same "
+            f"{known} may act differently.",
         )
 
     @property
-    def remembers(self) -> bool:
-        """Does it act on more than what it sees now?"""
+    def stateful(self) -> bool:
+        """Whether its actions depend on more than the current observation."""
         return isinstance(self._loaded, StatefulPolicy)
 
     def check(self, domain: Domain) -> None:
-        """Refuse what cannot be loaded; whether it fits the domain is only known when it acts."""
+        """Raise RunError if it cannot be loaded; whether it fits the domain shows only when it acts."""
         _ = self._loaded
 
-    def crew(self, domain: Domain, theta: NDArray[np.float32], seeds: Sequence[int]) -> VectorPolicy:
-        """The policy at the start of episodes with seeds `[B]`; its parameters `[B, 0]` say nothing."""
+    def vectorize(self, domain: Domain, theta: NDArray[np.float32], seeds: Sequence[int]) -> VectorPolicy:
+        """Return the policy at the start of episodes with seeds `[B]`; the parameters are `[B, 0]`."""
         loaded = self._loaded
-        play = loaded.begin(seeds) if isinstance(loaded, StatefulPolicy) else _memoryless(loaded)
-        return _ExternalVectorPolicy(self, domain, play, np.arange(len(seeds)))
+        act = loaded.begin(seeds) if isinstance(loaded, StatefulPolicy) else _memoryless(loaded)
+        return _ExternalVectorPolicy(self, domain, act, np.arange(len(seeds)))
 
     @cached_property
-    def _loaded(self) -> Decide | StatefulPolicy:
+    def _loaded(self) -> BatchFunction | StatefulPolicy:
         return self.load()
 
     def __getstate__(self) -> dict[str, Any]:
-        # What was loaded stays here: a worker process loads its own.
+        # The loaded object is not sent to a worker process, which loads its own.
         return {name: value for name, value in self.__dict__.items() if name != "_loaded"}
 
 
 @dataclass(frozen=True)
 class _ExternalVectorPolicy:
-    """The Crew of a policy of others."""
+    """The VectorPolicy of an external policy."""
 
     policy: ExternalPolicy
     domain: Domain
-    play: Play
-    rows: NDArray[np.intp]  # of its episodes, those that go on
+    act: EpisodeFunction
+    rows: NDArray[np.intp]  # indices of the running episodes
 
-    handed: ClassVar[None] = None
+    fallback_steps: ClassVar[None] = None
 
     def take(self, rows: NDArray[np.intp]) -> _ExternalVectorPolicy:
         return dataclasses.replace(self, rows=self.rows[rows])
@@ -121,26 +124,24 @@ class _ExternalVectorPolicy:
         self,
         flat: NDArray[np.float32],
         raw: Sequence[Any],
-        disturbance: NDArray[np.float32] | None = None,
+        noise: NDArray[np.float32] | None = None,
         signals: Sequence[Mapping[str, Any]] = (),
     ) -> Sequence[Any]:
-        if disturbance is not None:  # nobody can learn with a policy that has no scores to disturb
+        if noise is not None:  # there are no scores to add it to
             raise RunError(
-                f"the policy {self.policy.source} was made elsewhere: it can be verified, but it cannot explore; "
-                "psyco.synthesize learns with networks of its own"
+                f"the policy {self.policy.source} is external: it can be verified, but it cannot explore; "
+                "psyco.synthesize learns PSyCo's own networks"
             )
         actions = self.domain.actions
-        chosen = self.play(self.rows, flat, raw, actions)
+        chosen = self.act(self.rows, flat, raw, actions)
         if not isinstance(self.domain, GymDomain):
-            return self._inside(np.asarray(chosen), actions)
-        return (
-            self._fitting(chosen, self.domain)
-            if self.policy.native
-            else self.domain.to_env(np.asarray(chosen))
-        )
+            return self._compiled_actions(np.asarray(chosen), actions)
+        if self.policy.native:
+            return self._native_actions(chosen, self.domain)
+        return self.domain.to_env_actions(np.asarray(chosen))
 
-    def _fitting(self, chosen: Sequence[Any], domain: GymDomain) -> Sequence[Any]:
-        """Actions of the environment's own kind; what is in them is between it and the policy."""
+    def _native_actions(self, chosen: Sequence[Any], domain: GymDomain) -> Sequence[Any]:
+        """Check shape and type of actions that go to the environment unchanged."""
         shape = domain.action_space.shape
         for action in chosen:
             array = np.asarray(action)
@@ -151,12 +152,12 @@ class _ExternalVectorPolicy:
                 )
             if not np.isfinite(array).all():
                 raise ValueError(
-                    f"the policy {self.policy.source} gives the action {action!r}, which is no finite number"
+                    f"the policy {self.policy.source} gives the action {action!r}, which is not finite"
                 )
         return chosen
 
-    def _inside(self, chosen: NDArray[Any], actions: Actions) -> Sequence[Any]:
-        """Actions of a compiled domain, `[n(, size)]`: numbers are clipped to their range, choices must be there."""
+    def _compiled_actions(self, chosen: NDArray[Any], actions: Actions) -> Sequence[Any]:
+        """Return actions of a compiled domain, `[n(, size)]`: numbers are clipped to their range, choices checked."""
         count, size = len(self.rows), 1 if actions.size is None else actions.size
         if chosen.dtype.kind not in "biuf" or chosen.size != count * size or not np.isfinite(chosen).all():
             raise ValueError(
@@ -174,43 +175,43 @@ class _ExternalVectorPolicy:
         return rows.astype(np.int32).reshape(count if actions.size is None else (count, size))  # type: ignore[return-value]
 
 
-def _memoryless(decide: Decide) -> Play:
+def _memoryless(decide: BatchFunction) -> EpisodeFunction:
     return lambda rows, flat, raw, actions: decide(flat, raw, actions)
 
 
 class Predictor(Protocol):
-    """What Stable-Baselines3's models have in common."""
+    """The common interface of Stable-Baselines3 models."""
 
     def predict(self, observation: Any, *, deterministic: bool) -> Any:
-        """Actions for observations, and the policy's memory, if it has one."""
+        """Return actions for observations, and the policy's memory, if it has one."""
 
 
 class EpisodePolicy(Protocol):
-    """A policy with a memory, of which each episode gets its own; a class of them will do, too.
+    """A policy with a memory, copied for each episode; a class of such policies is accepted too.
 
-    If `reset` has an argument `seed`, it gets one, a function of the episode's: random numbers are to be drawn from it.
+    If `reset` has an argument `seed`, it gets a function of the episode's seed, to draw random numbers from.
     """
 
     def reset(self) -> Any:
-        """Forget everything: an episode begins."""
+        """Clear the memory: an episode begins."""
 
     def act(self, observation: Any) -> Any:
-        """The action, and whatever is to be remembered."""
+        """Return the action, and update the memory."""
 
 
 class ExplicitStatePolicy(Protocol):
-    """A policy whose memory is in somebody else's hands: one row per episode, as recurrent networks have it."""
+    """A policy whose memory is an explicit state with one row per episode, as in recurrent networks."""
 
     def initial(self, count: int) -> Any:
-        """The state at the start of so many episodes."""
+        """Return the state at the start of `count` episodes."""
 
     def act(self, observations: Any, state: Any) -> tuple[Any, Any]:
-        """Actions for observations `[count, ...]`, and the state after them."""
+        """Return actions for observations `[count, ...]`, and the next state."""
 
 
 AnyPolicy: TypeAlias = Policy | ExternalPolicy | Guard
 
-# Whatever stands for a policy: `as_policy` says how each is read.
+# Everything that `as_policy` accepts.
 PolicyLike: TypeAlias = (
     AnyPolicy
     | str
@@ -224,15 +225,15 @@ PolicyLike: TypeAlias = (
 )
 
 
-def as_policy(policy: PolicyLike, trust: Collection[str] = NOBODY) -> AnyPolicy:
-    """A policy from whatever stands for one.
+def as_policy(policy: PolicyLike, trust: Collection[str] = TRUST_NOTHING) -> AnyPolicy:
+    """Return the policy that an object or a name stands for.
 
     Args:
         policy: a policy; the name of one, as `open_policy` reads it; a model of Stable-Baselines3, with the
             VecNormalize of its environment or in a pair with another; a `torch.nn.Module` from float32 `[n, size]` to
             actions or to scores of discrete ones; a function, or `predict` of any object, from observation to action;
-            with a memory, a `Player`, a class of them, or a `Stateful`.
-        trust: the names of files that may run code.
+            with a memory, an `EpisodePolicy`, a class of them, or an `ExplicitStatePolicy`.
+        trust: names of files that may run code.
     """
     if isinstance(policy, Policy | ExternalPolicy | Guard):
         return policy
@@ -245,21 +246,21 @@ def as_policy(policy: PolicyLike, trust: Collection[str] = NOBODY) -> AnyPolicy:
     if loaders.is_module(policy) and not hasattr(policy, "act"):
         digest, packed = loaders.tensors_digest(policy), loaders.pack(policy)
         load = partial(loaders.unpack_torch, packed)
-        return ExternalPolicy(name_of(type(policy)), "tensors", digest, load)
-    return _from_python(name_of(policy if hasattr(policy, "__qualname__") else type(policy)), policy)
+        return ExternalPolicy(qualified_name(type(policy)), "tensors", digest, load)
+    return _from_python(qualified_name(policy if hasattr(policy, "__qualname__") else type(policy)), policy)
 
 
-def open_policy(name: str, trust: Collection[str] = NOBODY) -> AnyPolicy:
-    """The policy of a file (ours, *.onnx, *.pt), `sb3:FILE.zip`, `sb3:ALGORITHM:FILE.zip`, or `python:module:name`.
+def open_policy(name: str, trust: Collection[str] = TRUST_NOTHING) -> AnyPolicy:
+    """Open a policy file (PSyCo's, *.onnx, *.pt), `sb3:FILE.zip`, `sb3:ALGORITHM:FILE.zip`, or `python:module:name`.
 
     Args:
         name: of the policy.
-        trust: the names of files that may run code: *.pt and `sb3:` can.
+        trust: names of files that may run code, which *.pt and `sb3:` can.
     """
     kind, colon, rest = name.partition(":")
     if colon and kind == "python":
         try:
-            thing = resolve(rest)
+            thing = import_object(rest)
             return thing if isinstance(thing, Guard) else _from_python(rest, thing)
         except DomainError as error:
             raise RunError(str(error)) from None
@@ -272,11 +273,11 @@ def open_policy(name: str, trust: Collection[str] = NOBODY) -> AnyPolicy:
         return ExternalPolicy(name, "file", _digest(data), load, native=True)
     path = Path(name)
     if path.suffix in ONNX:
-        model = read_onnx(path)
+        model = loaders.read_onnx(path)
         return ExternalPolicy(name, "file", model.digest, partial(loaders.load_onnx, model.network, path))
     if path.suffix in TORCH:
         data = read_bytes(path, "policy")
-        if what := recognized(path):
+        if what := describe_other_file(path):
             raise RunError(f"{path} is {what}")
         _check_trust(name, path, "TorchScript is a program, which can read and write files", trust)
         return ExternalPolicy(name, "file", _digest(data), partial(loaders.load_torch, data, path))
@@ -284,7 +285,7 @@ def open_policy(name: str, trust: Collection[str] = NOBODY) -> AnyPolicy:
 
 
 def with_version(policy: AnyPolicy, version: str | None) -> AnyPolicy:
-    """The policy as the user calls it; of one that is known by its name only, the version belongs to that name."""
+    """Return the policy with a version label; where the digest identifies only a name, it includes the version."""
     if version is None:
         return policy
     if not isinstance(version, str) or not version.strip():
@@ -299,23 +300,25 @@ def with_version(policy: AnyPolicy, version: str | None) -> AnyPolicy:
 
 
 def _from_python(name: str, thing: Any) -> ExternalPolicy:
-    """What a Python name stands for: it is known by that name only, since code can change while its name stays."""
+    """Wrap a Python object, identified by its name only, since code can change while its name stays."""
     source = f"python:{name}"
     return ExternalPolicy(source, "name", _digest(source.encode()), _python_loader(thing), native=True)
 
 
-def _python_loader(thing: Any) -> Callable[[], Decide | StatefulPolicy]:
+def _python_loader(thing: Any) -> Callable[[], BatchFunction | StatefulPolicy]:
     is_class = isinstance(thing, type)
     if hasattr(thing, "act") and hasattr(thing, "initial"):
-        return lambda: explicit_state(thing() if is_class else thing)
+        return lambda: from_explicit_state(thing() if is_class else thing)
     if hasattr(thing, "act") and hasattr(thing, "reset"):
-        return partial(each_its_own, thing if is_class else partial(cloudpickle.loads, loaders.pack(thing)))
+        return partial(
+            from_episode_policy, thing if is_class else partial(cloudpickle.loads, loaders.pack(thing))
+        )
     if hasattr(thing, "predict"):
-        return partial(loaders.by_predict, thing)
+        return partial(loaders.from_predict, thing)
     if callable(thing):
-        return partial(loaders.by_function, thing)
+        return partial(loaders.from_function, thing)
     raise RunError(
-        f"{thing!r} is no policy: give a Policy, a file, a model with predict, a torch.nn.Module, "
+        f"{thing!r} is not a policy: give a Policy, a file, a model with predict, a torch.nn.Module, "
         "a function from observation to action, or an object with reset() and act(observation)"
     )
 
@@ -328,13 +331,13 @@ def _from_pair(pair: tuple[Any, ...]) -> ExternalPolicy:
 
 
 def _from_sb3(model: Any, statistics: Any) -> ExternalPolicy:
-    """A model or its policy, with the VecNormalize that scaled what it saw, if any did."""
+    """Wrap a model or its policy, with the VecNormalize that scaled its observations, if any."""
     if statistics is not None and not statistics.norm_obs:
-        statistics = None  # it scaled rewards alone
-    policy = loaders.sb3_policy(model)  # it acts; a model has its environment and its replay buffer with it
+        statistics = None  # it scaled rewards only
+    policy = loaders.sb3_policy(model)  # without the model's environment and replay buffer
     load = partial(loaders.unpack_sb3, loaders.pack((policy, statistics)))
     digest = loaders.tensors_digest(policy, statistics)
-    return ExternalPolicy(name_of(type(model)), "tensors", digest, load, native=True)
+    return ExternalPolicy(qualified_name(type(model)), "tensors", digest, load, native=True)
 
 
 def _digest(data: bytes) -> str:
@@ -342,7 +345,7 @@ def _digest(data: bytes) -> str:
 
 
 def _check_trust(name: str, path: Path, why: str, trust: Collection[str]) -> None:
-    if not {name, str(path)} & names(trust):
+    if not {name, str(path)} & trusted_names(trust):
         raise RunError(
             f"{name} can run code: {why}. If you trust where it comes from, say so: --trust {name} (in Python: "
             f"trust=[{name!r}]). An ONNX or a safetensors file needs no trust: it holds a network and no code"

@@ -1,6 +1,6 @@
 """The network of the paper's policy equation, over a flat vector of parameters.
 
-It runs in compiled code, and with NumPy alone: `psyco.runtime` has no JAX, so that is imported where it is used.
+It runs in compiled code and with NumPy. `psyco.runtime` must not load JAX, so JAX is imported where it is used.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ Rows: TypeAlias = NDArray[np.float32]
 
 Bias = Literal["one", "learned"]
 
-LARGEST = 4096  # numbers of an observation that a network takes, and units of a layer
-Hidden: TypeAlias = "int | tuple[int, ...]"  # units of the one hidden layer, or of each
+MAX_WIDTH = 4096  # of an observation, and of a layer
+Hidden: TypeAlias = "int | tuple[int, ...]"  # units of the hidden layer, or of each of several
 
 
 @dataclass(frozen=True)
 class Network:
     """y = tanh(θ2 relu(θ1 x + b1) + b2), with b = 1 (`bias="one"`, the paper's equation) or learned.
 
-    With several hidden layers, the relu of each goes into the next. Where a `shift` and a `scale` are given, x is
+    With several hidden layers, the relu of each is the input of the next. Where `shift` and `scale` are given, x is
     `(observation - shift) / scale`; else it is the observation.
     """
 
@@ -69,9 +69,9 @@ class Network:
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of θ1, θ2, ... and, where they are learned, b1, b2, ..., in the order in which they are kept.
+        """Shapes of θ1, θ2, ... and, if learned, b1, b2, ..., in the order in which they are stored.
 
-        θ1 alone is transposed, so that all have hidden units on their last axis, which is what vectorises best.
+        Only θ1 is transposed, so that all have hidden units on their last axis, which vectorises best.
         """
         following = ((to, of) for of, to in pairwise((*self.layers, self.outputs)))
         weights = ((self.inputs, self.layers[0]), *following)
@@ -81,11 +81,11 @@ class Network:
 
     @property
     def size(self) -> int:
-        """How many parameters there are: D."""
+        """Number of parameters: D."""
         return sum(map(math.prod, self.shapes))
 
     def init(self, key: Array) -> Array:
-        """Random parameters `[D]`: weights uniform within 1/sqrt(fan-in), learned biases likewise."""
+        """Return random parameters `[D]`: weights uniform within 1/sqrt(fan-in), learned biases likewise."""
         import jax
 
         fan_in = (self.inputs, *self.layers, self.inputs, *self.layers)[: len(self.shapes)]
@@ -94,23 +94,23 @@ class Network:
         return jax.random.uniform(key, (self.size,), np.float32, -1.0, 1.0) * limits.astype(np.float32)
 
     def __call__(self, theta: Array, x: Array) -> Array:
-        """Outputs `[outputs]` in [-1, 1] for one parameter vector `[D]` and one observation `[inputs]`."""
+        """Return the outputs `[outputs]` in [-1, 1] for one parameter vector `[D]` and one observation `[inputs]`."""
         import jax.numpy as jnp
 
         return jnp.tanh(self.scores(theta, x))
 
     def scores(self, theta: Array, x: Array) -> Array:
-        """θ2 relu(θ1 x + b1) + b2, `[outputs]`, for one parameter vector `[D]` and one observation `[inputs]`."""
-        return self.scores_of(self.parts(theta), x)
+        """Return θ2 relu(θ1 x + b1) + b2, `[outputs]`, for a parameter vector `[D]` and an observation `[inputs]`."""
+        return self.scores_from_layers(self.unflatten(theta), x)
 
-    def scores_of(self, parts: list[Array], x: Array) -> Array:
-        """The same from the `parts` of the parameters: a loop that takes them apart in every step is much slower."""
+    def scores_from_layers(self, layers: list[Array], x: Array) -> Array:
+        """Return `scores` from unflattened parameters: to unflatten them in every step of a loop is much slower."""
         import jax
         import jax.numpy as jnp
 
         count = len(self.layers) + 1
-        weights: list[Array] = parts[:count]
-        biases: Sequence[Any] = parts[count:] or [1.0] * count
+        weights: list[Array] = layers[:count]
+        biases: Sequence[Any] = layers[count:] or [1.0] * count
         if self.scale:
             x = (x - jnp.asarray(self.shift, jnp.float32)) / jnp.asarray(self.scale, jnp.float32)
         y = _combine(x, weights[0]) + biases[0]
@@ -119,35 +119,35 @@ class Network:
         return y
 
     def act(
-        self, actions: Actions, theta: Array | list[Array], x: Array, disturbance: Array | None = None
+        self, actions: Actions, theta: Array | list[Array], x: Array, noise: Array | None = None
     ) -> Array:
-        """The action for one observation.
+        """Return the action for one observation.
 
         Args:
-            actions: what there is to choose from.
-            theta: parameters `[D]`, or their `parts`.
+            actions: the action space.
+            theta: parameters `[D]`, flat or unflattened.
             x: the observation `[inputs]`.
-            disturbance: added to the scores `[outputs]`; whoever explores does so there.
+            noise: exploration noise, added to the scores `[outputs]`.
         """
         import jax.numpy as jnp
 
-        scores = self.scores_of(theta if isinstance(theta, list) else self.parts(theta), x)
-        if disturbance is not None:
-            scores += disturbance
-        # tanh keeps the order of scores, but in float32 large ones all become 1: choose before it.
+        scores = self.scores_from_layers(theta if isinstance(theta, list) else self.unflatten(theta), x)
+        if noise is not None:
+            scores += noise
+        # tanh preserves the order of scores, but in float32 large ones all become 1: choose before it.
         return actions.decode(scores if actions.ranked else jnp.tanh(scores))
 
-    def crew(self, domain: Domain, theta: Rows, seeds: Sequence[int] = ()) -> VectorNetwork:
-        """Networks with parameters `[B, D]`, ready to act in a domain; they need no seeds."""
+    def vectorize(self, domain: Domain, theta: Rows, seeds: Sequence[int] = ()) -> VectorNetwork:
+        """Return the networks with parameters `[B, D]` in a domain; they need no seeds."""
         return VectorNetwork(self, domain, theta)
 
-    def evaluator(self, theta: Rows) -> Callable[[Rows], Rows]:
-        """`scores` with NumPy: of observations `[B, inputs]`, `[B, outputs]`, for parameters `[B, D]` or `[1, D]`.
+    def numpy_scores(self, theta: Rows) -> Callable[[Rows], Rows]:
+        """Return `scores` in NumPy, `[B, inputs] -> [B, outputs]`, for parameters `[B, D]` or `[1, D]`.
 
-        A stacked matmul is one product per row, so a row does not see its neighbours.
+        A stacked matmul is one product per row, so no row depends on its neighbours.
         """
         *hidden, (weight, bias) = [
-            (np.ascontiguousarray(weight), bias[:, None]) for weight, bias in self.products(theta)
+            (np.ascontiguousarray(weight), bias[:, None]) for weight, bias in self.weights_and_biases(theta)
         ]
         shift, scale = np.array(self.shift, np.float32), np.array(self.scale, np.float32)
 
@@ -165,15 +165,15 @@ class Network:
 
         return scores
 
-    def products(self, theta: Any) -> list[tuple[Any, Any]]:
-        """Weights `[..., from, to]` and biases `[..., to]` of each layer in turn, for parameters `[..., D]`."""
-        parts, count = self.parts(theta), len(self.layers) + 1
-        weights = [parts[0], *(weight.swapaxes(-1, -2) for weight in parts[1:count])]
+    def weights_and_biases(self, theta: Any) -> list[tuple[Any, Any]]:
+        """Return weights `[..., from, to]` and biases `[..., to]` of each layer in turn, for parameters `[..., D]`."""
+        layers, count = self.unflatten(theta), len(self.layers) + 1
+        weights = [layers[0], *(weight.swapaxes(-1, -2) for weight in layers[1:count])]
         ones = [np.ones((*(1,) * (theta.ndim - 1), weight.shape[-1]), np.float32) for weight in weights]
-        return list(zip(weights, parts[count:] or ones, strict=True))
+        return list(zip(weights, layers[count:] or ones, strict=True))
 
-    def parts(self, theta: Any) -> list[Any]:
-        """Parameters `[..., D]` as arrays of `shapes`, each with the leading axes of theta."""
+    def unflatten(self, theta: Any) -> list[Any]:
+        """Return parameters `[..., D]` as arrays of `shapes`, each with the leading axes of theta."""
         ends = np.cumsum([0, *map(math.prod, self.shapes)])
         return [
             theta[..., start:stop].reshape(*theta.shape[:-1], *shape)
@@ -182,25 +182,25 @@ class Network:
 
 
 def network_for(domain: Domain, *, hidden: Hidden = 32, bias: Bias = "one") -> Network:
-    """The paper's network in the shape that a domain needs.
+    """Return the paper's network with the inputs and outputs of a domain.
 
     Args:
         domain: where it will act.
         hidden: units of the hidden layer, or of each of several.
         bias: 1, as in the paper's equation, or learned.
     """
-    if (size := domain.observation_size) > LARGEST:
+    if (size := domain.observation_size) > MAX_WIDTH:
         raise DomainError(
-            f"{domain.name} has observations of {size:,} numbers; the networks that are learned here see at most "
-            f"{LARGEST:,}, flattened, and no pictures as such. Make them smaller with wrappers "
-            "(gymnasium.wrappers.GrayscaleObservation, ResizeObservation) or observe features; policies of others that "
-            "see pictures can be verified as they are (psyco verify)"
+            f"{domain.name} has observations of {size:,} numbers; the networks that are learned here have at most "
+            f"{MAX_WIDTH:,} inputs, and no convolutions. Make observations smaller with wrappers "
+            "(gymnasium.wrappers.GrayscaleObservation, ResizeObservation) or observe features; external policies with "
+            "images as inputs can be verified (psyco verify)"
         )
     return Network(size, domain.actions.outputs, hidden, bias)
 
 
 def check_hidden(hidden: Any) -> Hidden:
-    """Units of hidden layers, in plain numbers; one layer is a number, so that it is written as it always was."""
+    """Return the checked units of hidden layers: a number for one layer, a tuple for several."""
     several = isinstance(hidden, list | tuple)
     for units in hidden if several else [hidden]:
         if isinstance(units, bool) or not isinstance(units, int | np.integer) or units < 1:
@@ -208,45 +208,47 @@ def check_hidden(hidden: Any) -> Hidden:
                 "hidden must be a whole number of at least 1, or one for each hidden layer as in 64,64; "
                 f"got {hidden!r}"
             )
-        if units > LARGEST:
-            raise RunError(f"a hidden layer has at most {LARGEST:,} units, got {units:,}")
+        if units > MAX_WIDTH:
+            raise RunError(f"a hidden layer has at most {MAX_WIDTH:,} units, got {units:,}")
     if several and not hidden:
         raise RunError("hidden names no layer: give the units of each, as in 64 or 64,64")
     return tuple(map(int, hidden)) if several and len(hidden) > 1 else int(hidden[0] if several else hidden)
 
 
 def _combine(x: Array, rows: Array) -> Array:
-    """Σ x_i rows_i, `[n] @ [n, m]`. For few rows a plain sum: XLA runs a batch of small products slowly."""
+    """Return Σ x_i rows_i, `[n] @ [n, m]`. For few rows a plain sum: XLA runs a batch of small products slowly."""
     if len(rows) > 32:
         return x @ rows
     return sum((x[i] * rows[i] for i in range(1, len(rows))), start=x[0] * rows[0])
 
 
 class VectorNetwork:
-    """The Crew of networks: B of them evaluated in one go, with the bits that each would give alone."""
+    """The VectorPolicy of networks: B of them evaluated at once, with the bits that each would give alone."""
 
-    handed = None
+    fallback_steps = None
 
     def __init__(self, network: Network, domain: Domain, theta: Rows) -> None:
         self.network, self.domain, self.theta = network, domain, theta
-        self.scores = network.evaluator(theta)
+        self.scores = network.numpy_scores(theta)
         self.actions = domain.actions
-        # A compiled domain takes them as they are.
-        self.to_env: Callable[[Any], Sequence[Any]] = getattr(domain, "to_env", lambda chosen: chosen)
+        # A compiled domain has no `to_env_actions`: it takes decoded actions.
+        self.to_env_actions: Callable[[Any], Sequence[Any]] = getattr(
+            domain, "to_env_actions", lambda chosen: chosen
+        )
 
     def take(self, rows: NDArray[np.intp]) -> VectorNetwork:
-        """The networks of these rows."""
+        """Return the networks of these rows."""
         return VectorNetwork(self.network, self.domain, self.theta[rows])
 
     def __call__(
         self,
         flat: Rows,
         raw: Sequence[Any],
-        disturbance: Rows | None = None,
+        noise: Rows | None = None,
         signals: Sequence[Mapping[str, Any]] = (),
     ) -> Sequence[Any]:
-        """Actions `[B]` as `step` takes them, for observations `[B, size]`; see `Crew`."""
+        """Return actions `[B]` as `step` takes them, for observations `[B, size]`; see `VectorPolicy`."""
         y = self.scores(flat)
-        if disturbance is not None:
-            y = y + disturbance
-        return self.to_env(self.actions.decode(y if self.actions.ranked else np.tanh(y, out=y)))
+        if noise is not None:
+            y = y + noise
+        return self.to_env_actions(self.actions.decode(y if self.actions.ranked else np.tanh(y, out=y)))

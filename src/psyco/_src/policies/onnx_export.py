@@ -1,4 +1,4 @@
-"""A policy as an ONNX file, with its observation scaling and its action range inside."""
+"""Export of a policy as an ONNX file that includes its observation scaling and its action range."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from psyco._src.policies.serialization import Policy
 from psyco.version import __version__
 
 OPSET = 17
-SAMPLES = 256  # observations that an exported network is compared on
+SAMPLES = 256  # observations on which an exported network is compared
 EPS = float(np.finfo(np.float32).eps)
-TANH = 8  # eps that two float32 versions of tanh may be apart; measured: XLA 2.3 and ONNX Runtime 2.8 off the true one
+TANH_ERROR = 8  # eps between two float32 versions of tanh; measured errors: XLA 2.3, ONNX Runtime 2.8
 
 
 def to_onnx(policy: Policy) -> bytes:
-    """The policy as ONNX: `observation` float32 `[n, inputs]` -> `action`, float32 `[n, size]` or int64."""
+    """Return the policy as ONNX: `observation` float32 `[n, inputs]` -> `action`, float32 `[n, size]` or int64."""
     try:
         from onnx import TensorProto, checker, helper, numpy_helper
     except ImportError:
@@ -44,7 +44,7 @@ def to_onnx(policy: Policy) -> bytes:
     if network.scale:
         x = node("Sub", x, constant("shift", network.shift), to="shifted")
         x = node("Div", x, constant("scale", network.scale), to="scaled")
-    for i, (weight, bias) in enumerate(network.products(policy.theta), 1):
+    for i, (weight, bias) in enumerate(network.weights_and_biases(policy.theta), 1):
         if i > 1:
             x = node("Relu", x, to=f"hidden{i - 1}")
         x = node("MatMul", x, constant(f"w{i}", weight), to=f"product{i}")
@@ -93,10 +93,10 @@ def to_onnx(policy: Policy) -> bytes:
 
 
 def export_onnx(policy: Policy, path: str | Path) -> float:
-    """Write the ONNX file, after running it beside the policy on random observations.
+    """Write the ONNX file, after a comparison with the policy on random observations.
 
-    Returns the largest difference between the numbers of their actions; between choices, the largest difference of the
-    scores of what they choose. Nothing is written where it is more than the rounding of float32 explains.
+    Returns the largest difference of actions; for discrete actions, the largest difference between the scores of the
+    chosen ones. Nothing is written if it exceeds float32 rounding.
     """
     try:
         import onnxruntime
@@ -125,16 +125,16 @@ def export_onnx(policy: Policy, path: str | Path) -> float:
 def _compare(
     policy: Policy, x: NDArray[np.float32], theirs: NDArray[Any]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """How far their actions for observations `[N, inputs]` are from ours, and how far they may be, `[N, size]` each."""
+    """Return the differences of actions for observations `[N, inputs]`, and the permitted ones, `[N, size]` each."""
     actions = policy.actions
     ours = jax.vmap(policy.network.scores, (None, 0))(jnp.asarray(policy.theta), jnp.asarray(x))
     scores = np.asarray(ours, np.float64)
     error = _rounding(policy, x)
     if isinstance(actions, Continuous):
         low, high = np.array(actions.low), np.array(actions.high)
-        # Half the width times what tanh makes of the error, of which less is left where it is flat; then y + 1, the
-        # product and the sum are rounded.
-        permitted = (np.tanh(scores + error) - np.tanh(scores - error) + TANH * EPS) * (high - low) / 2
+        # Half the width times the error after tanh, which is smaller where tanh is flat; then y + 1, the product and
+        # the sum are rounded.
+        permitted = (np.tanh(scores + error) - np.tanh(scores - error) + TANH_ERROR * EPS) * (high - low) / 2
         permitted += EPS * (2 * (high - low) + np.maximum(abs(low), abs(high)))
         return np.abs(theirs.astype(np.float64) - policy(x)), permitted
     rows, difference, permitted = np.arange(len(x)), [], []
@@ -143,7 +143,7 @@ def _compare(
     ):
         best = ranked.argmax(axis=1)
         difference.append(ranked[rows, best] - ranked[rows, choice])
-        # Another choice is right only where the two scores are equal up to their errors.
+        # Another choice is permitted only where the two scores are equal up to their errors.
         permitted.append(errors[rows, best] + errors[rows, choice])
     return np.stack(difference, axis=1), np.stack(permitted, axis=1)
 
@@ -151,7 +151,7 @@ def _compare(
 def _choices(
     actions: Discrete | MultiDiscrete | MultiBinary, scores: NDArray[Any], error: NDArray[Any]
 ) -> list[tuple[NDArray[Any], NDArray[Any]]]:
-    """Scores and errors `[N, k]` of the k alternatives of each choice; a switch is its score against 0."""
+    """Return scores and errors `[N, k]` of the k alternatives of each choice; a switch compares its score with 0."""
     match actions:
         case Discrete():
             return [(scores, error)]
@@ -166,18 +166,18 @@ def _choices(
 
 
 def _rounding(policy: Policy, x: NDArray[np.float32]) -> NDArray[np.float64]:
-    """How far two float32 evaluations of the scores `[N, outputs]` can be apart, whatever order they sum in.
+    """Return a bound on the difference of two float32 evaluations of the scores `[N, outputs]`, in any order of sums.
 
-    A sum of n products is off by at most n eps/2 Σ|products| (Higham, Accuracy and Stability of Numerical Algorithms,
-    section 3.1), and two of them are apart by twice that. Large weights whose products cancel make this large beside
-    the score itself: no float32 evaluation knows such a score any better.
+    The error of a sum of n products is at most n eps/2 Σ|products| (Higham, Accuracy and Stability of Numerical
+    Algorithms, section 3.1), and the difference of two sums twice that. Large weights whose products cancel make the
+    bound large compared with the score: no float32 evaluation of such a score is more accurate.
     """
     network = policy.network
     size = np.abs(x.astype(np.float64))
     if network.scale:
         size = np.abs(x - np.array(network.shift)) / network.scale
     terms = 2  # shift and scale round too
-    for weight, bias in network.products(policy.theta):
+    for weight, bias in network.weights_and_biases(policy.theta):
         terms += len(weight) + 1  # with the bias
         size = size @ np.abs(weight.astype(np.float64)) + np.abs(bias)
     return terms * EPS * size

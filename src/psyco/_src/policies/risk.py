@@ -1,7 +1,7 @@
-"""How likely is it that an episode which looks like this one ends in a violation? Learned from recorded episodes.
+"""Estimated probability that an episode ends in a violation, learned from recorded episodes.
 
-A logistic regression on what is seen of a state, its squares and products, put right by an isotonic regression on
-episodes that it was not fitted to; further ones show how well it is calibrated. It estimates with NumPy alone.
+A logistic regression on the inputs of a state, their squares and products, calibrated by isotonic regression on
+held-out episodes; further held-out episodes show how well it is calibrated. It estimates with NumPy alone.
 """
 
 from __future__ import annotations
@@ -16,90 +16,87 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from psyco._src.core.codec import decode, encode
 from psyco._src.core.errors import RunError
-from psyco._src.core.safe_io import check_kinds, from_json, read_text
+from psyco._src.core.safe_io import from_json, read_text
 from psyco._src.logic.runtime_monitor import Monitor, Outlook, Status
 
 FORMAT = "psyco-risk-1"
-PRODUCTS = 24  # of so many inputs, or fewer, the products are looked at, too
+MAX_INPUTS_WITH_PRODUCTS = 24  # with more inputs, only squares are features
 RIDGE = 1e-4
-EDGES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # of the table that shows the calibration
-FEWEST = 20  # recorded episodes
+CALIBRATION_EDGES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # of the bins of the calibration table
+MIN_EPISODES = 20  # recorded
 
 Numbers = NDArray[np.float64]
 
 
 class RiskBin(NamedTuple):
-    """States of episodes that were not learned from, and whose risk lies in one range."""
+    """Held-out states whose estimated risk lies in one range."""
 
     lower: float
     upper: float
     states: int
-    estimated: float  # their mean risk
-    observed: float  # the part of them after which there was a violation
+    estimated: float  # mean risk
+    observed: float  # fraction that a violation followed
 
 
 @dataclass(frozen=True)
 class Risk:
-    """The probability that an episode which looks like this one ends in a violation, or has one soon.
+    """Estimated probability that an episode ends in a violation, or has one within some steps, given its state.
 
-    It is about the policy whose episodes were recorded, going on as it did.
+    It is conditional on the policy whose episodes were recorded.
     """
 
     requirement: str
-    within: int | None  # a violation within so many steps; None: at all
-    episodes: int  # that were recorded
-    violated: int  # of these
+    within: int | None  # maximum steps until the violation; None: at any time
+    episodes: int  # recorded
+    violated: int  # recorded episodes that violate the requirement
     mean: tuple[float, ...]  # of the inputs, [inputs]
-    spread: tuple[float, ...]
-    weights: tuple[float, ...]  # of the constant and the inputs, their squares and products
-    scores: tuple[float, ...]  # where the estimate changes, rising
-    levels: tuple[float, ...]  # what it is from there on; one more at the front
+    std: tuple[float, ...]
+    weights: tuple[float, ...]  # of the constant, the inputs, their squares and products
+    scores: tuple[float, ...]  # at which the estimate changes, increasing
+    levels: tuple[float, ...]  # estimates between these scores; one more than scores
     calibration: tuple[RiskBin, ...] = ()
-    limit: float = 0.1  # a guard hands over from here on
+    limit: float = 0.1  # risk from which on a guard hands over
 
     def __call__(self, inputs: Numbers) -> Numbers:
-        """The risk `[n]` in states with these inputs `[n, inputs]`; `risk_inputs` makes them."""
+        """Return the risk `[n]` of states with inputs `[n, inputs]` from `risk_inputs`."""
         if inputs.shape[1] != len(self.mean):
             raise RunError(
-                f"this risk was learned from {len(self.mean)} numbers in every state, here there are {inputs.shape[1]}"
+                f"this risk was learned from {len(self.mean)} inputs per state, got {inputs.shape[1]}"
             )
-        score = _expanded(inputs, np.array(self.mean), np.array(self.spread)) @ np.array(self.weights)
+        score = _features(inputs, np.array(self.mean), np.array(self.std)) @ np.array(self.weights)
         return np.array(self.levels)[np.searchsorted(self.scores, score, side="right")]
 
-    def above(self, limit: float) -> Risk:
-        """The same with another limit."""
+    def with_limit(self, limit: float) -> Risk:
+        """Return a copy with another limit."""
         if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0.0 < limit <= 1.0:
             raise RunError(f"the limit of a risk is a probability above 0, got {limit!r}")
         return dataclasses.replace(self, limit=float(limit))
 
     def to_json(self) -> str:
-        """All of it, as JSON."""
-        return json.dumps({"format": FORMAT, **dataclasses.asdict(self)}, indent=1) + "\n"
+        """Return the risk as JSON."""
+        return json.dumps({"format": FORMAT, **encode(self)}, indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str, *, origin: str = "the risk") -> Risk:
-        """What `to_json` has written."""
-        try:
-            content = from_json(text, origin)
-            if content.pop("format") != FORMAT:
-                raise ValueError("another format")
-            bins = tuple(RiskBin(*each) for each in content.pop("calibration"))
-            lists = {
-                name: tuple(map(float, value)) for name, value in content.items() if isinstance(value, list)
-            }
-            risk = cls(**{**content, **lists, "calibration": bins})
-            sizes = len(_expanded(np.zeros((1, len(risk.mean))), 0.0, 1.0)[0]), len(risk.scores) + 1
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise RunError(f"{origin} is no risk of PSyCo, or it is damaged ({error!r:.200})") from None
-        check_kinds(risk, origin)
-        if sizes != (len(risk.weights), len(risk.levels)) or len(risk.mean) != len(risk.spread):
-            raise RunError(f"{origin} is damaged: its numbers do not fit each other")
+        """Read the output of `to_json`."""
+        content = from_json(text, origin)
+        if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
+            raise RunError(f"{origin} is not a risk of PSyCo, or it is damaged")
+        risk = decode(content, cls, origin)
+        features = _features(np.zeros((1, len(risk.mean))), 0.0, 1.0).shape[1]
+        if (features, len(risk.scores) + 1, len(risk.mean)) != (
+            len(risk.weights),
+            len(risk.levels),
+            len(risk.std),
+        ):
+            raise RunError(f"{origin} is damaged: the sizes of its lists do not match")
         return risk
 
     @classmethod
     def load(cls, path: str | Path) -> Risk:
-        """From a file that holds what `to_json` gave."""
+        """Read a file with the output of `to_json`."""
         return cls.from_json(read_text(path, "risk"), origin=str(path))
 
     def __str__(self) -> str:
@@ -115,7 +112,7 @@ class Risk:
 
 
 def risk_inputs(observation: Any, signals: Mapping[str, Any], status: Status) -> list[float]:
-    """What a risk is estimated from: the observation, the requirement's signals, its aggregates, and the step."""
+    """Return the inputs of a risk: the observation, the requirement's signals, its aggregates, and the step."""
     named = [signals[name] for name in sorted(signals) if name != "obs"]
     parts = [np.ravel(each) for each in (observation, *named)]
     return [*map(float, np.concatenate(parts)), *status.aggregates.values(), float(status.step)]
@@ -124,41 +121,41 @@ def risk_inputs(observation: Any, signals: Mapping[str, Any], status: Status) ->
 def fit_risk(
     monitor: Monitor, paths: Sequence[Mapping[str, Any]], *, within: int | None = None, limit: float = 0.1
 ) -> Risk:
-    """Learn from recorded episodes: half of them to fit, a quarter to calibrate, a quarter to show the calibration.
+    """Fit to half of the recorded episodes, calibrate on a quarter, and tabulate the calibration on the last quarter.
 
     Args:
-        monitor: of the requirement; what it cannot foresee counts as not violated until it happens.
+        monitor: of the requirement; a violation that it cannot foresee counts from its step on.
         paths: all signals along episodes, arrays `[n+1, ...]` by name, as `psyco.record` gives them.
-        within: look for a violation within so many steps; None: at all.
-        limit: from which on a guard hands over.
+        within: maximum steps until a violation; None: at any time.
+        limit: risk from which on a guard hands over.
     """
-    if len(paths) < FEWEST:
-        raise RunError(f"a risk is learned from at least {FEWEST} recorded episodes, got {len(paths)}")
+    if len(paths) < MIN_EPISODES:
+        raise RunError(f"a risk is learned from at least {MIN_EPISODES} recorded episodes, got {len(paths)}")
     states = [_labelled(monitor, path, within) for path in paths]
     violated = sum(each.violated for each in states)
     if violated == 0 or (violated == len(paths) and within is None):
         raise RunError(
-            f"{violated} of {len(paths)} recorded episodes violate the requirement: a risk that is the same in all of "
-            f"them can't be learned; record more episodes{', or look less far ahead (within=5)' if violated else ''}"
+            f"{violated} of {len(paths)} recorded episodes violate the requirement: a risk that is equal in all of "
+            f"them cannot be learned; record more episodes{', or look less far ahead (within=5)' if violated else ''}"
         )
     half, quarter = len(paths) // 2, len(paths) // 4
     x, y = _joined(states[:half])
-    mean, spread = x.mean(axis=0), x.std(axis=0) + 1e-9
-    weights = _logistic(_expanded(x, mean, spread), y)
+    mean, std = x.mean(axis=0), x.std(axis=0) + 1e-9
+    weights = _logistic(_features(x, mean, std), y)
     x, y = _joined(states[half : half + quarter])
-    scores, levels = _isotonic(_expanded(x, mean, spread) @ weights, y)
-    found = {"mean": mean, "spread": spread, "weights": weights, "scores": scores, "levels": levels}
+    scores, levels = _isotonic(_features(x, mean, std) @ weights, y)
+    found = {"mean": mean, "std": std, "weights": weights, "scores": scores, "levels": levels}
     numbers: dict[str, Any] = {name: tuple(each.tolist()) for name, each in found.items()}
     made = Risk(str(monitor.requirement), within, len(paths), violated, **numbers)
     x, y = _joined(states[half + quarter :])
-    return dataclasses.replace(made, calibration=tuple(_bins(made(x), y))).above(limit)
+    return dataclasses.replace(made, calibration=tuple(_bins(made(x), y))).with_limit(limit)
 
 
 class _EpisodeStates(NamedTuple):
-    """Of one episode, those before a violation was decided."""
+    """States of one episode before its violation was decided."""
 
     inputs: Numbers  # [m, inputs]
-    bad: NDArray[np.bool_]  # [m]: a violation followed
+    labels: NDArray[np.bool_]  # [m]: a violation followed
     violated: bool
 
 
@@ -169,7 +166,7 @@ def _labelled(monitor: Monitor, path: Mapping[str, Any], within: int | None) -> 
         status = monitor.update(now, end=step == last)
         if status.outlook is Outlook.VIOLATED:
             break
-        if step < last:  # nobody acts in the last state
+        if step < last:  # no policy acts in the last state
             inputs.append(risk_inputs(path["obs"][step], now, status))
     violated = status.outlook is Outlook.VIOLATED
     ahead = status.step - np.arange(len(inputs))
@@ -177,38 +174,40 @@ def _labelled(monitor: Monitor, path: Mapping[str, Any], within: int | None) -> 
 
 
 def _joined(states: Sequence[_EpisodeStates]) -> tuple[Numbers, NDArray[np.bool_]]:
-    some = [each for each in states if len(each.inputs)]
-    if not some:
+    nonempty = [each for each in states if len(each.inputs)]
+    if not nonempty:
         raise RunError(
-            "the recorded episodes are violated from the start: there is no state to tell a risk by"
+            "the recorded episodes are violated from the start: no state is left to learn a risk from"
         )
-    return np.concatenate([each.inputs for each in some]), np.concatenate([each.bad for each in some])
+    return np.concatenate([each.inputs for each in nonempty]), np.concatenate(
+        [each.labels for each in nonempty]
+    )
 
 
-def _expanded(x: Numbers, mean: Any, spread: Any) -> Numbers:
-    """1, the inputs `[n, inputs]` as parts of their spread, their squares, and of not too many the products."""
-    z = np.clip((x - mean) / spread, -10.0, 10.0)  # what was never seen before should not decide everything
+def _features(x: Numbers, mean: Any, std: Any) -> Numbers:
+    """Return 1, the standardized inputs `[n, inputs]`, their squares, and for few inputs their products."""
+    z = np.clip((x - mean) / std, -10.0, 10.0)  # an outlier must not dominate
     count = z.shape[1]
-    i, j = np.triu_indices(count) if count <= PRODUCTS else (np.arange(count),) * 2
+    i, j = np.triu_indices(count) if count <= MAX_INPUTS_WITH_PRODUCTS else (np.arange(count),) * 2
     return np.hstack([np.ones((len(z), 1)), z, z[:, i] * z[:, j]])
 
 
 def _logistic(x: Numbers, y: NDArray[np.bool_]) -> Numbers:
-    """Weights `[F]` of a logistic regression of outcomes `[n]` on features `[n, F]`."""
+    """Return the weights `[F]` of a logistic regression of outcomes `[n]` on features `[n, F]`."""
     from scipy.optimize import minimize
 
     def loss(weights: Numbers) -> tuple[float, Numbers]:
         score = x @ weights
-        off = 1.0 / (1.0 + np.exp(-np.clip(score, -500, 500))) - y
+        residual = 1.0 / (1.0 + np.exp(-np.clip(score, -500, 500))) - y
         value = np.mean(np.logaddexp(0.0, score) - y * score) + RIDGE / 2.0 * weights @ weights
-        return float(value), x.T @ off / len(x) + RIDGE * weights
+        return float(value), x.T @ residual / len(x) + RIDGE * weights
 
     found: Numbers = minimize(loss, np.zeros(x.shape[1]), jac=True, method="L-BFGS-B").x
     return found
 
 
 def _isotonic(score: Numbers, y: NDArray[np.bool_]) -> tuple[Numbers, Numbers]:
-    """The rising step function of scores nearest to the outcomes: where it changes `[k]`, its levels `[k+1]`."""
+    """Return the isotonic regression of outcomes on scores: its change points `[k]` and levels `[k+1]`."""
     from scipy.optimize import isotonic_regression
 
     order = np.argsort(score, kind="stable")
@@ -218,9 +217,13 @@ def _isotonic(score: Numbers, y: NDArray[np.bool_]) -> tuple[Numbers, Numbers]:
 
 
 def _bins(risk: Numbers, y: NDArray[np.bool_]) -> Iterator[RiskBin]:
-    place = np.clip(np.searchsorted(EDGES, risk, side="right") - 1, 0, len(EDGES) - 2)
+    place = np.clip(np.searchsorted(CALIBRATION_EDGES, risk, side="right") - 1, 0, len(CALIBRATION_EDGES) - 2)
     for k in np.unique(place):
         here = place == k
         yield RiskBin(
-            EDGES[k], EDGES[k + 1], int(here.sum()), float(risk[here].mean()), float(y[here].mean())
+            CALIBRATION_EDGES[k],
+            CALIBRATION_EDGES[k + 1],
+            int(here.sum()),
+            float(risk[here].mean()),
+            float(y[here].mean()),
         )

@@ -1,4 +1,4 @@
-"""A policy of ours, and its file: read and run with NumPy alone (`psyco.runtime`)."""
+"""PSyCo's own policies and their files, read and run with NumPy alone (`psyco.runtime`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from numpy.typing import ArrayLike, NDArray
 from psyco._src.core.errors import RunError
 from psyco._src.core.safe_io import from_json, read_bytes
 from psyco._src.envs.actions import ACTIONS, Actions
-from psyco._src.policies.file_type import recognized
 from psyco._src.policies.network import Network
 
 if TYPE_CHECKING:
@@ -35,40 +34,40 @@ class Policy:
     theta: NDArray[np.float32]  # [D]
     network: Network
     actions: Actions
-    domain: str  # the name of the domain it was made for
-    parameters: dict[str, Any]  # that domain's parameters
-    version: str | None = None  # as the user calls it; not in the file
+    domain: str  # name of the domain it was made for
+    parameters: dict[str, Any]  # of that domain
+    version: str | None = None  # label given by the user; not in the file
 
-    kind: ClassVar[Literal["file"]] = "file"  # what its digest tells it apart by
-    notes: ClassVar[tuple[str, ...]] = ()  # what a reader of its certificate should know about it
+    kind: ClassVar[Literal["file"]] = "file"  # what its digest identifies
+    notes: ClassVar[tuple[str, ...]] = ()  # for the certificate
 
     def __repr__(self) -> str:
         widths = self.network.inputs, *self.network.layers, self.network.outputs
         return f"<Policy for {self.domain}: {' -> '.join(map(str, widths))}, sha256:{self.digest[:16]}>"
 
     def __call__(self, observation: ArrayLike) -> NDArray[Any]:
-        """The action for one observation `[inputs]` or a batch `[..., inputs]`."""
+        """Return the action for one observation `[inputs]` or a batch `[..., inputs]`."""
         x = np.asarray(observation, np.float32)
         if x.shape[-1:] != (self.network.inputs,):
             raise RunError(
-                f"this policy sees {self.network.inputs} numbers, the observation has shape {x.shape}"
+                f"this policy takes {self.network.inputs} numbers, the observation has shape {x.shape}"
             )
         rows = self._scores(x.reshape(-1, x.shape[-1]))
-        # See `Network.act`, of which this is the same for NumPy.
+        # As `Network.act`, in NumPy.
         action: NDArray[Any] = self.actions.decode(rows if self.actions.ranked else np.tanh(rows, out=rows))
         return action.reshape(x.shape[:-1] + action.shape[1:])
 
     @cached_property
     def _scores(self) -> Callable[[NDArray[np.float32]], NDArray[np.float32]]:
-        return self.network.evaluator(self.theta[None])
+        return self.network.numpy_scores(self.theta[None])
 
-    @property
+    @cached_property
     def digest(self) -> str:
-        """SHA-256 of the file's bytes: what a certificate names the policy by."""
+        """SHA-256 of the file's bytes, which identifies the policy in a certificate."""
         return hashlib.sha256(self.to_bytes()).hexdigest()
 
     def to_bytes(self) -> bytes:
-        """The policy file: safetensors, with the network and the domain in its header."""
+        """Return the policy file: safetensors, with the network and the domain in its header."""
         about = {
             "format": FORMAT,
             "network": dataclasses.asdict(self.network),
@@ -85,7 +84,7 @@ class Policy:
         Path(path).write_bytes(self.to_bytes())
 
     def check(self, domain: Domain) -> None:
-        """Refuse a domain whose observations or actions are not those that this policy was made for."""
+        """Raise RunError if observations or actions of a domain are not those that this policy was made for."""
         have = (self.network.inputs, self.actions)
         want = (domain.observation_size, domain.actions)
         if have != want:
@@ -96,32 +95,32 @@ class Policy:
 
 
 def policy_for(domain: Domain, network: Network, theta: ArrayLike) -> Policy:
-    """A policy that knows which domain it belongs to.
+    """Return a policy with the description of its domain.
 
     Args:
-        domain: where it acts; how to make it again goes into the policy's file.
-        network: what turns observations into actions.
-        theta: parameters `[D]`, kept as float32.
+        domain: where it acts; its description is stored in the policy's file.
+        network: from observations to actions.
+        theta: parameters `[D]`, stored as float32.
     """
-    from psyco._src.envs.registry import describe  # which knows all of the simulators
+    from psyco._src.envs.registry import describe  # imports the simulators
 
     name, values = describe(domain)
     return Policy(check_finite(theta), network, domain.actions, name, values)
 
 
 def check_finite(theta: ArrayLike) -> NDArray[np.float32]:
-    """Parameters `[D]` that learning has come to, as float32; RunError if it came to nothing."""
+    """Return learned parameters `[D]` as float32; raise RunError if learning has diverged."""
     found = np.asarray(theta, np.float32)
     if not np.isfinite(found).all():
         raise RunError(
-            "learning has diverged: parameters of the policy are no finite numbers any more. Observations or rewards "
-            "of 1e10 and more do that (scale them with a wrapper), and so does too large a learning rate (alpha)"
+            "learning has diverged: parameters of the policy are not finite. Causes are observations or rewards of "
+            "1e10 and more (scale them with a wrapper), or too large a learning rate"
         )
     return found
 
 
 def load_policy(path: str | Path) -> Policy:
-    """Read a policy file; whatever is wrong with it is said, and nothing in it is ever executed."""
+    """Read a policy file, without running any code from it; raise RunError if it is damaged."""
     path = Path(path)
     try:
         tensors, metadata = _read_tensors(read_bytes(path, "policy"))
@@ -140,14 +139,14 @@ def load_policy(path: str | Path) -> Policy:
             raise RunError(f"{path} is damaged: it holds parameters that are not finite numbers")
     except RunError:
         raise
-    except Exception as error:  # a damaged file may go wrong anywhere
-        what = recognized(path) or f"not a PSyCo policy file, or it is damaged ({error})"
+    except Exception as error:  # a damaged file may fail anywhere
+        what = describe_other_file(path) or f"not a PSyCo policy file, or it is damaged ({error})"
         raise RunError(f"{path} is {what}") from None
     return Policy(theta, network, actions, domain, values)
 
 
 def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
-    """JSON knows lists only; frozen dataclasses hold tuples."""
+    """Return the fields with lists, which JSON has, as tuples, which frozen dataclasses have."""
     return {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
 
 
@@ -158,7 +157,7 @@ def _write_tensors(tensors: dict[str, NDArray[Any]], metadata: dict[str, str]) -
 
 
 def _read_tensors(data: bytes) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-    """Tensors and metadata; safetensors' own `load` drops the metadata, which stands in the JSON header."""
+    """Return tensors and metadata; safetensors' own `load` drops the metadata in the JSON header."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
@@ -168,3 +167,30 @@ def _read_tensors(data: bytes) -> tuple[dict[str, NDArray[Any]], dict[str, str]]
         raise ValueError(error) from None
     (size,) = struct.unpack("<Q", data[:8])
     return tensors, json.loads(data[8 : 8 + size]).get("__metadata__", {})
+
+
+def describe_other_file(path: Path) -> str | None:
+    """Return the apparent type of a file and the remedy, to follow `FILE is`, without loading it; None if unknown."""
+    if path.suffix in (".pkl", ".pickle"):
+        return (
+            "a pickle, which runs code when it is loaded, so PSyCo does not read it; "
+            "if you trust it, load it in Python and give psyco.verify the object"
+        )
+    import zipfile  # only after an error
+
+    try:
+        with zipfile.ZipFile(path) as file:
+            names = file.namelist()
+    except Exception:  # a damaged archive may fail anywhere
+        return None
+    if "data" in names:
+        return f"a model of Stable-Baselines3; write sb3:{path}"
+    inside = {
+        name.partition("/")[2] for name in names
+    }  # PyTorch puts everything in a folder named after the file
+    if "data.pkl" in inside and "constants.pkl" not in inside:  # TorchScript has both
+        return (
+            "a state_dict or a pickled object of PyTorch, not a TorchScript module; load it into its network in Python "
+            "and give psyco.verify that torch.nn.Module, or save it with torch.jit.script(network).save(...)"
+        )
+    return None

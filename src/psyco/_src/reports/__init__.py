@@ -1,1 +1,1 @@
-"""Pictures and pages for people."""
+"""Pages, charts and pictures."""

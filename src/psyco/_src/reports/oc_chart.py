@@ -1,4 +1,4 @@
-"""The operating characteristics of tests as a picture: how likely each verdict is, and how many episodes it takes."""
+"""Charts of operating characteristics: the probability of each verdict and the expected episodes of a test."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from psyco._src.logic.ast import Constraint, Requirement
 from psyco._src.verification.base import MeanTest, Test
 from psyco._src.verification.operating_characteristics import Characteristics, operating_characteristics
 
-# Colour-blind safe (Okabe and Ito), the same colour for the same method everywhere.
-COLOURS = {
+# Colour-blind safe (Okabe and Ito); a method has the same colour in every chart.
+METHOD_COLOURS = {
     "anytime": "#0072B2",
     "calibrated": "#009E73",
     "bayes": "#D55E00",
     "sprt": "#CC79A7",
     "fixed": "#666666",
 }
-POINTS = 121
+GRID_POINTS = 121
 
 
 def draw_characteristics(
     requirement: Requirement, tests: Mapping[str, Sequence[Test | MeanTest]], max_episodes: int, path: Path
 ) -> None:
-    """A row for each constraint on a probability p: chance of SATISFIED, of a wrong verdict, and expected episodes."""
+    """Draw a row of charts for each probability constraint: P(SATISFIED), P(wrong verdict), expected episodes."""
     drawn = [(k, c) for k, c in enumerate(requirement.constraints) if isinstance(c, Constraint)]
     rows = len(drawn)
     if not drawn:
-        raise RunError("a plan of expected values is a table; leave out --out")
+        raise RunError("only plans of probability constraints can be drawn; leave out --out")
     figure = Figure(figsize=(13, 3.6 * rows), layout="constrained")
     axes = figure.subplots(rows, 3, squeeze=False)
     for row, (k, constraint) in zip(axes, drawn, strict=True):
         grid = _grid(constraint)
         for name, methods in tests.items():
             c = operating_characteristics(methods[k], grid, max_episodes)
-            curves = (c.satisfied, np.maximum(_wrong(constraint, c), 1e-12), c.episodes)
+            curves = (c.satisfied, np.maximum(_wrong_verdict(constraint, c), 1e-12), c.episodes)
             for panel, curve in zip(row, curves, strict=True):
-                panel.plot(grid, curve, color=COLOURS.get(name), label=name, linewidth=1.6)
+                panel.plot(grid, curve, color=METHOD_COLOURS.get(name), label=name, linewidth=1.6)
         delta = 1.0 - constraint.confidence
         titles = ("probability of SATISFIED", "probability of a wrong verdict", "expected episodes")
         for panel, title in zip(row, titles, strict=True):
@@ -63,14 +63,14 @@ def draw_characteristics(
     atomic_io.write(path, image.getvalue())
 
 
-def _wrong(constraint: Constraint, c: Characteristics) -> np.ndarray:
+def _wrong_verdict(constraint: Constraint, c: Characteristics) -> np.ndarray:
     return np.where((c.p >= constraint.lower) & (c.p <= constraint.upper), c.violated, c.satisfied)
 
 
 def _grid(constraint: Constraint) -> np.ndarray:
-    """Around the bounds, which are grid points themselves."""
+    """Return probabilities around the bounds, which are among them."""
     bounds = [b for b in (constraint.lower, constraint.upper) if 0.0 < b < 1.0] or [0.5]
     room = max(min(b, 1.0 - b) for b in bounds)
     low, high = max(min(bounds) - 1.5 * room, 0.0), min(max(bounds) + room, 1.0)
     just_below = [b - 1e-9 for b in bounds]
-    return np.unique([*np.linspace(low, high, POINTS), *bounds, *just_below])
+    return np.unique([*np.linspace(low, high, GRID_POINTS), *bounds, *just_below])

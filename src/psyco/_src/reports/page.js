@@ -1,5 +1,5 @@
 "use strict";
-// Draws the charts and plays the episodes from the JSON in the page. Texts only ever become text nodes.
+// Draws the charts and plays the sample episodes from the JSON in the page. Texts become text nodes only.
 (() => {
 const $ = (id) => document.getElementById(id);
 const page = JSON.parse($("data").textContent);
@@ -36,7 +36,7 @@ function ticks(low, high, count) {
 }
 
 function moving(values) {
-  // The mean over a window of a fiftieth of the run, of the values that are there.
+  // The moving average over a window of a fiftieth of the run; missing values are left out.
   const reach = Math.floor(values.length / 100);
   const sums = [0], counts = [0];
   values.forEach((v, i) => { sums.push(sums[i] + (isNumber(v) ? v : 0)); counts.push(counts[i] + isNumber(v)); });
@@ -121,7 +121,7 @@ function seriesOf(chart) {
     const ys = run.curves[key];
     if (!ys || !ys.some(isNumber)) return;
     const name = many ? run.name + (chart.series.length > 1 ? `, ${label}` : "") : label;
-    // One run: a colour for each line. Several: each has its colour everywhere, and its second line is dashed.
+    // One run: a colour for each line. Several: a colour for each run, and its second line is dashed.
     const colour = many ? `s${r % 6}${s ? " dashed" : ""}` : `s${s}`;
     found.push({ name, xs: run.curves.episodes, raw: ys, soft: moving(ys), colour });
   }));
@@ -137,7 +137,7 @@ function drawCharts() {
   const any = data.runs.some((run) => run.curves.episodes?.length);
   $("learning").hidden = !any;
   if (!any) return;
-  // All frames first: how wide one is depends on how many there are.
+  // All frames first: the width of each depends on their number.
   for (const chart of CHARTS) {
     chart.all = seriesOf(chart);
     const figure = $(`chart-${chart.id}`);
@@ -159,7 +159,7 @@ function drawChart(chart, figure, all, checks) {
   all.forEach((s) => item(s.name, html("span", { class: `key ${s.colour}` })));
   if (checks.length) item(chart.dots[1], html("span", { class: "key dot" }));
   const limits = (chart.limits && data.limits[chart.limits]) || [];
-  // Beside the line it would sooner or later stand on the data.
+  // In the legend: beside its line, the label would cover data.
   for (const limit of limits) legend.append(html("span", {}, html("span", { class: "key dashed" }), `required ${limit}`));
   caption.replaceChildren(html("span", {}, chart.title), legend);
 
@@ -311,7 +311,7 @@ function drawEpisodes() {
   $("episodes").hidden = !all?.episodes.length;
   if (!all?.episodes.length) return;
   const drawn = JSON.stringify(all);
-  if (drawn === player.drawn) return; // live news without new episodes: go on playing
+  if (drawn === player.drawn) return; // an update without new episodes does not stop the player
   player.drawn = drawn;
   player.index = Math.min(player.index, all.episodes.length - 1);
   $("episodes-note").textContent = `${all.episodes.length} of ${all.looked_at} episodes of the current policy; ${all.violating} of the ${all.looked_at} violate the requirement. Violations are marked in red.`;
@@ -372,7 +372,7 @@ function paintScene(root, episode, time, size, small) {
     const at = (i) => path[Math.min(i, path.length - 1)];
     const now = at(step).map((x, k) => x + (at(step + 1)[k] - x) * rest);
     const points = [...path.slice(0, step + 1), now];
-    // Older parts fade: time as a gradient, in a few strokes.
+    // Older parts of the trail fade, in a few strokes.
     const pieces = 6;
     for (let k = 0; k < pieces; k++) {
       const part = points.slice(Math.floor((k * (points.length - 1)) / pieces), Math.floor(((k + 1) * (points.length - 1)) / pieces) + 1);
@@ -401,7 +401,7 @@ function paintScene(root, episode, time, size, small) {
 }
 
 function paintSignals(root, episode, time, size, small) {
-  // A domain without a scene: every number over time, each on its own scale, with a cursor.
+  // A domain without a scene: every numeric signal over time, each on its own scale, with a cursor.
   const rows = Object.entries(episode.signals).flatMap(([name, values]) => {
     const first = values[0];
     if (typeof first === "number") return [[name, values]];
@@ -435,7 +435,7 @@ function tick(now) {
   else requestAnimationFrame(tick);
 }
 
-// ---- all of it, and news ---------------------------------------------------------------------------------------------
+// ---- the whole page, and its updates ---------------------------------------------------------------------------------------------
 
 function draw() {
   $("certificate-section").hidden = !$("certificate").childElementCount;
@@ -447,12 +447,12 @@ function draw() {
 function replaceSections(sections) {
   for (const [id, content] of Object.entries(sections)) {
     const open = [...$(id).querySelectorAll("details")].map((node) => node.open);
-    $(id).innerHTML = content; // escaped by the server, as the page itself was
+    $(id).innerHTML = content; // escaped by the server, like the page itself
     $(id).querySelectorAll("details").forEach((node, i) => { if (i < open.length) node.open = open[i]; });
   }
 }
 
-async function news(version) {
+async function poll(version) {
   let wait = 1000;
   try {
     const answer = await fetch(`data.json?version=${encodeURIComponent(version)}`, { cache: "no-store" });
@@ -463,8 +463,8 @@ async function news(version) {
       replaceSections(latest.sections);
       draw();
     }
-  } catch { wait = 5000; } // the server has gone: what was shown stays
-  setTimeout(news, wait, version);
+  } catch { wait = 5000; } // the server is gone: keep the last content
+  setTimeout(poll, wait, version);
 }
 
 $("play").addEventListener("click", () => {
@@ -481,5 +481,5 @@ let resizing;
 window.addEventListener("resize", () => { clearTimeout(resizing); resizing = setTimeout(() => { drawCharts(); drawPosteriors(); }, 120); });
 window.addEventListener("beforeprint", () => document.querySelectorAll("#details details").forEach((node) => { node.open = true; }));
 draw();
-if (page.live) news("");
+if (page.live) poll("");
 })();

@@ -1,4 +1,4 @@
-"""A picture of one episode, like the paper's first figure: time as a colour gradient; and an animation of it."""
+"""Pictures and animations of episodes, with time as a colour gradient, like the paper's first figure."""
 
 from __future__ import annotations
 
@@ -20,19 +20,13 @@ from PIL import Image
 
 from psyco._src.core import atomic_io
 from psyco._src.envs.base import Domain, scene_of
-from psyco._src.runs.sample_trajectories import COMPONENTS
+from psyco._src.runs.sample_trajectories import MAX_COMPONENTS
 
 Signals = Mapping[str, NDArray[Any]]
-COLOURS = (
-    "Blues",
-    "Reds",
-    "Greens",
-    "Purples",
-    "Oranges",
-    "Greys",
-)  # one map per body, light to dark over time
-WIDTH, HEIGHT = 4.2, 4.6  # of one episode, in inches
-STRIP = 6  # frames of a film above the signals
+# One colour map per body, light to dark over time.
+BODY_COLORMAPS = ("Blues", "Reds", "Greens", "Purples", "Oranges", "Greys")
+EPISODE_WIDTH, EPISODE_HEIGHT = 4.2, 4.6  # inches
+STRIP_FRAMES = 6  # of a video, above the signals
 STEPS_PER_SECOND = 12
 
 
@@ -43,25 +37,25 @@ def draw_trajectory(
     frames: Sequence[Image.Image] = (),
     outcomes: Sequence[str] = (),
 ) -> None:
-    """Write a picture of some episodes, side by side.
+    """Write a picture of episodes, side by side.
 
     Args:
-        domain: where they were played; its `scene` says how to draw them.
-        episodes: the signals of each, `[n+1, ...]`.
-        path: of the picture.
-        frames: a film of the first episode, one per state; some of them stand above the signals.
-        outcomes: what each episode came to, if that is known; it stands in the title.
+        domain: the domain of the episodes; its `scene` determines the drawing.
+        episodes: the signals of each episode, `[n+1, ...]`.
+        path: file of the picture.
+        frames: a video of the first episode, one frame per state; some of them are drawn above the signals.
+        outcomes: the outcome of each episode, if known, for its title.
     """
-    figure = Figure(figsize=(WIDTH * len(episodes), HEIGHT), layout="constrained")
+    figure = Figure(figsize=(EPISODE_WIDTH * len(episodes), EPISODE_HEIGHT), layout="constrained")
     below: Figure | SubFigure = figure
     if len(frames):
-        height = 0.4 + WIDTH * len(episodes) / STRIP * frames[0].height / frames[0].width
-        figure.set_figheight(height + HEIGHT)
-        strip, below = figure.subfigures(2, 1, height_ratios=(height, HEIGHT), squeeze=False)[:, 0]
+        height = 0.4 + EPISODE_WIDTH * len(episodes) / STRIP_FRAMES * frames[0].height / frames[0].width
+        figure.set_figheight(height + EPISODE_HEIGHT)
+        strip, below = figure.subfigures(2, 1, height_ratios=(height, EPISODE_HEIGHT), squeeze=False)[:, 0]
         _draw_strip(strip, frames)
     axes = below.subplots(1, len(episodes), squeeze=False)[0]
     for axis, signals, outcome in zip(axes, episodes, outcomes or [""] * len(episodes), strict=True):
-        _picture(domain, axis, signals).show(len(signals["step"]))
+        _draw_episode(domain, axis, signals).show(len(signals["step"]))
         title = f"return {signals['return'][-1]:.2f}, {int(signals['step'][-1])} steps"
         axis.set_title(f"{title}\n{outcome}" if outcome else title, fontsize=10)
     drawn = io.BytesIO()
@@ -70,11 +64,11 @@ def draw_trajectory(
 
 
 def animate_trajectory(domain: Domain, signals: Signals, path: Path) -> None:
-    """Write an animated GIF of one episode, a frame per state."""
-    figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
+    """Write an animated GIF of one episode, with one frame per state."""
+    figure = Figure(figsize=(EPISODE_WIDTH, EPISODE_HEIGHT), layout="constrained")
     axis = figure.subplots()
     title = axis.set_title(" ", fontsize=10)
-    moving, show = _picture(domain, axis, signals)
+    moving, show = _draw_episode(domain, axis, signals)
 
     def show_all(count: int) -> None:
         show(count)
@@ -84,34 +78,34 @@ def animate_trajectory(domain: Domain, signals: Signals, path: Path) -> None:
 
 
 def caption(signals: Signals, step: int) -> str:
-    """What stands beside a frame."""
+    """Return the caption of a frame."""
     return f"step {step}, return {signals['return'][step]:.2f}"
 
 
 def save_gif(frames: Iterator[Image.Image], path: Path, per_second: float) -> None:
-    """Write an animation that goes on for ever."""
-    first, *rest = map(few_colours, frames)
+    """Write an animated GIF that repeats forever."""
+    first, *rest = map(quantized, frames)
     drawn = io.BytesIO()
     first.save(drawn, "gif", save_all=True, append_images=rest, duration=1000 / per_second, loop=0)
     atomic_io.write(path, drawn.getvalue())
 
 
-def few_colours(frame: Image.Image) -> Image.Image:
-    """The 256 colours that a GIF has; Pillow's own way to choose them takes longer than all of the drawing."""
+def quantized(frame: Image.Image) -> Image.Image:
+    """Reduce a frame to the 256 colours of a GIF; Pillow's default method takes longer than the drawing."""
     return frame.quantize(method=Image.Quantize.FASTOCTREE)
 
 
 def _frames(
     figure: Figure, moving: Sequence[Artist], show: Callable[[int], None], count: int
 ) -> Iterator[Image.Image]:
-    """What stands still is drawn once; for each frame only what moves is drawn over it."""
+    """Yield the frames: the static artists are drawn once, the moving ones over them in each frame."""
     canvas = FigureCanvasAgg(figure)
     for artist in moving:
         artist.set_animated(True)
     canvas.draw()
-    still = canvas.copy_from_bbox(figure.bbox)
+    background = canvas.copy_from_bbox(figure.bbox)
     for now in range(1, count + 1):
-        canvas.restore_region(still)
+        canvas.restore_region(background)
         show(now)
         for artist in moving:
             figure.draw_artist(artist)
@@ -121,27 +115,27 @@ def _frames(
 # ---- one episode ----------------------------------------------------------------------------------------------
 
 
-class _Picture(NamedTuple):
+class _EpisodeDrawing(NamedTuple):
     """An episode on its axes."""
 
-    moving: list[Artist]  # in the order in which they are drawn
-    show: Callable[[int], None]  # lets them show so many states, from the first one on
+    moving: list[Artist]  # in drawing order
+    show: Callable[[int], None]  # shows this many states, from the first one on
 
 
-def _picture(domain: Domain, axis: Axes, signals: Signals) -> _Picture:
+def _draw_episode(domain: Domain, axis: Axes, signals: Signals) -> _EpisodeDrawing:
     scene = scene_of(domain)
     if scene is None:
-        return _signals_picture(axis, signals)
+        return _draw_signals(axis, signals)
     axis.set(xlim=(scene.low[0], scene.high[0]), ylim=(scene.low[1], scene.high[1]), xlabel="x", ylabel="y")
     axis.set_aspect("equal")
     tracks = {body: np.asarray(signals[body], float) for body in scene.bodies}
-    return _scene_picture(axis, tracks, scene.contact)
+    return _draw_scene(axis, tracks, scene.contact)
 
 
-def _scene_picture(axis: Axes, tracks: Mapping[str, NDArray[np.float64]], contact: float) -> _Picture:
-    """Bodies with their tracks `[n+1, 2]`, and where they touch."""
+def _draw_scene(axis: Axes, tracks: Mapping[str, NDArray[np.float64]], contact: float) -> _EpisodeDrawing:
+    """Draw bodies with their tracks `[n+1, 2]`, and crosses at contacts."""
     trails, dots, bodies, shades = [], [], [], []
-    for (body, track), colours in zip(tracks.items(), cycle(COLOURS), strict=False):
+    for (body, track), colours in zip(tracks.items(), cycle(BODY_COLORMAPS), strict=False):
         shade = matplotlib.colormaps[colours](np.linspace(0.25, 1.0, len(track)))
         trails.append(LineCollection([], colors=shade, linewidths=1.5, capstyle="round"))
         axis.add_collection(trails[-1])
@@ -165,13 +159,13 @@ def _scene_picture(axis: Axes, tracks: Mapping[str, NDArray[np.float64]], contac
             body.set_facecolor(shade[count - 1])
         crosses.set_offsets(where[when < count])
 
-    return _Picture([*trails, *dots, *bodies, crosses], show)
+    return _EpisodeDrawing([*trails, *dots, *bodies, crosses], show)
 
 
 def _contacts(
     tracks: Sequence[NDArray[np.float64]], contact: float
 ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """When `[m]` and where `[m, 2]` two bodies touch: at the place of the later one in the scene."""
+    """Return the steps `[m]` and positions `[m, 2]` of contacts, at the place of the later body in the scene."""
     when, where = [np.zeros(0, np.intp)], [np.zeros((0, 2))]
     for first, second in combinations(tracks, 2):
         touching = np.flatnonzero(np.linalg.norm(first - second, axis=1) < contact)
@@ -180,8 +174,8 @@ def _contacts(
     return np.concatenate(when), np.concatenate(where)
 
 
-def _signals_picture(axis: Axes, signals: Signals) -> _Picture:
-    """Domains without a scene: every number over time, and the first few of every vector."""
+def _draw_signals(axis: Axes, signals: Signals) -> _EpisodeDrawing:
+    """Draw a domain without a scene: every number over time, and the first entries of every vector."""
     step, series = signals["step"], dict(_series(signals))
     lines = [axis.plot(step, values, label=name)[0] for name, values in series.items()]
     axis.set(xlabel="step", xlim=(0, max(1, len(step) - 1)))
@@ -192,21 +186,21 @@ def _signals_picture(axis: Axes, signals: Signals) -> _Picture:
         for line, values in zip(lines, series.values(), strict=True):
             line.set_data(step[:count], values[:count])
 
-    return _Picture([*lines], show)
+    return _EpisodeDrawing([*lines], show)
 
 
 def _series(signals: Signals) -> Iterator[tuple[str, NDArray[np.float64]]]:
     for name, values in sorted(signals.items()):  # so that a signal has the same colour everywhere
         numbers = np.asarray(values, float)
         if numbers.ndim == 2:
-            yield from ((f"{name}[{k}]", column) for k, column in enumerate(numbers.T[:COMPONENTS]))
+            yield from ((f"{name}[{k}]", column) for k, column in enumerate(numbers.T[:MAX_COMPONENTS]))
         elif name not in ("step", "return"):
             yield name, numbers
 
 
 def _draw_strip(figure: SubFigure, frames: Sequence[Image.Image]) -> None:
-    """A few frames of a film, from the first to the last."""
-    steps = np.unique(np.linspace(0, len(frames) - 1, STRIP).astype(int))
+    """Draw some frames of a video, from the first to the last."""
+    steps = np.unique(np.linspace(0, len(frames) - 1, STRIP_FRAMES).astype(int))
     for axis, step in zip(figure.subplots(1, len(steps), squeeze=False)[0], steps, strict=True):
         axis.imshow(frames[step].convert("RGB"))
         axis.set_title(f"step {step}", fontsize=8)

@@ -1,4 +1,4 @@
-"""A film of one episode in a Gymnasium environment: what the environment itself draws of it."""
+"""Videos of episodes, from the frames that a Gymnasium environment renders."""
 
 from __future__ import annotations
 
@@ -14,91 +14,96 @@ from PIL import Image, ImageDraw, ImageFont
 
 from psyco._src.core.errors import DomainError
 from psyco._src.envs.gym_env import Env, GymDomain
-from psyco._src.envs.sandbox import close
+from psyco._src.envs.sandbox import close_envs
 from psyco._src.policies.external import AnyPolicy
-from psyco._src.reports.trajectory import STEPS_PER_SECOND, Signals, caption, few_colours, save_gif
-from psyco._src.rollout.record import record_many
+from psyco._src.reports.trajectory import STEPS_PER_SECOND, Signals, caption, quantized, save_gif
+from psyco._src.rollout.record import record_episodes
 
-MODE = "rgb_array"  # Gymnasium's name for pictures as arrays
-FASTEST = 50  # frames per second that browsers play of a GIF
-WIDTH, LINE, FONT = 420, 24, 13  # of a frame, of the line above it, and of the letters there, in pixels
+RENDER_MODE = "rgb_array"  # Gymnasium's name for frames as arrays
+MAX_FRAMES_PER_SECOND = 50  # that browsers play of a GIF
+FRAME_WIDTH, CAPTION_HEIGHT, FONT_SIZE = 420, 24, 13  # pixels
 
 
 class Video(NamedTuple):
-    """An episode and its pictures."""
+    """An episode and its frames."""
 
     signals: Signals  # [n+1, ...] each
     frames: list[Image.Image]  # one per state
-    per_second: float
+    frames_per_second: float
 
 
-def film(domain: GymDomain, policy: AnyPolicy, *, seed: int = 0) -> Video:
-    """Play the first episode of this seed and film it; DomainError says why an environment gives no pictures."""
+def record_video(domain: GymDomain, policy: AnyPolicy, *, seed: int = 0) -> Video:
+    """Play the first episode of a seed and record its frames; DomainError where the environment renders none."""
     env = domain.make_env()
-    close(env)
+    close_envs(env)
     frames: list[Image.Image] = []
-    filmed = dataclasses.replace(
+    recorded = dataclasses.replace(
         domain,
-        arguments={**domain.arguments, **_for_pictures(env, domain.name)},
+        arguments={**domain.arguments, **_render_arguments(env, domain.name)},
         wrappers=(*domain.wrappers, partial(_Camera, frames=frames, name=domain.name)),
     )
-    signals = record_many(filmed, policy, seed=seed, count=1)[0]
-    return Video(signals, frames, min(FASTEST, env.metadata.get("render_fps") or STEPS_PER_SECOND))
+    signals = record_episodes(recorded, policy, seed=seed, count=1)[0]
+    return Video(
+        signals, frames, min(MAX_FRAMES_PER_SECOND, env.metadata.get("render_fps") or STEPS_PER_SECOND)
+    )
 
 
-def animate_film(shown: Video, path: Path) -> None:
-    """Write a film as an animated GIF, with step and return above each frame."""
-    save_gif(_captioned(shown), path, shown.per_second)
+def animate_video(video: Video, path: Path) -> None:
+    """Write a video as an animated GIF, with step and return above each frame."""
+    save_gif(_captioned(video), path, video.frames_per_second)
 
 
-def _for_pictures(env: Env, name: str) -> dict[str, str]:
-    """With what the environment must be made to give pictures."""
-    if env.render_mode == MODE:
+def _render_arguments(env: Env, name: str) -> dict[str, str]:
+    """Return the arguments with which the environment must be made to render frames."""
+    if env.render_mode == RENDER_MODE:
         return {}
     modes = env.metadata.get("render_modes") or ()
-    if MODE not in modes:
+    if RENDER_MODE not in modes:
         offered = ", ".join(map(str, modes)) or "none"
-        raise DomainError(f"{name} gives no pictures: {MODE} is not among its render modes ({offered})")
-    return {"render_mode": MODE}
+        raise DomainError(
+            f"{name} renders no frames: {RENDER_MODE} is not among its render modes ({offered})"
+        )
+    return {"render_mode": RENDER_MODE}
 
 
 class _Camera(gymnasium.Wrapper):  # type: ignore[type-arg]
-    """The outermost wrapper: it takes a picture of every state."""
+    """The outermost wrapper, which records a frame of every state."""
 
     def __init__(self, env: Any, frames: list[Image.Image], name: str) -> None:
         super().__init__(env)
         self.frames, self.name = frames, name
 
     def reset(self, **arguments: Any) -> Any:
-        begun = self.env.reset(**arguments)
-        self._take()
-        return begun
+        result = self.env.reset(**arguments)
+        self._record_frame()
+        return result
 
     def step(self, action: Any) -> Any:
-        outcome = self.env.step(action)
-        self._take()
-        return outcome
+        result = self.env.step(action)
+        self._record_frame()
+        return result
 
-    def _take(self) -> None:
+    def _record_frame(self) -> None:
         try:
             frame = np.asarray(self.env.render())
-        except Exception as error:  # whatever a stranger's code does; often a package is missing
-            raise DomainError(f"{self.name} gives no pictures: {error}") from error
+        except Exception as error:  # of any kind; often a package is missing
+            raise DomainError(f"{self.name} renders no frames: {error}") from error
         if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8:
             raise DomainError(
-                f"{self.name} gives no pictures: its render() returns {frame.dtype} of shape {frame.shape}, "
+                f"{self.name} renders no frames: its render() returns {frame.dtype} of shape {frame.shape}, "
                 "not bytes of shape (height, width, 3)"
             )
         picture = Image.fromarray(frame)
-        height = max(1, round(WIDTH * picture.height / picture.width))
-        # Small and of few colours at once, so that memory holds long episodes.
-        self.frames.append(few_colours(picture.resize((WIDTH, height))))
+        height = max(1, round(FRAME_WIDTH * picture.height / picture.width))
+        # Small and with few colours, so that the frames of a long episode fit into memory.
+        self.frames.append(quantized(picture.resize((FRAME_WIDTH, height))))
 
 
-def _captioned(shown: Video) -> Iterator[Image.Image]:
-    font = ImageFont.load_default(FONT)
-    for step, frame in enumerate(shown.frames):
-        page = Image.new("RGB", (frame.width, LINE + frame.height), "white")
-        page.paste(frame.convert("RGB"), (0, LINE))
-        ImageDraw.Draw(page).text((WIDTH / 2, LINE / 2), caption(shown.signals, step), "black", font, "mm")
+def _captioned(video: Video) -> Iterator[Image.Image]:
+    font = ImageFont.load_default(FONT_SIZE)
+    for step, frame in enumerate(video.frames):
+        page = Image.new("RGB", (frame.width, CAPTION_HEIGHT + frame.height), "white")
+        page.paste(frame.convert("RGB"), (0, CAPTION_HEIGHT))
+        middle = FRAME_WIDTH / 2, CAPTION_HEIGHT / 2
+        ImageDraw.Draw(page).text(middle, caption(video.signals, step), "black", font, "mm")
         yield page

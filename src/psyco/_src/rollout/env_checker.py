@@ -1,4 +1,4 @@
-"""Is an environment fit for learning and verification? Each check says what it found and what to mend."""
+"""Checks of an environment before learning and verification; each result says what to fix."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from psyco._src.core.errors import DomainError, EpisodeError, RequirementError
 from psyco._src.envs.base import signal_table
-from psyco._src.envs.gym_env import INFO, GymDomain
-from psyco._src.envs.sandbox import close
+from psyco._src.envs.gym_env import INFO_PREFIX, GymDomain
+from psyco._src.envs.sandbox import close_envs
 from psyco._src.logic.ast import Requirement
 from psyco._src.logic.batch_monitor import compile_monitor
 from psyco._src.logic.validate import check_bounds, check_signals
@@ -20,28 +20,28 @@ from psyco._src.policies.network import network_for
 from psyco._src.rollout.episodes import Stream, episode_keys, episode_seeds, stream_key
 from psyco._src.rollout.gym_sampler import Chunk, EpisodeRunner, Job
 
-EPISODES = 8
+CHECK_EPISODES = 8
 
 
 class CheckResult(NamedTuple):
-    """One thing that was looked at."""
+    """Result of one check."""
 
     name: str
-    passed: bool | None  # None: worth knowing, but no fault
+    passed: bool | None  # None: information, not a fault
     message: str
-    data: Any = None  # what the message says, as plain data, where that is more than a sentence
+    data: Any = None  # the message's content as plain data, where that is more than a sentence
 
 
 def check_environment(
     domain: GymDomain, requirement: Requirement | None = None, *, seed: int = 0, episodes: int = 60_000
 ) -> Iterator[CheckResult]:
-    """Look at an environment from all sides, with random policies.
+    """Check spaces, signals, determinism, seeding, episode length and speed of an environment with random policies.
 
     Args:
-        domain: what is checked.
-        requirement: a requirement whose signals should be there.
+        domain: the environment.
+        requirement: a requirement whose signals are checked too.
         seed: of policies and episodes.
-        episodes: of the synthesis whose duration is estimated.
+        episodes: training episodes whose duration is estimated.
     """
     yield CheckResult(
         "spaces",
@@ -55,31 +55,31 @@ def check_environment(
     except DomainError as error:
         yield CheckResult("size", False, str(error))
         return
-    key = stream_key(seed, Stream.SHOW)
+    key = stream_key(seed, Stream.RECORD)
     rng = np.random.default_rng(seed)
-    theta = rng.normal(0.0, 1.0, (EPISODES, network.size)).astype(np.float32)
-    chunk = Chunk(theta, episode_seeds(episode_keys(key, 0, EPISODES)))
-    runner, job = EpisodeRunner(), Job(domain, network, compile_monitor([]))
+    theta = rng.normal(0.0, 1.0, (CHECK_EPISODES, network.size)).astype(np.float32)
+    chunk = Chunk(theta, episode_seeds(episode_keys(key, 0, CHECK_EPISODES)))
+    runner, job = EpisodeRunner(), Job(domain, network)
     wanted = frozenset({"obs", "action", "reward", "terminated"})
     try:
-        first = runner.play(job, chunk, wanted)
+        first = runner.rollout(job, chunk, wanted)
         began = time.perf_counter()
-        again = runner.play(job, chunk, wanted)
+        again = runner.rollout(job, chunk, wanted)
         seconds = time.perf_counter() - began
     except EpisodeError as error:
         yield CheckResult(
-            "episodes", False, f"{error}. Mend the environment: every episode has to reach its end"
+            "episodes", False, f"{error}. Fix the environment: every episode must terminate or be truncated."
         )
         return
     yield CheckResult(
-        "episodes", True, f"{EPISODES} episodes of random policies ended without an error or a NaN"
+        "episodes", True, f"{CHECK_EPISODES} episodes of random policies ended without an error or a NaN"
     )
     yield _containment(domain, chunk.seeds[0], first.signals["action"][0], int(first.length[0]))
     yield _repetition("determinism", chunk, first, again, "the same environment object")
     fresh = EpisodeRunner()
     one = Chunk(theta[-1:], chunk.seeds[-1:])
     last = first._replace(signals={k: v[-1:] for k, v in first.signals.items()}, length=first.length[-1:])
-    yield _repetition("fresh start", one, last, fresh.play(job, one, wanted), "a new environment object")
+    yield _repetition("fresh start", one, last, fresh.rollout(job, one, wanted), "a new environment object")
     starts = first.signals["obs"][:, 0]
     if (starts == starts[0]).all():
         yield CheckResult(
@@ -92,12 +92,12 @@ def check_environment(
     runner.close()
     fresh.close()
     steps = int(first.length.sum())
-    mean = steps / EPISODES
+    mean = steps / CHECK_EPISODES
     at_limit = int((first.length == domain.horizon).sum())
     yield CheckResult(
         "length", True,
-        f"{mean:.0f} steps on average, {first.length.min()} to {first.length.max()}; {at_limit} of {EPISODES} episodes "
-        f"reached the horizon of {domain.horizon}",
+        f"{mean:.0f} steps on average, {first.length.min()} to {first.length.max()}; {at_limit} of {CHECK_EPISODES} "
+        f"episodes reached the horizon of {domain.horizon}",
     )  # fmt: skip
     rate = steps / seconds
     low, high = episodes * mean / rate, episodes * domain.horizon / rate
@@ -108,35 +108,35 @@ def check_environment(
     )  # fmt: skip
 
 
-def seed_doubts(job: Job, theta: NDArray[np.float32], seeds: list[int], ret: float) -> list[str]:
-    """Does chance come from the seed? A sentence for every reason to doubt it; three further episodes tell.
+def check_seeding(job: Job, theta: NDArray[np.float32], seeds: list[int], ret: float) -> list[str]:
+    """Replay three episodes; returns a warning for each sign that randomness does not come from the seed alone.
 
     Args:
-        job: what was played.
+        job: domain, network and monitor of the episodes.
         theta: the parameters `[D]`.
         seeds: of two episodes.
-        ret: the return of the first when it was played before, maybe in another process.
+        ret: the return of the first episode when it ran before, maybe in another process.
     """
     first, second = seeds
     runner, wanted = EpisodeRunner(), frozenset({"obs", "reward", "terminated"}) | job.monitor.signals
     try:  # one after the other, in one environment: making one may take long
-        played = [runner.play(job, Chunk(theta[None], [seed]), wanted) for seed in (first, first, second)]
+        paths = [runner.rollout(job, Chunk(theta[None], [seed]), wanted) for seed in (first, first, second)]
     finally:
         runner.close()
-    paths = [list(each.signals.values()) for each in played]
-    same, other = (all(map(np.array_equal, paths[0], path)) for path in paths[1:])
-    doubts = []
-    if not same or np.float32(played[0].ret[0]) != np.float32(ret):
-        doubts.append(
+    signals = [list(path.signals.values()) for path in paths]
+    same, other = (all(map(np.array_equal, signals[0], again)) for again in signals[1:])
+    warnings = []
+    if not same or np.float32(paths[0].returns[0]) != np.float32(ret):
+        warnings.append(
             f"The seed {first} gave {job.domain.name} two different episodes: its chance events do not come from the "
             "seed alone. So this certificate cannot be repeated, and that its episodes are independent is in doubt."
         )
     if same and other:
-        doubts.append(
+        warnings.append(
             f"Two seeds gave {job.domain.name} the same episode: it may ignore its seed, or have no chance events. If "
             "they are drawn once per process, all episodes here share them, and that they are independent is in doubt."
         )
-    return doubts
+    return warnings
 
 
 def _signals(domain: GymDomain, requirement: Requirement) -> CheckResult:
@@ -145,13 +145,16 @@ def _signals(domain: GymDomain, requirement: Requirement) -> CheckResult:
         check_bounds(requirement, domain.horizon, domain.name)
     except RequirementError as error:
         return CheckResult("signals", False, str(error))
-    names = compile_monitor([demand.formula for demand in requirement.demands]).signals
-    unseen = sorted(name for name in names if name.startswith(INFO) and name not in domain.table)
-    if unseen:
-        seen = ", ".join(name for name in domain.table if name.startswith(INFO) and name != INFO) or "none"
+    names = compile_monitor([bound.formula for bound in requirement.probability_bounds]).signals
+    unknown = sorted(name for name in names if name.startswith(INFO_PREFIX) and name not in domain.table)
+    if unknown:
+        known = (
+            ", ".join(name for name in domain.table if name.startswith(INFO_PREFIX) and name != INFO_PREFIX)
+            or "none"
+        )
         return CheckResult(
             "signals", None,
-            f"{', '.join(unseen)} did not appear in a few random steps (seen: {seen}); "
+            f"{', '.join(unknown)} did not appear in a few random steps (seen: {known}); "
             "where it is missing it counts as 0",
         )  # fmt: skip
     return CheckResult(
@@ -160,7 +163,7 @@ def _signals(domain: GymDomain, requirement: Requirement) -> CheckResult:
 
 
 def _containment(domain: GymDomain, seed: int, actions: NDArray[Any], length: int) -> CheckResult:
-    """Play one episode again, by the signals of its actions, and look at what the spaces say."""
+    """Replay the recorded actions of one episode, and check that the observation space contains every observation."""
     env = domain.make_env()
     try:
         observation, _ = env.reset(seed=seed)
@@ -181,7 +184,7 @@ def _containment(domain: GymDomain, seed: int, actions: NDArray[Any], length: in
                     )
                 observation, *_ = env.step(action)
     finally:
-        close(env)
+        close_envs(env)
     return CheckResult("observations", True, "all observations are in their space")
 
 
@@ -193,8 +196,8 @@ def _repetition(name: str, chunk: Chunk, first: Any, again: Any, where: str) -> 
             row, step = np.argwhere(different)[0].tolist()
             return CheckResult(
                 name, False,
-                f"the episode with seed {chunk.seeds[row]} differs at step {step} when it is played again in {where}: "
-                "take random numbers from self.np_random only, call super().reset(seed=seed), and let reset forget all",
+                f"the episode with seed {chunk.seeds[row]} differs at step {step} when it is repeated in {where}: "
+                "take random numbers from self.np_random only, call super().reset(seed=seed), and clear all state",
             )  # fmt: skip
     return CheckResult(name, True, f"episodes repeat exactly in {where}")
 

@@ -1,89 +1,93 @@
-"""Episodes, the waist of the hourglass: all that learners and verifiers see of a domain."""
+"""Episodes: the only view of a domain that learners and verifiers have, and the random streams behind them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from psyco._src.rollout.obs_stats import ObsStats
+from psyco._src.core.errors import EpisodeError
+from psyco._src.envs.base import Domain
+from psyco._src.envs.value_bounds import expression_range, value_ranges
+from psyco._src.logic.ast import Instant, Quantity, Requirement
+from psyco._src.logic.batch_monitor import BatchMonitor
 
-# For programs that contain a simulator: they compile a third sooner than by default, and run as fast.
-COMPILER = {"xla_backend_optimization_level": 1}
+# For programs that contain a simulator: a third less compile time than by default, equal run time.
+COMPILER_OPTIONS = {"xla_backend_optimization_level": 1}
+
+OBS = frozenset({"obs"})
+TRACE_SIGNALS = OBS | {"reward"}  # signals that a trace needs besides those of its monitor
 
 
 class Trace(NamedTuple):
-    """What happened along B episodes, for learners that look into them; n is the horizon.
+    """Step-by-step record of B exploring episodes; n is the horizon.
 
     After an episode's end everything but `obs` and `counters` is 0.
     """
 
-    obs: Array  # [B, n, inputs] what the policy saw before each step
-    disturbance: Array  # [B, n, outputs] what was added to the scores of the policy
+    obs: Array  # [B, n, inputs] observation before each step
+    noise: Array  # [B, n, outputs] exploration noise added to the policy's scores
     reward: Array  # [B, n]
-    blame: Array  # [B, n, K] the part of the cost that arose with each step; sums to the cost
+    cost: Array  # [B, n, K] cost that arose with each step; sums to the episode's cost
     alive: Array  # [B, n] float32, 1 for every step that was taken
-    final: Array  # [B, inputs] what the policy would see after the last step
-    terminated: Array  # [B] float32, 1 where the episode ended by itself, 0 where time ran out
-    value: Array | None = None  # [B, n, M] the part of each value that arose with each step; None if M is 0
-    counters: Array | None = (
-        None  # [B, n+1, Q] of `Monitor.counters`: parts of budgets used up; None if Q is 0
-    )
-    grade: Array | None = None  # [B, n, K] what each step adds to the grade; None if no formula has one
+    final_obs: Array  # [B, inputs] observation after the last step
+    terminated: Array  # [B] float32, 1 where the episode terminated, 0 where it was truncated
+    value: Array | None = None  # [B, n, M] contribution of each step to each value; None if M is 0
+    # [B, n+1, Q] used shares of budgets (`BatchMonitor.budget_use`); None if Q is 0
+    counters: Array | None = None
+    # [B, n, K] contribution of each step to the shaping cost; None if no formula has one
+    shaping_cost: Array | None = None
+
+
+class ObsStats(NamedTuple):
+    """Statistics of rows with I columns, `[B]` of them where there are several parts, such as episodes."""
+
+    rows: Array  # [] float32, number of rows
+    mean: Array  # [I] float32, as the following
+    variance: Array  # [I]
+    switch: Array  # [I] bool: only the values 0 and 1 occur
+    low: Array  # [I] minimum
+    high: Array  # [I] maximum
 
 
 class Episodes(NamedTuple):
-    """B finished episodes, judged by the K demands of a requirement."""
+    """B finished episodes, judged by the K probability constraints of a requirement."""
 
-    ret: Array  # [B] float32, the return
+    returns: Array  # [B] float32
     cost: Array  # [B, K] float32, zero exactly where satisfied
     satisfied: Array  # [B, K] bool
     length: Array  # [B] int32, steps until the end
     trace: Trace | None = None  # of exploring episodes
-    # [B] bool: it met NaN or infinity, so it means nothing; None where that is an error at once
-    broken: Array | None = None
-    # [B, I] float32, the part of the states without each `info.` signal of the formulas, by name; None if I is 0
-    absent: Array | None = None
-    # [B, M] the value of what the requirement measures, its expectations and then its questions; None if M is 0.
-    # float32 where the domain is compiled, else float64; of a rate R{x} [ S ] it is the total
+    # [B] bool: NaN or infinity occurred, so the episode is invalid; None where that raises an error at once
+    nonfinite: Array | None = None
+    # [B, I] float32, fraction of the states without each `info.` signal of the formulas, by name; None if I is 0
+    missing_info: Array | None = None
+    # [B, M] value of each expectation and then each question of the requirement; None if M is 0.
+    # float32 in compiled domains, else float64; for a rate R{x} [ S ] it is the total
     value: Array | None = None
-    # [B, M] bool: the state was reached up to which the value runs, for R{x} [ F φ ]
+    # [B, M] bool: the state that ends the accumulation of R{x} [ F φ ] was reached
     reached: Array | None = None
-    # [B] int32: in how many steps the fallback of a guard acted; None without a guard
-    handed: Array | None = None
-    # [B, M] int32: the first step that was worth something outside of the range of x, which is the value then; or 0
-    stray: Array | None = None
-    # [B] what the policy was shown before its steps, where a learner asks for it; who explores has a trace instead
-    seen: ObsStats | None = None
+    # [B] int32: number of steps in which the fallback of a guard acted; None without a guard
+    fallback_steps: Array | None = None
+    # [B, M] int32: first step whose reward left its declared range, else 0; `value` then holds that reward
+    first_out_of_range: Array | None = None
+    # [B] statistics of the observations before each step, where a learner asks for them; exploring episodes have a
+    # trace instead
+    obs_stats: ObsStats | None = None
     # [B, K] float32: distance from satisfying each constraint, for learning (`logic/shaping.py`). The cost where a
     # formula has no such measure; None if no formula has one.
-    grade: Array | None = None
+    shaping_cost: Array | None = None
 
 
-def joined(parts: Sequence[Episodes]) -> Episodes:
-    """One after the other."""
+def concatenate_episodes(parts: Sequence[Episodes]) -> Episodes:
+    """Return the episodes of all parts in one batch."""
     whole: Episodes = jax.tree.map(lambda *columns: np.concatenate(columns), *parts)
     return whole
-
-
-class Stream(IntEnum):
-    """Disjoint sources of randomness, so that no episode serves two purposes."""
-
-    START = 0  # initial parameters
-    TRAIN = 1
-    CHECK = 2  # verification while learning
-    SELECT = 3  # choosing among candidates
-    CERTIFY = 4  # the looks of a run
-    SHOW = 5  # pictures
-    VERIFY = 6  # a policy by itself
-    SCALE = 10  # what random policies observe
-    RISK = 11  # what a risk is learned from
-    PACE = 20  # how fast a simulator is
 
 
 class Sampler(Protocol):
@@ -94,28 +98,171 @@ class Sampler(Protocol):
         """Whether `__call__` can be traced."""
 
     def __call__(self, theta: Array, keys: Array) -> Episodes:
-        """Run parameters `[B, D]` with episode keys `[B]`, one episode each."""
+        """Run one episode per parameter vector `[B, D]` and key `[B]`."""
 
     def explore(self, theta: Array, std: Array, keys: Array) -> Episodes:
-        """The same with Gaussian noise of standard deviation `[B, outputs]` on the scores, and with a trace.
+        """Run episodes with Gaussian noise of standard deviation `[B, outputs]` on the scores, and record a trace.
 
-        The noise of an episode comes from its key. Where `std` is 0 the episode is what it is without noise.
+        The noise of an episode comes from its key. Where `std` is 0 the episode equals the one without noise.
         """
 
 
+# ---- random streams ---------------------------------------------------------------------------------------------
+
+
+class Stream(IntEnum):
+    """Disjoint random streams, so that no episode serves two purposes."""
+
+    INIT = 0  # initial parameters
+    TRAIN = 1
+    CHECK = 2  # verification during learning
+    SELECT = 3  # comparison of candidates
+    CERTIFY = 4  # the looks of a run
+    RECORD = 5  # recorded trajectories
+    VERIFY = 6  # verification of a given policy
+    NORMALIZE = 10  # observations of random policies
+    RISK = 11  # training data of a risk estimate
+    THROUGHPUT = 20  # speed of a simulator
+
+
 def stream_key(seed: int | Array, stream: Stream, block: int | Array = 0) -> Array:
-    """The key of one block (a generation, a verification) of a stream."""
+    """Return the key of one block (a generation, a verification) of a stream."""
+    if isinstance(seed, int) and isinstance(block, int):
+        return _stream_key(np.uint32(seed), np.uint32(stream), np.uint32(block))
     key = jax.random.key(seed) if isinstance(seed, int) else seed
     return jax.random.fold_in(jax.random.fold_in(key, int(stream)), block)
 
 
+# Compiled: called eagerly, operation by operation, it takes a millisecond.
+@jax.jit
+def _stream_key(seed: Array, stream: Array, block: Array) -> Array:
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), stream), block)
+
+
+def episode_keys(key: Array, first: int | Array, count: int) -> Array:
+    """Return the keys `[count]` of episodes first, first+1, ...; each depends on its index alone."""
+    index = jnp.asarray(first, jnp.uint32) + jnp.arange(count, dtype=jnp.uint32)
+    return jax.vmap(lambda i: jax.random.fold_in(key, i))(index)
+
+
 def episode_seeds(keys: Array) -> list[int]:
-    """A number for each episode, the seed of its environment: 32 bits of its key, which `fold_in` has mixed well."""
+    """Return the environment seed of each episode: 32 bits of its key, which `fold_in` has mixed well."""
     seeds: list[int] = np.asarray(jax.random.key_data(keys))[..., -1].tolist()
     return seeds
 
 
-def episode_keys(key: Array, first: int | Array, count: int) -> Array:
-    """Keys `[count]` of episodes first, first+1, ...: each depends on its index alone."""
-    index = jnp.asarray(first, jnp.uint32) + jnp.arange(count, dtype=jnp.uint32)
-    return jax.vmap(lambda i: jax.random.fold_in(key, i))(index)
+# ---- columns computed from the signals of paths, with NumPy and JAX alike ---------------------------------------
+
+
+def summarize_observations(x: Any, weight: Any) -> ObsStats:
+    """Return statistics of the rows `[..., n, I]` with `weight` `[..., n]` 1; the others have weight 0."""
+    xp: Any = jnp if isinstance(x, jax.Array) else np
+    # Compiled code has float32 only; NumPy sums in double precision.
+    x, counts = x.astype(xp.float32 if xp is jnp else np.float64), weight[..., None] != 0
+    rows = weight.sum(axis=-1)
+    share = counts / xp.maximum(rows, 1)[..., None, None]
+    mean = (share * x).sum(axis=-2)
+    stats = ObsStats(
+        rows=rows,
+        mean=mean,
+        variance=(share * (x - mean[..., None, :]) ** 2).sum(axis=-2),
+        switch=((x == 0) | (x == 1) | ~counts).all(axis=-2),
+        low=xp.where(counts, x, xp.inf).min(axis=-2),
+        high=xp.where(counts, x, -xp.inf).max(axis=-2),
+    )
+    return ObsStats(*(each.astype(bool if each.dtype == bool else xp.float32) for each in stats))
+
+
+def total_shaping_costs(monitor: BatchMonitor, signals: dict[str, Any], end: Any) -> Any:
+    """Return the shaping costs of paths, float32 `[..., K]`; None if no formula has one."""
+    by_state = monitor.step_shaping_costs(signals, end)
+    return None if by_state is None else by_state.sum(axis=-2).astype(np.float32)
+
+
+def make_trace(
+    monitor: BatchMonitor, signals: dict[str, Any], length: Any, noise: Any, end: Any, terminated: Any
+) -> Trace:
+    """Return the trace of paths with signals `[..., n+1]` (or vectors), lengths `[...]` and noise `[..., n, outputs]`.
+
+    Step t leads from state t to state t+1, so costs and values of state t+1 are attributed to it. The first step also
+    gets those of the first state, and the last step those of the repetitions of the last state up to the horizon.
+    Paths that ended before the horizon by themselves are `terminated` `[...]`.
+    """
+    xp: Any = jnp if isinstance(length, jax.Array) else np
+    steps, states = np.arange(noise.shape[-2]), np.arange(noise.shape[-2] + 1)
+    length = length[..., None]
+    alive, last, beyond = (steps < length)[..., None], (steps == length - 1)[..., None], states > length
+
+    def by_step(by_state: Any, first: bool = True) -> Any:
+        taken = xp.where(alive, by_state[..., 1:, :], 0.0)
+        if first:
+            taken += xp.where((steps == 0)[:, None], by_state[..., :1, :], 0.0)
+        taken += xp.where(last, (by_state * beyond[..., None]).sum(axis=-2, keepdims=True), 0.0)
+        return taken
+
+    values, shaping_cost = monitor.step_values(signals, end), monitor.step_shaping_costs(signals, end)
+    trace = Trace(
+        obs=signals["obs"][..., :-1, :],
+        noise=xp.where(alive, noise, 0.0),
+        reward=xp.where(alive[..., 0], signals["reward"][..., 1:], 0.0),
+        cost=by_step(monitor.step_costs(signals, end)),
+        alive=alive[..., 0],
+        final_obs=signals["obs"][..., -1, :],
+        terminated=terminated,
+        value=None if values is None else by_step(values),
+        counters=monitor.budget_use(signals, end),
+        # No step has caused the distance of the first state from a bound.
+        shaping_cost=None if shaping_cost is None else by_step(shaping_cost, first=False),
+    )
+    single: Trace = jax.tree.map(lambda x: x.astype(np.float32), trace)
+    return single
+
+
+# ---- value ranges -----------------------------------------------------------------------------------------------
+
+
+def check_value_ranges(episodes: Episodes, requirement: Requirement, domain: Domain, keys: Array) -> None:
+    """Raise EpisodeError for the first episode with a value or a step outside of its range, with seed, step and value.
+
+    A test of a mean is valid within the range only, so no value is clipped.
+
+    Args:
+        episodes: B of them, with their values.
+        requirement: the requirement that they were measured by.
+        domain: where they took place.
+        keys: `[B]` of the episodes.
+    """
+    if episodes.value is None:
+        return
+    values, length = np.asarray(episodes.value, np.float64), np.asarray(episodes.length)
+    violations = np.asarray(episodes.first_out_of_range)
+    for stated, column, steps in zip(requirement.measured, values.T, violations.T, strict=True):
+        for row in np.flatnonzero(steps)[:1].tolist():
+            low, high = expression_range(stated.subject.x, domain)
+            raise EpisodeError(
+                domain.name,
+                episode_seeds(keys)[row],
+                int(steps[row]),
+                f"{stated.subject.x} is {column[row]:.9g}, outside of its range [{low:.9g}, {high:.9g}]; correct the "
+                "range, or give the range of an episode's value with `within [lo,hi]` after the property",
+            )
+    for stated, span, column in zip(
+        requirement.measured, value_ranges(requirement, domain), values.T, strict=True
+    ):
+        # For a rate, the range of the total is proportional to the length of the episode.
+        weight, verb = (
+            (np.ones(len(length)), "comes to") if span.steps is None else (length, "has on average")
+        )
+        outside = ~((span.lo * weight <= column) & (column <= span.hi * weight))  # true for NaN, too
+        for row in np.flatnonzero(outside)[:1].tolist():
+            step = int(length[row])
+            match stated.subject:
+                case Quantity(_, Instant(at)):
+                    step = min(at, step)
+            raise EpisodeError(
+                domain.name,
+                episode_seeds(keys)[row],
+                step,
+                f"{stated} {verb} {column[row] / weight[row]:.9g}, outside of its range "
+                f"[{span.lo:.9g}, {span.hi:.9g}]; correct the range",
+            )

@@ -1,57 +1,58 @@
-"""How episodes are computed: here, in processes, on a cluster. No result depends on it."""
+"""Where episodes are computed: in this process, in worker processes, on a cluster. No result depends on it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from psyco._src.core.checks import check_positive, check_whole
-from psyco._src.rollout.episodes import Episodes
+from psyco._src.core.options import check_declared, option
+
+if TYPE_CHECKING:
+    from psyco._src.rollout.episodes import Episodes
 
 
 class EpisodeCache(Protocol):
-    """Where episodes of a Gymnasium environment are kept that need not be played again after an interruption."""
+    """Store of finished Gymnasium episodes, which are not played again after an interruption."""
 
-    seconds: float  # that one worker took of late for an episode; infinite before the first
-    proven: bool  # the simulator is known to be still the same; if not, some episodes have to be played again
+    seconds_per_episode: float  # recent time of one worker for an episode; infinite before the first
+    verified: bool  # a replay has shown that the simulator still gives the stored episodes
 
     def get(self, identity: str, /) -> Episodes | None:
-        """The one episode that is called so; None: it is not there."""
+        """Return the episode with this identity, or None."""
 
     def put(self, identity: str, episode: Episodes, /) -> None:
-        """Keep one episode."""
+        """Store one episode."""
 
     def clear(self) -> None:
-        """All of them were played by another simulator."""
+        """Drop all episodes, because they come from another simulator."""
 
 
 @dataclass(frozen=True)
 class Execution:
-    """Where episodes are made.
+    """Devices, processes and time-outs of a computation. No result depends on them."""
 
-    Args:
-        devices: over how many JAX devices the episodes of a compiled domain are split.
-        workers: processes that step a Gymnasium environment; 1: this one.
-        ray: an address of a Ray cluster for that, "local" to start one here, None for no Ray.
-        step_timeout: seconds after which a step counts as hanging; it needs a process that can be ended.
-        memory: of episodes that were played before, which are not played again; None: there is none.
-    """
-
-    devices: int = 1
-    workers: int = 1
-    ray: str | None = None
-    step_timeout: float | None = None
-    memory: EpisodeCache | None = field(default=None, repr=False)
+    devices: int = option(1, "JAX devices over which the episodes of a compiled domain are split.", minimum=1)
+    workers: int = option(1, "Processes that step a Gymnasium environment; 1: this process.", minimum=1)
+    ray: str | None = option(
+        None, "Address of a Ray cluster that steps a Gymnasium environment; local: start one here.", kind=str
+    )
+    step_timeout: float | None = option(
+        None,
+        "Seconds after which a step of a Gymnasium environment counts as hanging, an error.",
+        kind=float,
+        above=0,
+    )
+    checkpoint_every: float = option(2.0, "Seconds between checkpoints; 0: after every segment.", minimum=0)
+    # Episodes that were played before an interruption; they are not played again.
+    episode_cache: EpisodeCache | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        check_whole("execution", devices=self.devices, workers=self.workers)
-        if self.step_timeout is not None:
-            check_positive("execution", step_timeout=self.step_timeout)
+        check_declared(self)
 
     @property
-    def elsewhere(self) -> bool:
-        """Does it ask for other processes than this one?"""
+    def uses_workers(self) -> bool:
+        """Whether episodes are made in other processes than this one."""
         return self.workers > 1 or self.ray is not None or self.step_timeout is not None
 
 
-HERE = Execution()
+IN_PROCESS = Execution()

@@ -1,7 +1,7 @@
-"""Episodes of Gymnasium environments: many stepped side by side, each with its own weights, in one process.
+"""Episodes of Gymnasium environments: many stepped side by side in one process, each with its own weights.
 
-Which episodes share a batch must not matter: an episode is a function of its parameters and its seed. So every row
-of the batched network is a product of its own, and an environment is reset with the episode's seed before it is used.
+An episode is a function of its parameters and its seed: the other episodes of its batch must not matter. So every row
+of the batched network is a separate product, and an environment is reset with the episode's seed before it is used.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from operator import add, length_hint
 from threading import Lock
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -23,62 +23,70 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from psyco._src.core.atomic_io import digest
-from psyco._src.core.errors import EpisodeError, PsycoError, told
-from psyco._src.envs.gym_env import NUMBERS, Env, GymDomain, Transition, moment_signals
-from psyco._src.envs.sandbox import as_guest, close
-from psyco._src.logic.batch_monitor import BatchMonitor
+from psyco._src.core.errors import EpisodeError, PsycoError, format_exception
+from psyco._src.envs.gym_env import NUMERIC_KINDS, Env, GymDomain, Transition, transition_signals
+from psyco._src.envs.sandbox import close_envs, sandboxed
+from psyco._src.logic.batch_monitor import BatchMonitor, compile_monitor
 from psyco._src.policies.base import Actor
-from psyco._src.rollout.episodes import Episodes, episode_seeds, joined
+from psyco._src.rollout.episodes import (
+    OBS,
+    TRACE_SIGNALS,
+    Episodes,
+    concatenate_episodes,
+    episode_seeds,
+    make_trace,
+    summarize_observations,
+    total_shaping_costs,
+)
 from psyco._src.rollout.execution import EpisodeCache
-from psyco._src.rollout.obs_stats import seen_among
 from psyco._src.rollout.signal_recorder import EpisodeFault, SignalRecorder, brief
-from psyco._src.rollout.trace import NEEDED, OBS, graded, trace
+from psyco._src.rollout.worker_pool import IDLE, Heartbeat
 
-SIDE_BY_SIDE = 64  # environments that one process steps at a time
-MEMORY = 2**28  # bytes that the recorded observations of such a batch may take
-FLAGS = {bool, np.bool_}  # what says that an episode has ended
-NOISE = 1  # beside an episode's seed, for the noise of exploration
-KEPT_EVERY = 2.0  # seconds that a worker plays before its episodes are kept, where there is a memory
-IDLE = -1  # what a worker's progress shows while no environment is at work
+MAX_BATCH = 64  # environments that one process steps side by side
+MAX_BATCH_BYTES = 2**28  # for the recorded observations of such a batch
+BOOLEANS = {bool, np.bool_}  # types of `terminated` and `truncated`
+NOISE_STREAM = 1  # beside an episode's seed, for its exploration noise
+CACHE_SECONDS = 2.0  # of a worker between two additions to the episode cache
+ALL_SIGNALS = frozenset({"*"})  # in `Chunk.recorded`
+
+Signals = dict[str, NDArray[Any]]  # [n+1] or [n+1, size] each, where n is the length of the episode
+
+
+NO_MONITOR = compile_monitor([])  # for episodes that are recorded only
 
 
 class Job(NamedTuple):
-    """What a worker needs to know once; its environments serve every job in the same domain."""
+    """Constant part of a worker's task; its environments serve every job in the same domain."""
 
     domain: GymDomain
     network: Actor
-    monitor: BatchMonitor
+    monitor: BatchMonitor = NO_MONITOR
 
 
 class Chunk(NamedTuple):
-    """What a worker needs to know for each batch."""
+    """A batch of episodes for one worker. Its result is Episodes, or with `recorded` a list of `Signals`."""
 
     theta: NDArray[np.float32]  # [B, D]
     seeds: list[int]  # [B]
-    std: NDArray[np.float32] | None = None  # [B, outputs] of the noise, for exploring episodes
-    observed: bool = False  # whether the episodes say what was seen
+    std: NDArray[np.float32] | None = None  # [B, outputs] of the exploration noise
+    with_obs_stats: bool = False  # whether Episodes have observation statistics
+    recorded: frozenset[str] | None = None  # names of the signals to record
 
     def take(self, rows: list[int]) -> Chunk:
-        """Some of it."""
+        """Return the chunk of these rows."""
         noise = None if self.std is None else self.std[rows]
-        return Chunk(self.theta[rows], [self.seeds[row] for row in rows], noise, self.observed)
+        return self._replace(theta=self.theta[rows], seeds=[self.seeds[row] for row in rows], std=noise)
 
     def identity(self, row: int) -> str:
-        """Tells an episode, and what is shown of it, from all others of a job."""
+        """Return a hash that tells the result of a row apart from all others of the same job."""
         noise = b"" if self.std is None else self.std[row].tobytes()
-        head = f"{self.seeds[row]} {self.observed} {len(noise)} ".encode()
+        head = f"{self.seeds[row]} {self.with_obs_stats} {len(noise)} ".encode()
         return digest(head + noise + self.theta[row].tobytes())
 
 
-class Heartbeat(Protocol):
-    """A place where a worker writes what it is about to do, for somebody who watches it: [seed, step, row]."""
-
-    def __setitem__(self, index: int, value: int, /) -> None: ...
-
-
-# Runs chunks of a job and gives the number of each and its episodes, as soon as it is done; see pool.py and cluster.py
-# for others than `in_process`.
-Backend = Callable[[Job, list[Chunk]], Iterator[tuple[int, Episodes]]]
+# Runs the chunks of a job; yields the number of each with its result, as soon as it is finished. See process_pool.py
+# and ray_backend.py for others than `in_process_backend`.
+Backend = Callable[[Job, list[Chunk]], Iterator[tuple[int, Any]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,8 +96,8 @@ class GymSampler:
     job: Job
     backend: Backend
     workers: int = 1
-    observed: bool = False  # whether episodes say what was seen
-    memory: EpisodeCache | None = None  # of episodes that are not played again
+    with_obs_stats: bool = False
+    episode_cache: EpisodeCache | None = None
 
     @property
     def compiled(self) -> bool:
@@ -97,77 +105,84 @@ class GymSampler:
         return False
 
     def __call__(self, theta: Any, keys: Any) -> Episodes:
-        """Run parameters `[B, D]` with keys `[B]`, one episode each."""
+        """Run one episode per parameter vector `[B, D]` and key `[B]`."""
         return self.run(np.asarray(theta, np.float32), episode_seeds(keys))
 
     def explore(self, theta: Any, std: Any, keys: Any) -> Episodes:
-        """The same with noise of standard deviation `[B, outputs]` on the scores, and with a trace."""
+        """Run episodes with noise of standard deviation `[B, outputs]` on the scores, and record a trace."""
         return self.run(np.asarray(theta, np.float32), episode_seeds(keys), np.asarray(std, np.float32))
 
     def run(
         self, theta: NDArray[np.float32], seeds: list[int], std: NDArray[np.float32] | None = None
     ) -> Episodes:
-        """The same with the seeds of the environments."""
-        whole, memory = Chunk(theta, seeds, std, self.observed), self.memory
-        if memory is None:
-            parts = dict(self._play(whole, len(seeds)))
-            return joined([parts[first] for first in sorted(parts)])
+        """Run one episode per parameter vector `[B, D]` and environment seed `[B]`, exploring if `std` is given."""
+        whole, cache = Chunk(theta, seeds, std, self.with_obs_stats), self.episode_cache
+        if cache is None:
+            parts = dict(self._run_chunks(whole, len(seeds)))
+            return concatenate_episodes([parts[first] for first in sorted(parts)])
         names = [whole.identity(row) for row in range(len(seeds))]
-        known = {row: found for row, name in enumerate(names) if (found := memory.get(name)) is not None}
-        if known and not memory.proven and not self._proves(whole, known, memory):
+        known = {row: found for row, name in enumerate(names) if (found := cache.get(name)) is not None}
+        if known and not cache.verified and not self._verify_cache(whole, known, cache):
             known = {}
-        if rest := [row for row in range(len(seeds)) if row not in known]:
+        if missing := [row for row in range(len(seeds)) if row not in known]:
             began = time.monotonic()
-            # Few at a time where they take long, so that an interruption does not cost much.
-            for first, episodes in self._play(whole.take(rest), max(1, int(KEPT_EVERY / memory.seconds))):
-                for i, row in enumerate(rest[first : first + len(episodes.ret)]):
+            # Small chunks where episodes are slow, so that an interruption costs little.
+            chunk_size = max(1, int(CACHE_SECONDS / cache.seconds_per_episode))
+            for first, episodes in self._run_chunks(whole.take(missing), chunk_size):
+                for i, row in enumerate(missing[first : first + len(episodes.returns)]):
                     known[row] = jax.tree.map(lambda column, i=i: column[i : i + 1].copy(), episodes)
-                    memory.put(names[row], known[row])
-            took = max(time.monotonic() - began, 1e-6)
-            memory.seconds = took * min(self.workers, len(rest)) / len(rest)
-        return joined([known[row] for row in range(len(seeds))])
+                    cache.put(names[row], known[row])
+            seconds = max(time.monotonic() - began, 1e-6)
+            cache.seconds_per_episode = seconds * min(self.workers, len(missing)) / len(missing)
+        return concatenate_episodes([known[row] for row in range(len(seeds))])
 
-    def _proves(self, whole: Chunk, known: Mapping[int, Episodes], memory: EpisodeCache) -> bool:
-        """Whether the first and the last of the known episodes are still what they were; else all are forgotten."""
+    def record(
+        self, theta: NDArray[np.float32], seeds: list[int], wanted: frozenset[str] | None
+    ) -> list[Signals]:
+        """Return the wanted signals (None: all) along one episode per parameter vector `[B, D]` and seed `[B]`."""
+        whole = Chunk(theta, seeds, recorded=ALL_SIGNALS if wanted is None else wanted)
+        if wanted is None:
+            # The types of `info` values are those of a whole batch: one chunk, so that workers do not change them.
+            ((_, paths),) = self.backend(self.job, [whole])
+            return list(paths)
+        parts = dict(self._run_chunks(whole, len(seeds)))
+        return [path for first in sorted(parts) for path in parts[first]]
+
+    def _verify_cache(self, whole: Chunk, known: Mapping[int, Episodes], cache: EpisodeCache) -> bool:
+        """Replay the first and the last of the known episodes; clear the cache if one differs."""
         rows = sorted({min(known), max(known)})
-        again = dict(self._play(whole.take(rows), 1))
-        proven = all(_same(again[i], known[row]) for i, row in enumerate(rows))
-        if not proven:
-            memory.clear()
-        memory.proven = True
-        return proven
+        again = dict(self._run_chunks(whole.take(rows), 1))
+        verified = all(_identical(again[i], known[row]) for i, row in enumerate(rows))
+        if not verified:
+            cache.clear()
+        cache.verified = True
+        return verified
 
-    def _play(self, whole: Chunk, at_once: int) -> Iterator[tuple[int, Episodes]]:
-        """The episodes part by part, as they come: the number of the first, and those from there on."""
+    def _run_chunks(self, whole: Chunk, max_size: int) -> Iterator[tuple[int, Any]]:
+        """Run in chunks of at most `max_size` episodes; yields the first row of each and its result, in any order."""
         count = len(whole.seeds)
-        size = min(side_by_side(self.job.domain), -(-count // self.workers), at_once)
+        size = min(batch_size(self.job.domain), -(-count // self.workers), max_size)
         firsts = range(0, count, size)
         chunks = [whole.take(list(range(first, min(first + size, count)))) for first in firsts]
-        for number, episodes in self.backend(self.job, chunks):
-            yield firsts[number], episodes
+        for number, result in self.backend(self.job, chunks):
+            yield firsts[number], result
 
 
-def _same(one: Episodes, other: Episodes) -> bool:
-    """Bit by bit."""
-    mine, theirs = jax.tree.leaves(one), jax.tree.leaves(other)
-    names = [[each is None for each in episodes] for episodes in (one, other)]
-    return (
-        names[0] == names[1]
-        and len(mine) == len(theirs)
-        and all(
-            a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
-            for a, b in zip(mine, theirs, strict=True)
-        )
-    )
+def _identical(one: Episodes, other: Episodes) -> bool:
+    """Whether all columns are equal, bit by bit."""
+    if jax.tree.structure(one) != jax.tree.structure(other):
+        return False
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    return all(a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in pairs)
 
 
 @cache
-def in_process() -> Backend:
-    """Run everything here, one chunk after the other; the environments are kept for the next job."""
+def in_process_backend() -> Backend:
+    """Return a Backend that runs one chunk after the other here; environments are kept for the next job."""
     runner, turn = EpisodeRunner(), Lock()
-    atexit.register(runner.close)  # a simulator behind an environment may be a process of its own
+    atexit.register(runner.close)  # the simulator of an environment may be a separate process
 
-    def run(job: Job, chunks: list[Chunk]) -> Iterator[tuple[int, Episodes]]:
+    def run(job: Job, chunks: list[Chunk]) -> Iterator[tuple[int, Any]]:
         with turn:
             for number, chunk in enumerate(chunks):
                 yield number, runner(job, chunk)
@@ -175,94 +190,99 @@ def in_process() -> Backend:
     return run
 
 
-def side_by_side(domain: GymDomain) -> int:
-    """How many episodes one process plays at a time: what memory holds, and no more than pays off."""
+def batch_size(domain: GymDomain) -> int:
+    """Return how many episodes one process steps side by side: bounded by memory and by `MAX_BATCH`."""
     path = 4 * (domain.horizon + 1) * domain.observation_size
-    return max(1, min(SIDE_BY_SIDE, MEMORY // path))
+    return max(1, min(MAX_BATCH, MAX_BATCH_BYTES // path))
 
 
-class PlayedEpisodes(NamedTuple):
-    """B episodes."""
+class HostPaths(NamedTuple):
+    """Signals and outcomes of B episodes."""
 
     signals: dict[str, NDArray[Any]]  # [B, n+1] or [B, n+1, size]
-    ret: NDArray[np.float64]  # [B]
+    returns: NDArray[np.float64]  # [B]
     length: NDArray[np.int32]  # [B]
-    terminated: NDArray[np.bool_]  # [B] it ended by itself, not because time ran out
-    disturbance: NDArray[np.float32] | None = None  # [B, n, outputs] of exploring episodes
-    absent: NDArray[np.float32] | None = None  # [B, I] as in Episodes
-    handed: NDArray[np.int32] | None = None  # [B] as in Episodes
+    terminated: NDArray[np.bool_]  # [B]
+    noise: NDArray[np.float32] | None = None  # [B, n, outputs] of exploring episodes
+    missing_info: NDArray[np.float32] | None = None  # [B, I] as in Episodes
+    fallback_steps: NDArray[np.int32] | None = None  # [B] as in Episodes
 
 
 class EpisodeRunner:
-    """Plays episodes; it keeps its environments until a job comes in another domain, since making one may take long."""
+    """Steps environments; keeps them until a job in another domain comes, since making one may take long."""
 
-    def __init__(self, whereabouts: Heartbeat | None = None) -> None:
-        self.whereabouts = whereabouts
-        self._domain: GymDomain | None = None  # that of the environments
+    def __init__(self, heartbeat: Heartbeat | None = None) -> None:
+        self.heartbeat = heartbeat
+        self._domain: GymDomain | None = None  # of the environments
         self._envs: list[Env] = []
 
-    def __call__(self, job: Job, chunk: Chunk) -> Episodes:
-        """Episodes of parameters `[B, D]` with seeds `[B]`, judged."""
+    def __call__(self, job: Job, chunk: Chunk) -> Any:
+        """Return the judged Episodes of a chunk, or the `Signals` of each where the chunk asks for recordings."""
         monitor = job.monitor
+        if chunk.recorded is not None:
+            path = self.rollout(job, chunk, None if chunk.recorded == ALL_SIGNALS else chunk.recorded)
+            return [
+                {name: values[i, : n + 1].copy() for name, values in path.signals.items()}
+                for i, n in enumerate(path.length.tolist())
+            ]
         wanted = monitor.signals | (
-            NEEDED if chunk.std is not None else OBS if chunk.observed else frozenset()
+            TRACE_SIGNALS if chunk.std is not None else OBS if chunk.with_obs_stats else frozenset()
         )
-        path = self.play(job, chunk, wanted)
+        path = self.rollout(job, chunk, wanted)
         end = np.arange(job.domain.horizon + 1) >= path.length[:, None]
         satisfied, cost = monitor(path.signals, end=end)
         columns: dict[str, Any] = {
-            "ret": path.ret.astype(np.float32),
+            "returns": path.returns.astype(np.float32),
             "cost": cost.astype(np.float32),
             "satisfied": satisfied,
             "length": path.length,
-            "absent": path.absent,
-            "handed": path.handed,
-            "grade": graded(monitor, path.signals, end),
+            "missing_info": path.missing_info,
+            "fallback_steps": path.fallback_steps,
+            "shaping_cost": total_shaping_costs(monitor, path.signals, end),
             **monitor.measure(path.signals, end=end)._asdict(),
         }
-        if chunk.std is None and chunk.observed:
-            columns["seen"] = seen_among(path.signals["obs"][:, :-1], ~end[:, :-1])
-        if path.disturbance is not None:
-            columns["trace"] = trace(
-                monitor, path.signals, path.length, path.disturbance, end, path.terminated
+        if chunk.std is None and chunk.with_obs_stats:
+            columns["obs_stats"] = summarize_observations(path.signals["obs"][:, :-1], ~end[:, :-1])
+        if path.noise is not None:
+            columns["trace"] = make_trace(
+                monitor, path.signals, path.length, path.noise, end, path.terminated
             )
         return Episodes(**columns)
 
-    def play(self, job: Job, chunk: Chunk, wanted: frozenset[str] | None) -> PlayedEpisodes:
-        """The wanted signals (None: all that are known) along the paths, and how they ended.
+    def rollout(self, job: Job, chunk: Chunk, wanted: frozenset[str] | None) -> HostPaths:
+        """Run the episodes of a chunk; returns the wanted signals (None: all known ones) along their paths.
 
-        After its end the last state of an episode repeats until the horizon, and nothing else does: an environment
-        is never stepped beyond its end.
+        The last state of an episode repeats until the horizon; an environment is never stepped beyond its end.
         """
         domain, seeds = job.domain, chunk.seeds
         self._prepare(domain, len(seeds))
         observe = _observer(domain)
         recorder = SignalRecorder(domain, seeds, wanted)
-        ret, length = np.zeros(len(seeds)), np.zeros(len(seeds), np.int32)
-        by_itself = np.zeros(len(seeds), bool)
+        returns, length = np.zeros(len(seeds)), np.zeros(len(seeds), np.int32)
+        has_terminated = np.zeros(len(seeds), bool)
         resets, steps = self._calls(seeds)
         raw: Sequence[Any]
         infos: Sequence[Any]
         turn: Iterator[Any]
-        # From here on, one entry per episode that goes on; `rows` says which.
+        # From here on, one entry per running episode; `rows` holds their indices.
         rows = np.arange(len(seeds))
         total: list[Any] = [0.0] * len(seeds)
         t, turn, outcomes = 0, iter(resets), []
         try:
-            with as_guest():
+            with sandboxed():
                 outcomes = [reset() for reset in turn]
                 raw, infos = zip(*outcomes, strict=True)
                 obs = observe(raw)
-                act = crew = job.network.crew(domain, chunk.theta, seeds)
+                act = policies = job.network.vectorize(domain, chunk.theta, seeds)
                 reward: Sequence[Any] = total  # of the first states
-                asked = job.network.signals
-                disturbance = _disturbance(chunk, domain.horizon)
+                names = job.network.signals
+                noise = _exploration_noise(chunk, domain.horizon)
                 while len(rows):
-                    added = None if disturbance is None else disturbance[rows, t]
-                    shown = _shown(domain, asked, raw, infos, t, reward, total) if asked else ()
+                    added = None if noise is None else noise[rows, t]
+                    shown = _actor_signals(domain, names, raw, infos, t, reward, total) if names else ()
                     actions = act(obs, raw, added, shown)
                     if t == 0:
-                        # The action of a state is the one that led to it; the first state shows the first action.
+                        # `action` of a state is the action that led to it; in the first state, the first action.
                         nothing = [False] * len(rows)
                         recorder.add(0, rows, obs, raw, infos, actions, total, total, nothing, nothing)
                     t, turn = t + 1, iter(steps)
@@ -271,15 +291,15 @@ class EpisodeRunner:
                     obs = observe(raw)
                     total = list(map(add, total, reward))
                     if not math.isfinite(sum(total)):
-                        raise EpisodeFault(_first_not_finite(total), "a reward that is not a finite number")
-                    if not FLAGS.issuperset(map(type, terminated + truncated)):
+                        raise EpisodeFault(_first_nonfinite(total), "a reward that is not a finite number")
+                    if not BOOLEANS.issuperset(map(type, terminated + truncated)):
                         _check_outcomes(outcomes, "step")
                     if t == domain.horizon:
                         truncated = tuple(not ended for ended in terminated)
                     recorder.add(t, rows, obs, raw, infos, actions, reward, total, terminated, truncated)
                     if any(terminated) or any(truncated):
-                        # Right for those that end here; the others come again.
-                        ret[rows], length[rows], by_itself[rows] = total, t, terminated
+                        # Final for the episodes that end here; overwritten later for the others.
+                        returns[rows], length[rows], has_terminated[rows] = total, t, terminated
                         going = [j for j in range(len(rows)) if not (terminated[j] or truncated[j])]
                         rows, obs, act = rows[going], obs[going], act.take(np.array(going, int))
                         raw, infos, reward, total, steps = (
@@ -287,63 +307,66 @@ class EpisodeRunner:
                         )
         except PsycoError:
             raise
-        except Exception as error:  # whatever a stranger's code does, the user wants to know where
-            at, problem = _diagnosis(error, turn, outcomes, len(rows), "step" if t else "reset")
+        except Exception as error:  # any error of third-party code gets its seed and step
+            at, problem = _diagnose(error, turn, outcomes, len(rows), "step" if t else "reset")
             raise EpisodeError(domain.name, seeds[rows[at]], t, problem) from error
-        if self.whereabouts is not None:
-            self.whereabouts[0] = IDLE
+        if self.heartbeat is not None:
+            self.heartbeat[0] = IDLE
         signals = recorder.finish(t, length)
         for name in (each for each in recorder.others if each in signals):
-            if (bad := _not_finite(signals[name])) is not None:
+            if (bad := _nonfinite_position(signals[name])) is not None:
                 value = signals[name][*bad]
-                raise EpisodeError(
-                    domain.name, seeds[bad[0]], bad[1], f"{name} is {value}, which is no finite number"
-                )
-        return PlayedEpisodes(signals, ret, length, by_itself, disturbance, recorder.absent(), crew.handed)
+                problem = f"{name} is {value}, which is not a finite number"
+                raise EpisodeError(domain.name, seeds[bad[0]], bad[1], problem)
+        return HostPaths(
+            signals, returns, length, has_terminated, noise, recorder.missing_info(), policies.fallback_steps
+        )
 
     def close(self) -> None:
         """Close the environments."""
         envs, self._envs = self._envs, []
-        close(*envs)
+        close_envs(*envs)
 
     def _prepare(self, domain: GymDomain, count: int) -> None:
-        """At least so many environments of this domain."""
+        """Have at least `count` environments of this domain."""
         if self._domain is not domain:
             self.close()
             self._domain = domain
         while len(self._envs) < count:
-            self._envs.append(domain.make_env(limit=False))  # `t` counts
+            self._envs.append(domain.make_env(limit=False))  # `t` in `rollout` is the time limit
 
     def _calls(self, seeds: list[int]) -> tuple[list[Callable[[], Any]], list[Any]]:
-        """`reset` and `step` of each environment; somebody who watches sees them announced."""
+        """Return `reset` and `step` of each environment; with a heartbeat, each call is announced there."""
         envs = self._envs[: len(seeds)]
         resets: list[Any] = [partial(env.reset, seed=seed) for env, seed in zip(envs, seeds, strict=True)]
         steps: list[Any] = [env.step for env in envs]
-        if self.whereabouts is not None:
+        if self.heartbeat is not None:
             for row, seed in enumerate(seeds):
-                resets[row] = _announced(resets[row], self.whereabouts, seed, row, first=0)
-                steps[row] = _announced(steps[row], self.whereabouts, seed, row, first=1)
+                resets[row] = _announced(resets[row], self.heartbeat, seed, row, first=0)
+                steps[row] = _announced(steps[row], self.heartbeat, seed, row, first=1)
         return resets, steps
 
 
 def _announced(
-    call: Callable[..., Any], whereabouts: Heartbeat, seed: int, row: int, *, first: int
+    call: Callable[..., Any], heartbeat: Heartbeat, seed: int, row: int, *, first: int
 ) -> Callable[..., Any]:
     number = itertools.count(first)
 
     def announce(*action: Any) -> Any:
-        whereabouts[0], whereabouts[1], whereabouts[2] = seed, next(number), row
+        heartbeat[0], heartbeat[1], heartbeat[2] = seed, next(number), row
         return call(*action)
 
     return announce
 
 
-def _disturbance(chunk: Chunk, steps: int) -> NDArray[np.float32] | None:
-    """What exploration adds to the scores, `[B, n, outputs]`: each episode's from its own seed."""
+def _exploration_noise(chunk: Chunk, steps: int) -> NDArray[np.float32] | None:
+    """Return the noise on the scores, `[B, n, outputs]`, each episode's from its own seed."""
     if chunk.std is None:
         return None
     shape = steps, chunk.std.shape[1]
-    drawn = [np.random.default_rng((seed, NOISE)).standard_normal(shape, np.float32) for seed in chunk.seeds]
+    drawn = [
+        np.random.default_rng((seed, NOISE_STREAM)).standard_normal(shape, np.float32) for seed in chunk.seeds
+    ]
     return chunk.std[:, None] * np.stack(drawn)
 
 
@@ -351,12 +374,12 @@ def _disturbance(chunk: Chunk, steps: int) -> NDArray[np.float32] | None:
 
 
 def _observer(domain: GymDomain) -> Callable[[Sequence[Any]], NDArray[np.float32]]:
-    """From the environments' observations to `[n, size]`, checked."""
+    """Return a function from the environments' observations to checked rows `[n, size]`."""
     size, space, flatten = domain.observation_size, domain.observation_space, domain.flatten
     flat_already = isinstance(space, spaces.Box) and len(space.shape) == 1
 
-    def join(raw: Sequence[Any]) -> NDArray[np.float32] | None:
-        """All at once, `[n * size]`; None for what has to be looked at one by one."""
+    def concatenate(raw: Sequence[Any]) -> NDArray[np.float32] | None:
+        """Return all rows at once, `[n * size]`; None if each observation needs flattening or a check."""
         try:  # "same_kind" refuses text, objects and complex numbers
             if flat_already and {size}.issuperset(map(len, raw)):
                 x = np.concatenate(raw, dtype=np.float32, casting="same_kind")
@@ -366,16 +389,16 @@ def _observer(domain: GymDomain) -> Callable[[Sequence[Any]], NDArray[np.float32
         return None
 
     def observe(raw: Sequence[Any]) -> NDArray[np.float32]:
-        if (x := join(raw)) is None:
+        if (x := concatenate(raw)) is None:
             parts = []
             for at, observation in enumerate(raw):
                 try:
                     parts.append(flatten(observation))
-                except Exception as error:  # whatever a stranger's observation is
-                    problem = str(error) if type(error) is ValueError else told(error)
+                except Exception as error:  # an observation may be any object
+                    problem = str(error) if type(error) is ValueError else format_exception(error)
                     raise EpisodeFault(at, f"{problem} (it is {brief(observation)})") from error
             x = np.concatenate(parts)
-        # One product tells whether all is finite; it may overflow, so look again.
+        # One product shows whether all is finite, unless it overflows.
         if not math.isfinite(x.dot(x)) and not np.isfinite(x).all():
             at = int(np.argmin(np.isfinite(x))) // size
             raise EpisodeFault(at, f"an observation that is not finite: {brief(raw[at])}")
@@ -384,13 +407,13 @@ def _observer(domain: GymDomain) -> Callable[[Sequence[Any]], NDArray[np.float32
     return observe
 
 
-# ---- what went wrong ------------------------------------------------------------------------------------------
+# ---- diagnosis ------------------------------------------------------------------------------------------------
 
 
-def _diagnosis(
+def _diagnose(
     error: Exception, turn: Iterator[Any], outcomes: list[Any], count: int, call: str
 ) -> tuple[int, str]:
-    """At which position it went wrong, and how. `turn` has given out the calls that were begun."""
+    """Return the position of the faulty episode and the problem. `turn` has handed out the calls that were begun."""
     if isinstance(error, EpisodeFault):
         return error.at, str(error)
     if not length_hint(turn) and len(outcomes) == count:
@@ -398,11 +421,11 @@ def _diagnosis(
             _check_outcomes(outcomes, call)
         except EpisodeFault as wrong:
             return wrong.at, str(wrong)
-    return max(0, count - length_hint(turn) - 1), told(error)
+    return max(0, count - length_hint(turn) - 1), format_exception(error)
 
 
 def _check_outcomes(outcomes: list[Any], call: str) -> None:
-    """Complain about the first outcome of `reset` or `step` that is none."""
+    """Raise EpisodeFault for the first invalid outcome of `reset` or `step`."""
     values = 5 if call == "step" else 2
     for at, outcome in enumerate(outcomes):
         if not isinstance(outcome, tuple) or len(outcome) != values:
@@ -410,17 +433,17 @@ def _check_outcomes(outcomes: list[Any], call: str) -> None:
         if not isinstance(outcome[-1], Mapping):
             raise EpisodeFault(at, f"info is {brief(outcome[-1])}; Gymnasium wants a dictionary")
         for name, value in zip(("reward", "terminated", "truncated"), outcome[1:-1], strict=False):
-            kinds, wanted = (NUMBERS, "a number") if name == "reward" else ("b", "a Boolean")
+            kinds, expected = (NUMERIC_KINDS, "a number") if name == "reward" else ("b", "a Boolean")
             if np.shape(value) or np.asarray(value).dtype.kind not in kinds:
-                raise EpisodeFault(at, f"{name} is {brief(value)}; Gymnasium wants {wanted}")
+                raise EpisodeFault(at, f"{name} is {brief(value)}; Gymnasium wants {expected}")
 
 
-def _first_not_finite(values: Sequence[Any]) -> int:
+def _first_nonfinite(values: Sequence[Any]) -> int:
     return next((at for at, value in enumerate(values) if not math.isfinite(value)), 0)
 
 
-def _not_finite(values: NDArray[Any]) -> tuple[int, int] | None:
-    """The first (row, time) of NaN or infinity."""
+def _nonfinite_position(values: NDArray[Any]) -> tuple[int, int] | None:
+    """Return the first (row, time) of NaN or infinity, or None."""
     if values.dtype.kind != "f" or np.isfinite(values).all():
         return None
     row, time, *_ = np.argwhere(~np.isfinite(values))[0].tolist()
@@ -430,7 +453,7 @@ def _not_finite(values: NDArray[Any]) -> tuple[int, int] | None:
 # ---- signals --------------------------------------------------------------------------------------------------
 
 
-def _shown(
+def _actor_signals(
     domain: GymDomain,
     names: frozenset[str],
     raw: Sequence[Any],
@@ -439,12 +462,12 @@ def _shown(
     reward: Sequence[Any],
     total: Sequence[Any],
 ) -> list[dict[str, Any]]:
-    """What an actor asks for beside observations, in states at time t that are not the last."""
-    found = []
+    """Return the signals that an actor asks for beside observations, in states at time t before the end."""
+    result = []
     for observation, info, gained, so_far in zip(raw, infos, reward, total, strict=True):
-        state = moment_signals(domain, names, Transition(observation, info, None, t, gained, so_far))
-        # As on recorded paths, a key that `info` does not have counts as 0, or false.
+        state = transition_signals(domain, names, Transition(observation, info, None, t, gained, so_far))
+        # As on recorded paths, a missing key of `info` counts as 0 or false.
         missing = {name: np.zeros(domain.table[name].size or ()) if name in domain.table else 0.0
                    for name, value in state.items() if value is None}  # fmt: skip
-        found.append(state | missing)
-    return found
+        result.append(state | missing)
+    return result

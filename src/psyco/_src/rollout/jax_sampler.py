@@ -17,11 +17,18 @@ from psyco._src.core.errors import EpisodeError
 from psyco._src.envs.base import CompiledDomain, State
 from psyco._src.logic.batch_monitor import BatchMonitor
 from psyco._src.policies.network import Network
-from psyco._src.rollout.episodes import Episodes, Sampler, episode_seeds
-from psyco._src.rollout.obs_stats import seen_among
-from psyco._src.rollout.trace import NEEDED, OBS, graded, trace
+from psyco._src.rollout.episodes import (
+    OBS,
+    TRACE_SIGNALS,
+    Episodes,
+    Sampler,
+    episode_seeds,
+    make_trace,
+    summarize_observations,
+    total_shaping_costs,
+)
 
-FEW = 16  # numbers
+MAX_UNROLLED = 16  # numbers that are summed one by one
 
 
 @dataclass(frozen=True)
@@ -31,8 +38,8 @@ class JaxSampler:
     domain: CompiledDomain
     network: Network
     monitor: BatchMonitor
-    devices: tuple[Any, ...] = ()  # more than one: the batch is split over them
-    observed: bool = False  # whether episodes say what was seen
+    devices: tuple[Any, ...] = ()  # a batch is split over them
+    with_obs_stats: bool = False
 
     @property
     def compiled(self) -> bool:
@@ -40,62 +47,57 @@ class JaxSampler:
         return True
 
     def __call__(self, theta: Array, keys: Array) -> Episodes:
-        """Run parameters `[B, D]` with keys `[B]`, one episode each."""
+        """Run one episode per parameter vector `[B, D]` and key `[B]`."""
         return self._split(jax.vmap(self._episode), theta, keys)
 
     def explore(self, theta: Array, std: Array, keys: Array) -> Episodes:
-        """The same with noise of standard deviation `[B, outputs]` on the scores, and with a trace."""
-        return self._split(jax.vmap(self._exploring), theta, keys, std)
+        """Run episodes with noise of standard deviation `[B, outputs]` on the scores, and record a trace."""
+        return self._split(jax.vmap(self._episode), theta, keys, std)
 
     def _split(self, run: Callable[..., Episodes], theta: Array, keys: Array, *rest: Array) -> Episodes:
         """Run a batch, split over the devices."""
         devices = len(self.devices)
         if devices < 2:
             return run(theta, keys, *rest)
-        share = -(-len(keys) // devices)  # each device's part, the last ones wrapping around to fill it
+        share = -(-len(keys) // devices)  # episodes per device; the last devices wrap around to fill theirs
 
         def part(*rows: Array) -> Episodes:
             mine = (jax.lax.axis_index("devices") * share + jnp.arange(share)) % len(keys)
             episodes = run(*(each[mine] for each in rows))
             return jax.tree.map(lambda x: jax.lax.all_gather(x, "devices", tiled=True)[: len(keys)], episodes)
 
-        # Everything goes in and comes out whole: were it left split, the learner's sums would be split too,
-        # and the order of a sum must not depend on the number of devices.
+        # Inputs and outputs are replicated: split outputs would split the learner's sums too, and the order of a sum
+        # must not depend on the number of devices.
         mesh, whole = Mesh(np.array(self.devices), ("devices",)), PartitionSpec()
         split = jax.shard_map(part, mesh=mesh, in_specs=whole, out_specs=whole, check_vma=False)
         return split(theta, keys, *rest)
 
-    def _episode(self, theta: Array, key: Array) -> Episodes:
-        wanted = self.monitor.signals | OBS if self.observed else self.monitor.signals
-        path, length = _run(self.domain, self.network, wanted, theta, key)
+    def _episode(self, theta: Array, key: Array, std: Array | None = None) -> Episodes:
+        noise = None if std is None else _exploration_noise(self.domain, key, std)
+        further = OBS if self.with_obs_stats else frozenset()
+        wanted = self.monitor.signals | (TRACE_SIGNALS if noise is not None else further)
+        path, length = _run(self.domain, self.network, wanted, theta, key, noise)
         end = jnp.arange(self.domain.horizon + 1) >= length
         satisfied, cost = self.monitor(path.signals, end=end)
-        further = self.monitor.measure(path.signals, end=end)._asdict()
-        if self.observed:
-            further["seen"] = seen_among(path.signals["obs"][:-1], ~end[:-1])
-        further["grade"] = graded(self.monitor, path.signals, end)
-        return Episodes(path.final_return, cost, satisfied, length, broken=path.broken, **further)
-
-    def _exploring(self, theta: Array, key: Array, std: Array) -> Episodes:
-        disturbance, wanted = _disturbance(self.domain, key, std), self.monitor.signals | NEEDED
-        path, length = _run(self.domain, self.network, wanted, theta, key, disturbance)
-        end = jnp.arange(self.domain.horizon + 1) >= length
-        satisfied, cost = self.monitor(path.signals, end=end)
-        seen = trace(self.monitor, path.signals, length, disturbance, end, path.terminated)
-        further = self.monitor.measure(path.signals, end=end)._asdict()
-        further["grade"] = graded(self.monitor, path.signals, end)
-        return Episodes(path.final_return, cost, satisfied, length, seen, path.broken, **further)
+        trace = None
+        if noise is not None:
+            trace = make_trace(self.monitor, path.signals, length, noise, end, path.terminated)
+        columns = self.monitor.measure(path.signals, end=end)._asdict()
+        if noise is None and self.with_obs_stats:
+            columns["obs_stats"] = summarize_observations(path.signals["obs"][:-1], ~end[:-1])
+        columns["shaping_cost"] = total_shaping_costs(self.monitor, path.signals, end)
+        return Episodes(path.final_return, cost, satisfied, length, trace, path.nonfinite, **columns)
 
 
-def refuse_broken(
-    sampler: Sampler, broken: Any, theta: Array, keys: Array, std: Array | None = None
+def raise_nonfinite(
+    sampler: Sampler, nonfinite: Any, theta: Array, keys: Array, std: Array | None = None
 ) -> NoReturn:
-    """NaN compares as false, so it would count as whatever a formula makes of that: an episode with it is an error.
+    """Replay the first of the `nonfinite` `[B]` episodes and raise EpisodeError for its first NaN or infinity.
 
-    The first broken episode is played again, to say where and in what it ceased to consist of finite numbers.
+    NaN compares as false, so the verdict of a formula on it would be arbitrary.
     """
     assert isinstance(sampler, JaxSampler)
-    i = int(np.argmax(broken))
+    i = int(np.argmax(nonfinite))
     domain = sampler.domain
     signals, length = jax.device_get(
         _replay(domain, sampler.network, theta[i], keys[i], None if std is None else std[i])
@@ -103,13 +105,13 @@ def refuse_broken(
     for t in range(int(length) + 1):
         for name in sorted(signals, key=lambda name: name == "return"):  # a reward explains a return
             if not np.isfinite(value := signals[name][t]).all():
-                problem = f"{name} is {value}, which is no finite number"
+                problem = f"{name} is {value}, which is not a finite number"
                 raise EpisodeError(domain.name, episode_seeds(keys[i : i + 1])[0], t, problem)
-    raise AssertionError("an episode is called broken, and all of it is finite")
+    raise AssertionError("an episode is marked as not finite, but all of it is")
 
 
 class _EpisodeKeys(NamedTuple):
-    """The randomness of an episode."""
+    """The random keys of an episode."""
 
     reset: Array
     steps: Array
@@ -117,54 +119,54 @@ class _EpisodeKeys(NamedTuple):
 
 
 def _keys(key: Array) -> _EpisodeKeys:
-    # All from one split: what `fold_in` derives from the same key may well be one of these.
+    # All from one split: a key that `fold_in` derives from the same key may equal one of these.
     return _EpisodeKeys(*jax.random.split(key, 3))
 
 
 class _Path(NamedTuple):
     signals: dict[str, Array]  # each [n+1] or [n+1, size]
     final_return: Array  # []
-    broken: Array  # [] bool: an observation, action, reward or signal was no finite number
-    terminated: Array  # [] bool: it ended by itself, not because time ran out
+    nonfinite: Array  # [] bool: an observation, action, reward or signal was not a finite number
+    terminated: Array  # [] bool: it ended before the horizon
 
 
 class EpisodeState(NamedTuple):
-    """Where an episode stands."""
+    """Current state of an episode."""
 
     state: State
-    alive: Array  # [] bool: the episode goes on
+    alive: Array  # [] bool: the episode has not ended
     reward: Array  # [] of the step that led here
-    ret: Array  # [] accumulated
-    action: Array  # the last action taken
+    accumulated: Array  # [] return so far
+    action: Array  # the last action
     length: Array  # [] int32 steps taken
-    nought: Array  # [] 0 as long as all has been finite, NaN from then on
+    nan_flag: Array  # [] 0 as long as all numbers were finite, NaN from then on
 
 
 def start(domain: CompiledDomain, key: Array) -> tuple[State, Any]:
-    """The first state of an episode, and what chance has in store for its steps, `[n, ...]`."""
+    """Return the first state of an episode, and the random draws of its steps, `[n, ...]`."""
     keys = _keys(key)
     state = domain.reset(keys.reset)
-    # Random numbers are cheap all at once and dear one step at a time.
+    # Random numbers are much cheaper drawn all at once than step by step.
     draws = (
         domain.draw(keys.steps) if hasattr(domain, "draw") else jax.random.split(keys.steps, domain.horizon)
     )
     return state, draws
 
 
-def first_moment(state: State, action: Array) -> EpisodeState:
-    """The action of a moment is the one that led to it; the first moment shows the first action."""
+def initial_state(state: State, action: Array) -> EpisodeState:
+    """Return the start of an episode. `action` is that which led to a state; in the first state, the first action."""
     zero = jnp.float32(0)
     return EpisodeState(state, jnp.bool_(True), zero, zero, action, jnp.int32(0), zero)
 
 
 def advance(domain: CompiledDomain, now: EpisodeState, drawn: Any, action: Array) -> EpisodeState:
-    """The moment after a step; an episode that has ended stands still."""
+    """Return the episode after a step; an episode that has ended does not change."""
     state, reward, done = domain.step(drawn, now.state, action)
     reward = jnp.asarray(reward, jnp.float32)
     nxt = EpisodeState(
-        state, jnp.logical_not(done), reward, now.ret + reward, action, now.length + 1, now.nought
+        state, jnp.logical_not(done), reward, now.accumulated + reward, action, now.length + 1, now.nan_flag
     )
-    if done is False:  # no episode ends early, and nothing ever stands still
+    if done is False:  # no episode ends early
         return nxt
     return jax.tree.map(lambda new, old: jnp.where(now.alive, new, old), nxt, now)
 
@@ -175,60 +177,59 @@ def _run(
     wanted: frozenset[str] | None,
     theta: Array,
     key: Array,
-    disturbance: Array | None = None,
+    noise: Array | None = None,
 ) -> tuple[_Path, Array]:
-    """One episode: the wanted signals (None: all) along its path, and its length.
+    """Run one episode; returns the wanted signals (None: all) along its path, and its length.
 
-    A `disturbance` `[n, outputs]` is what exploration adds to the scores of the network.
-    After the end the last moment repeats until the horizon, so that every path has n+1 states.
+    The exploration `noise` `[n, outputs]` is added to the scores of the network. After the end the last state repeats
+    until the horizon, so that every path has n+1 states.
     """
-
-    parts = network.parts(theta)
+    layers = network.unflatten(theta)
 
     def act(state: State, added: Array | None) -> Array:
-        return network.act(domain.actions, parts, domain.observe(state), added)
+        return network.act(domain.actions, layers, domain.observe(state), added)
 
     def step(now: EpisodeState, chance: tuple[Any, Array | None]) -> tuple[EpisodeState, dict[str, Array]]:
         drawn, added = chance
         nxt = advance(domain, now, drawn, act(now.state, added))
-        every = moment_signals(domain, nxt)
-        # All signals are looked at: what is asked for may be a Boolean that was made of a NaN.
-        return nxt._replace(nought=nxt.nought + _nought(*every.values())), _only(wanted, every)
+        every = state_signals(domain, nxt)
+        # All signals are checked: a wanted one may be a Boolean that was computed from a NaN.
+        return nxt._replace(nan_flag=nxt.nan_flag + _nan_flag(*every.values())), _only(wanted, every)
 
     state, draws = start(domain, key)
-    first = first_moment(state, act(state, None if disturbance is None else disturbance[0]))
-    every = moment_signals(domain, first)
-    first = first._replace(nought=_nought(*every.values()))
-    last, rest = jax.lax.scan(step, first, (draws, disturbance))
+    first = initial_state(state, act(state, None if noise is None else noise[0]))
+    every = state_signals(domain, first)
+    first = first._replace(nan_flag=_nan_flag(*every.values()))
+    last, rest = jax.lax.scan(step, first, (draws, noise))
     signals = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), _only(wanted, every), rest)
-    return _Path(signals, last.ret, jnp.isnan(last.nought), ~last.alive), last.length
+    return _Path(signals, last.accumulated, jnp.isnan(last.nan_flag), ~last.alive), last.length
 
 
-def _disturbance(domain: CompiledDomain, key: Array, std: Array) -> Array:
-    """What exploration adds to the scores along an episode, `[n, outputs]`."""
+def _exploration_noise(domain: CompiledDomain, key: Array, std: Array) -> Array:
+    """Return the noise on the scores along an episode, `[n, outputs]`."""
     return std * jax.random.normal(_keys(key).noise, (domain.horizon, len(std)), jnp.float32)
 
 
-def _nought(*values: Array) -> Array:
-    """0, or NaN where one of the values is no finite number: one multiplication each, and no branch."""
+def _nan_flag(*values: Array) -> Array:
+    """Return 0, or NaN if one of the values is not finite: one multiplication each, and no branch."""
     total = jnp.float32(0)
     for value in values:
         if jnp.issubdtype(jnp.result_type(value), jnp.floating):
             zeros = jnp.ravel(0.0 * jnp.asarray(value, jnp.float32))
-            # One by one, a few are added up faster than by a reduction in the middle of a loop.
-            total = sum(zeros, start=total) if zeros.size <= FEW else total + zeros.sum()
+            # Inside a loop, adding a few numbers one by one is faster than a reduction.
+            total = sum(zeros, start=total) if zeros.size <= MAX_UNROLLED else total + zeros.sum()
     return total
 
 
-def moment_signals(domain: CompiledDomain, now: EpisodeState) -> dict[str, Array]:
-    """All signals of a moment."""
+def state_signals(domain: CompiledDomain, now: EpisodeState) -> dict[str, Array]:
+    """Return all signals of a state."""
     return {
         **domain.signals(now.state),
         "obs": domain.observe(now.state),
         "action": now.action,
         "step": now.length,
         "reward": now.reward,
-        "return": now.ret,
+        "return": now.accumulated,
     }
 
 
@@ -243,7 +244,7 @@ def record_batch(
     theta: Array,
     keys: Array,
 ) -> tuple[dict[str, NDArray[Any]], NDArray[np.int32]]:
-    """The wanted signals (None: all) `[B, n+1, ...]` along episodes of parameters `[B, D]`, and the lengths `[B]`."""
+    """Return the wanted signals (None: all) `[B, n+1, ...]` of episodes with parameters `[B, D]`, and lengths `[B]`."""
     path, length = _record_batch(domain, network, wanted, theta, keys)
     return {name: np.asarray(value) for name, value in path.signals.items()}, np.asarray(length)
 
@@ -263,8 +264,8 @@ def _record_batch(
 def _replay(
     domain: CompiledDomain, network: Network, theta: Array, key: Array, std: Array | None
 ) -> tuple[dict[str, Array], Array]:
-    """All signals along one episode, and its length."""
+    """Return all signals along one episode, and its length."""
     path, length = _run(
-        domain, network, None, theta, key, None if std is None else _disturbance(domain, key, std)
+        domain, network, None, theta, key, None if std is None else _exploration_noise(domain, key, std)
     )
     return path.signals, length

@@ -1,119 +1,121 @@
-"""Host episodes on a Ray cluster: tasks get parameters and seeds, and give Episodes back.
+"""Gymnasium episodes on a Ray cluster: tasks get parameters and seeds, and return Episodes.
 
 Ray runs a task again when its node is lost. An episode is a function of its parameters and its seed, so that costs time
-and changes nothing. Every node needs PSyCo and the environment installed. A task steps its environments in a process
-beside Ray's own: one that crashes or hangs is named instead of tried without end.
+and changes no result. Every node needs PSyCo and the environment installed. A task steps its environments in a process
+beside Ray's own, so that an environment that crashes or hangs is named instead of retried without end.
 """
 
 from __future__ import annotations
 
-import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from psyco._src.core.errors import PsycoError, RunError, told
-from psyco._src.rollout.episodes import Episodes
+from psyco._src.core.errors import PsycoError, RunError, format_exception
 from psyco._src.rollout.gym_sampler import Backend, Chunk, Job
-from psyco._src.rollout.process_pool import JobUnpacker, PackedJob, in_processes, pack
+from psyco._src.rollout.process_pool import JobUnpacker, PackedJob, pack, shared_pool
 
-ANSWER_WITHIN = 5.0  # seconds
-SETTINGS = (
-    b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"  # a frame of HTTP/2: its length, its kind (4), flags, stream
-)
-GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS
+CONNECT_SECONDS = 5.0  # for a connection to the address
+HEALTH_CHECK_SECONDS = 20.0  # for the cluster's answer
 
 
-def on_ray(address: str, step_timeout: float | None) -> tuple[Backend, int]:
-    """A Backend on the cluster at that address ("local": one of its own here), and how many CPUs it has."""
-    ray = connected(address)
-    return _Cluster(ray, step_timeout), max(1, int(ray.cluster_resources().get("CPU", 1)))
+def ray_backend(address: str, step_timeout: float | None) -> tuple[Backend, int]:
+    """Return a Backend on the cluster at this address ("local": start one here), and its number of CPUs."""
+    ray = connect_ray(address)
+    return _RayBackend(ray, step_timeout), max(1, int(ray.cluster_resources().get("CPU", 1)))
 
 
-class _Cluster:
+class _RayBackend:
     def __init__(self, ray: Any, step_timeout: float | None) -> None:
         self.ray, self.step_timeout = ray, step_timeout
-        # Without end: a node may be lost at any time, and what fails by itself comes back as a value.
-        self.task = ray.remote(max_retries=-1)(_episodes)
-        self._kept: tuple[PackedJob | None, Any] = None, None  # the last job, and where the cluster keeps it
+        # Unlimited: a node may be lost at any time, and errors of an environment are returned as values.
+        self.task = ray.remote(max_retries=-1)(_run_chunk)
+        self._stored: tuple[PackedJob | None, Any] = (
+            None,
+            None,
+        )  # the last job, and its reference in the cluster
 
-    def __call__(self, job: Job, chunks: list[Chunk]) -> Iterator[tuple[int, Episodes]]:
-        """Run all chunks; the number of each and its episodes, as they come."""
+    def __call__(self, job: Job, chunks: list[Chunk]) -> Iterator[tuple[int, Any]]:
+        """Run all chunks; yields the number of each with its result, as soon as it is finished."""
         packed = pack(job)
-        if self._kept[0] != packed:
-            self._kept = packed, self.ray.put(packed)
-        tasks = [self.task.remote(self._kept[1], chunk, self.step_timeout) for chunk in chunks]
-        left = tasks
+        if self._stored[0] != packed:
+            self._stored = packed, self.ray.put(packed)
+        tasks = [self.task.remote(self._stored[1], chunk, self.step_timeout) for chunk in chunks]
+        pending = tasks
         try:
-            while left:
-                (task,), left = self.ray.wait(left)
-                answer = self._answer(task)
-                if isinstance(answer, PsycoError):
-                    raise answer
-                yield tasks.index(task), answer
+            while pending:
+                (task,), pending = self.ray.wait(pending)
+                result = self._result(task)
+                if isinstance(result, PsycoError):
+                    raise result
+                yield tasks.index(task), result
         except BaseException:
-            for task in left:
+            for task in pending:
                 self.ray.cancel(task, force=True)
             raise
 
-    def _answer(self, task: Any) -> Episodes | PsycoError:
+    def _result(self, task: Any) -> Any:
         try:
             return self.ray.get(task)
-        except Exception as error:  # an environment's errors are answers: this is the cluster's own
-            raise RunError(f"the Ray cluster failed: {told(error)}") from error
+        except Exception as error:  # errors of an environment are values: this one is the cluster's
+            raise RunError(f"the Ray cluster failed: {format_exception(error)}") from error
 
 
 @cache
-def connected(address: str) -> Any:
-    """The module `ray`, connected to the cluster at that address; RunError says why it is not."""
+def connect_ray(address: str) -> Any:
+    """Return the module `ray`, connected to the cluster at this address; raise RunError with the reason if it fails."""
     try:
         import ray
     except ImportError:
         raise RunError('a Ray cluster needs Ray installed: pip install "psyco[ray]"') from None
     if not ray.is_initialized():
-        _check_answers(address)
+        check_cluster(address)
         try:
             ray.init(address=address, log_to_driver=False)
-        except Exception as error:  # Ray raises whatever its parts raise
+        except Exception as error:  # Ray raises errors of all its parts
             raise RunError(f"no Ray cluster at {address!r}: {error}") from error
     return ray
 
 
-def _check_answers(address: str) -> None:
-    """Refuse an address at which nobody or somebody else listens: Ray itself would try for minutes, and then exit.
-
-    Ray speaks gRPC, whose servers answer the greeting of HTTP/2 with their settings.
-    """
+def check_cluster(address: str) -> None:
+    """Raise RunError unless a Ray cluster answers at this address: `ray.init` would try for minutes, and then exit."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not port.isdecimal() or os.environ.get("RAY_USE_TLS", "0") != "0":
-        return  # "local", "auto", what Ray refuses by itself, and what is encrypted
+    if not port.isdecimal():
+        return  # "local", "auto", and what Ray refuses by itself
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), ANSWER_WITHIN) as connection:
-            connection.sendall(GREETING)
-            answer = connection.recv(4)
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
     except (OSError, OverflowError, UnicodeError) as error:
         raise RunError(
-            f"nobody answers at the Ray address {address!r}: {error}; start Ray there, or leave out --ray"
+            f"nothing answers at the Ray address {address!r}: {error}; start Ray there, or leave out --ray"
         ) from None
-    if answer[3:] != SETTINGS[3:4]:
+    if address.startswith("ray://"):
+        return  # the Ray client raises an error within its own time-out
+    command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
+    try:
+        healthy = subprocess.run(command, capture_output=True, timeout=HEALTH_CHECK_SECONDS).returncode == 0
+    except subprocess.TimeoutExpired:
+        healthy = False
+    if not healthy:
         raise RunError(
-            f"what listens at {address!r} is no Ray cluster; give the address that `ray start` prints"
+            f"the server at {address!r} does not answer as a Ray cluster; give the address that `ray start` prints"
         )
 
 
-def _episodes(packed: PackedJob, chunk: Chunk, step_timeout: float | None) -> Episodes | PsycoError:
-    """What a task does."""
+def _run_chunk(packed: PackedJob, chunk: Chunk, step_timeout: float | None) -> Any:
+    """Run a chunk in a Ray task; returns its result, or a PsycoError."""
     try:
-        [(_, episodes)] = in_processes(1, step_timeout)(_unpacker()(packed), [chunk])
-        return episodes
+        [(_, result)] = shared_pool(1, step_timeout)(_unpacker()(packed), [chunk])
+        return result
     except PsycoError as error:
         return error
     except Exception as error:  # as in a worker process
-        return RunError(f"a Ray worker failed: {told(error)}")
+        return RunError(f"a Ray worker failed: {format_exception(error)}")
 
 
 @cache
 def _unpacker() -> JobUnpacker:
-    """A Ray process serves many tasks in the same domain."""
+    """Return the unpacker of this Ray process, which serves many tasks in the same domain."""
     return JobUnpacker()

@@ -1,4 +1,4 @@
-"""A domain, a network and a requirement -> the Sampler that runs them."""
+"""The Sampler for a domain, a network and a requirement."""
 
 from __future__ import annotations
 
@@ -8,18 +8,39 @@ import jax
 
 from psyco._src.core.errors import DomainError, RunError
 from psyco._src.envs.base import CompiledDomain, Domain, signal_table
-from psyco._src.envs.gym_env import INFO, GymDomain
-from psyco._src.envs.value_bounds import known_range
+from psyco._src.envs.gym_env import INFO_PREFIX, GymDomain
+from psyco._src.envs.value_bounds import declared_step_range
 from psyco._src.logic.ast import Requirement
 from psyco._src.logic.batch_monitor import BatchMonitor, compile_monitor
 from psyco._src.logic.validate import check_bounds, check_signals
 from psyco._src.policies.base import Actor
 from psyco._src.policies.network import Network
 from psyco._src.rollout.episodes import Sampler
-from psyco._src.rollout.execution import HERE, Execution
+from psyco._src.rollout.execution import IN_PROCESS, Execution
 from psyco._src.rollout.external_sampler import ExternalSampler
-from psyco._src.rollout.gym_sampler import Backend, GymSampler, Job, in_process
+from psyco._src.rollout.gym_sampler import Backend, GymSampler, Job, in_process_backend
 from psyco._src.rollout.jax_sampler import JaxSampler
+
+
+def make_monitor(domain: Domain, requirement: Requirement, *, severity: bool = False) -> BatchMonitor:
+    """Check that the requirement fits the domain, and compile it.
+
+    Args:
+        domain: the domain, with its signals and horizon.
+        requirement: the requirement.
+        severity: whether costs are distances from satisfaction; they are zero exactly where satisfied either way.
+    """
+    check_signals(requirement, signal_table(domain), domain.name)
+    check_bounds(requirement, domain.horizon, domain.name)
+    monitor = compile_monitor(
+        [bound.formula for bound in requirement.probability_bounds],
+        severity=severity,
+        measured=[each.subject for each in requirement.measured],
+        ranges=[declared_step_range(each, domain) for each in requirement.measured],
+    )
+    if isinstance(domain, GymDomain):
+        _warn_of_unknown_info(domain, monitor)
+    return monitor
 
 
 def make_sampler(
@@ -27,67 +48,66 @@ def make_sampler(
     network: Actor,
     requirement: Requirement,
     *,
-    execution: Execution = HERE,
+    execution: Execution = IN_PROCESS,
     severity: bool = False,
-    observed: bool = False,
+    with_obs_stats: bool = False,
+    monitor: BatchMonitor | None = None,
 ) -> Sampler:
-    """Check that the requirement fits the domain, and compile it; Episodes have a column per demand, and per value.
+    """Return the sampler of episodes, which have a column per probability constraint and per value.
 
     Args:
         domain: where to act.
-        network: what acts.
-        requirement: what to judge episodes by.
+        network: the actor, with parameters per episode.
+        requirement: its constraints and values become columns of Episodes.
         execution: where the episodes are made.
-        severity: their cost is how far a formula is from holding; whether it holds is the same either way.
-        observed: whether Episodes say what a network was shown.
+        severity: as in `make_monitor`.
+        with_obs_stats: whether Episodes have observation statistics.
+        monitor: the compiled requirement, from `make_monitor`; None: compile it here.
     """
-    check_signals(requirement, signal_table(domain), domain.name)
-    check_bounds(requirement, domain.horizon, domain.name)
-    monitor = compile_monitor(
-        [demand.formula for demand in requirement.demands],
-        severity=severity,
-        measured=[each.subject for each in requirement.measured],
-        ranges=[known_range(each, domain) for each in requirement.measured],
-    )
+    if monitor is None:
+        monitor = make_monitor(domain, requirement, severity=severity)
     if isinstance(domain, GymDomain):
-        _warn_of_unseen(domain, monitor)
-        backend, workers = host_backend(execution)
-        return GymSampler(Job(domain, network, monitor), backend, workers, observed, execution.memory)
+        backend, workers = make_backend(execution)
+        return GymSampler(
+            Job(domain, network, monitor), backend, workers, with_obs_stats, execution.episode_cache
+        )
     if not isinstance(domain, CompiledDomain):
-        raise DomainError(f"{domain!r} is no domain; psyco.make makes one of a name, a class or a function")
-    if execution.elsewhere:
+        raise DomainError(
+            f"{domain!r} is not a domain; psyco.make makes one of a name, a class or a function"
+        )
+    if execution.uses_workers:
         raise RunError(
-            f"{domain.name} is compiled, so it runs on JAX devices; workers, Ray and a step timeout are for "
+            f"{domain.name} is compiled and runs on JAX devices; workers, Ray and a step timeout are for "
             "Gymnasium environments"
         )
     devices = jax.devices() if execution.devices > 1 else []
     if len(devices) < execution.devices > 1:
         raise RunError(f"asked for {execution.devices} devices, JAX has {len(devices)} here")
     if isinstance(network, Network):
-        return JaxSampler(domain, network, monitor, tuple(devices[: execution.devices]), observed)
+        return JaxSampler(domain, network, monitor, tuple(devices[: execution.devices]), with_obs_stats)
     return ExternalSampler(domain, network, monitor)
 
 
-def host_backend(execution: Execution) -> tuple[Backend, int]:
-    """What makes the episodes of a Gymnasium environment, and how many of it work at a time."""
+def make_backend(execution: Execution) -> tuple[Backend, int]:
+    """Return what makes the episodes of a Gymnasium environment, and its number of workers."""
     if execution.ray is not None:
-        from psyco._src.rollout.ray_backend import on_ray
+        from psyco._src.rollout.ray_backend import ray_backend
 
-        return on_ray(execution.ray, execution.step_timeout)
-    if execution.elsewhere:
-        from psyco._src.rollout.process_pool import in_processes
+        return ray_backend(execution.ray, execution.step_timeout)
+    if execution.uses_workers:
+        from psyco._src.rollout.process_pool import shared_pool
 
-        return in_processes(execution.workers, execution.step_timeout), execution.workers
-    return in_process(), 1
+        return shared_pool(execution.workers, execution.step_timeout), execution.workers
+    return in_process_backend(), 1
 
 
-def _warn_of_unseen(domain: GymDomain, monitor: BatchMonitor) -> None:
-    """Environments may report a key now and then, so an unknown one is no error; but it may well be misspelt."""
+def _warn_of_unknown_info(domain: GymDomain, monitor: BatchMonitor) -> None:
+    """Warn of keys of `info` that were never seen: a key may be rare, so this is no error, but it may be misspelt."""
     for name in sorted(monitor.signals):
-        if name.startswith(INFO) and name not in domain.table:
-            seen = ", ".join(key for key in domain.table if key.startswith(INFO) and key != INFO) or "none"
+        if name.startswith(INFO_PREFIX) and name not in domain.table:
+            known = [key for key in domain.table if key.startswith(INFO_PREFIX) and key != INFO_PREFIX]
             warnings.warn(
-                f"{name} did not appear when {domain.name} was tried out (keys seen: {seen}); "
+                f"{name} did not appear when {domain.name} was inspected (keys seen: {', '.join(known) or 'none'}); "
                 "where it is missing it counts as 0",
                 stacklevel=4,
             )

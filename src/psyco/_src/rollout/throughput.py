@@ -1,4 +1,4 @@
-"""How fast a simulator is: a few episodes of random policies, by the clock."""
+"""Measured speed of a simulator: steps per second of random policies."""
 
 from __future__ import annotations
 
@@ -13,57 +13,60 @@ from psyco._src.envs.base import Domain
 from psyco._src.policies.network import Network
 from psyco._src.rollout.episodes import Sampler, episode_keys
 
-LONG = 1.0  # seconds of playing that tell enough
-PATIENCE = 20.0  # seconds: episodes that take longer are not played a second time
-MOST = 32  # episodes at a time
+LONG_ENOUGH = 1.0  # seconds of a batch that give a reliable rate
+TOO_LONG = 20.0  # seconds: a batch that took longer is not followed by another
+MAX_BATCH = 32  # episodes
 
 
 class Throughput(NamedTuple):
-    """What steps take."""
+    """Speed of a simulator."""
 
     rate: float  # steps per second, of all workers together
-    length: float  # steps of an episode of a random policy, on average
-    episodes: int  # that were played to find out
+    length: float  # mean steps of an episode of a random policy
+    episodes: int  # number of measured episodes
 
     def seconds(self, steps: float) -> float:
-        """How long so many steps take."""
+        """Return the time for this number of steps."""
         return steps / self.rate
 
 
-def expected_length(domain: Domain, pace: Throughput | None) -> float:
-    """Random policies may end early where good ones don't, or the other way round: a mean between both."""
-    return float(domain.horizon) if pace is None else (pace.length * domain.horizon) ** 0.5
+def expected_length(domain: Domain, throughput: Throughput | None) -> float:
+    """Return the geometric mean of a random policy's episode length and the horizon, or the horizon.
+
+    Random policies may end early where good ones don't, or the other way round.
+    """
+    return float(domain.horizon) if throughput is None else (throughput.length * domain.horizon) ** 0.5
 
 
-def measure(sampler: Sampler, network: Network, key: Array, *, workers: int = 1) -> Throughput:
-    """Play until the clock tells enough; an episode that takes long is enough by itself.
+def measure_throughput(sampler: Sampler, network: Network, key: Array, *, workers: int = 1) -> Throughput:
+    """Measure batches of episodes, each twice as large as the one before, until one takes `LONG_ENOUGH` seconds.
 
-    The first episodes of a size also make environments and compile, which may take long, so they count only where
-    nobody would wait for others.
+    The first batch of a size also makes environments and compiles, which may take long. Its time counts only if it is
+    `TOO_LONG` for a repetition.
 
     Args:
         sampler: makes the episodes.
-        network: of the policies that act.
+        network: of the random policies.
         key: of these episodes.
-        workers: that share the work.
+        workers: number of processes that share the work.
     """
-    many = 4 * MOST
-    theta = jax.vmap(network.init)(episode_keys(jax.random.fold_in(key, 0), 0, many))
-    keys = episode_keys(jax.random.fold_in(key, 1), 0, many)
+    available = 4 * MAX_BATCH
+    theta = jax.vmap(network.init)(episode_keys(jax.random.fold_in(key, 0), 0, available))
+    keys = episode_keys(jax.random.fold_in(key, 1), 0, available)
 
-    def play(first: int, count: int) -> tuple[int, float]:
+    def run(first: int, count: int) -> tuple[int, float]:
         began = time.perf_counter()
         episodes = sampler(theta[first : first + count], keys[first : first + count])
         steps = int(np.sum(np.asarray(episodes.length)))  # waits for a compiled sampler
         return steps, time.perf_counter() - began
 
-    size = min(workers, MOST)
-    steps, seconds = play(0, size)
-    played, total = size, steps
-    # Steps of many episodes at a time cost less each, so what counts is the largest batch that is quick.
-    fresh = True
-    while (fresh and seconds < PATIENCE) or (seconds < LONG and 2 * size <= MOST):
-        size, fresh = (size, False) if fresh else (2 * size, True)
-        steps, seconds = play(played, size)
-        played, total = played + size, total + steps
-    return Throughput(max(steps, 1) / max(seconds, 1e-6), max(total, 1) / played, played)
+    size = min(workers, MAX_BATCH)
+    steps, seconds = run(0, size)
+    episodes, total = size, steps
+    # Steps of many episodes at a time cost less each, so the largest quick batch counts.
+    is_first_of_size = True
+    while (is_first_of_size and seconds < TOO_LONG) or (seconds < LONG_ENOUGH and 2 * size <= MAX_BATCH):
+        size, is_first_of_size = (size, False) if is_first_of_size else (2 * size, True)
+        steps, seconds = run(episodes, size)
+        episodes, total = episodes + size, total + steps
+    return Throughput(max(steps, 1) / max(seconds, 1e-6), max(total, 1) / episodes, episodes)

@@ -1,36 +1,38 @@
-"""What a run will spend, before it starts: episodes, steps and time of every phase.
+"""Automatic settings of a run, and the plan: episodes, steps and time of every phase, known before the run starts.
 
-Where an episode costs time, on Gymnasium environments, everything but learning takes at most a third of the training
-episodes, unless a certificate could not be had with that; and no more than learning itself, but for a few episodes
-without which there could be none at all.
+In a Gymnasium environment an episode costs time. There everything but learning takes at most a third of the training
+episodes, unless the certificate needs more; and never more than learning itself, except for a few episodes without
+which no certificate is possible.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from psyco._src.verification.ledger import look_share
+from psyco._src.core.errors import RunError
 from psyco._src.envs.base import Domain
 from psyco._src.envs.gym_env import GymDomain
-from psyco._src.core.errors import RunError
-from psyco._src.learners.learner_registry import looks_into_episodes
+from psyco._src.learners.learner_registry import AUTO_LEARNER, learner_class
+from psyco._src.logic.ast import Constraint, Requirement, Signal, walk
 from psyco._src.policies.network import Bias, Hidden
+from psyco._src.rollout.obs_normalization import RANDOM_EPISODES
 from psyco._src.rollout.throughput import Throughput, expected_length
-from psyco._src.rollout.obs_normalization import EPISODES as SCALING
+from psyco._src.runs.settings import Settings, duration
 from psyco._src.verification.base import Counts, Test
+from psyco._src.verification.ledger import look_share
 from psyco._src.verification.methods import DEFAULT_MAX_EPISODES, make_test
 from psyco._src.verification.operating_characteristics import operating_characteristics
-from psyco._src.logic.ast import Constraint, Requirement, Signal, walk
-from psyco._src.runs.settings import AUTO, Settings, duration
 
-# Where an episode costs next to nothing, on compiled domains.
-PLENTY = {
+MAX_OFF_POLICY_STEPS = 300_000  # steps of a run up to which an off-policy learner is more sample-efficient
+SLOW_SIMULATOR = 500.0  # steps per second below which learning from a step costs less than simulating it
+
+# Episode numbers on compiled domains, where an episode costs next to nothing.
+COMPILED_DEFAULTS = {
     "candidates": 5,
     "selection_episodes": 500,
     "attempts": 3,
@@ -38,210 +40,198 @@ PLENTY = {
     "verify_episodes": 1000,
     "max_episodes": DEFAULT_MAX_EPISODES,
 }
-SHARE = 1 / 3  # of the training episodes for everything but learning
-SELECTION = 0.3  # of that
-CHECKS = 20  # while learning
-LOOKED_AT = 2000  # episodes of a certificate, up to which its length is computed
-CHANCE = 0.9  # of a verdict, for which there should be room
-NEARLY = 1.25  # times as many as learning has may a certificate take that could else not be had at all
-PAPER: Hidden = 32  # hidden units, as in the paper
-CONTROL: Hidden = (64, 64)  # the same for robots and the like
-# Options of actor-critics there. The less a policy has to spare, the more episodes its certificate takes; there are few
-# generations, in which a λ that has fallen must come back; and what was learned without the demand must be unlearned.
-CONTROLLED: dict[str, Any] = {"margin": 0.5, "relief": 0.5, "press": 0.5, "curriculum": 0.25}
-# Of ppo: some say is left to the return, or a policy may learn to end its episodes before it can violate anything.
-LEAST = {"least": 0.1}
-# Near a bound, what is learned with much noise keeps away from it further than the policy without noise has to; but
-# little noise hardly ever makes another choice.
-QUIET = {"std_end": 0.1}
+VERIFICATION_SHARE = 1 / 3  # of the training episodes, for checks, selection and certificate
+SELECTION_SHARE = 0.3  # of these, for the selection
+NUM_CHECKS = 20  # checks during learning
+CHECK_EPISODES = 100  # maximum number of episodes of a check by the method `fixed`
+MAX_PREDICTED_EPISODES = 2000  # longest certificate whose length is computed
+DECISION_PROBABILITY = 0.9  # probability of a verdict for which the budget should suffice
+# Maximum length of the shortest possible certificate, relative to the training episodes.
+MAX_CERTIFICATE_RATIO = 1.25
+PAPER_HIDDEN: Hidden = 32  # hidden units, as in the paper
+CONTROL_HIDDEN: Hidden = (64, 64)  # hidden units of actor-critics on Gymnasium environments
+# Options of actor-critics on Gymnasium environments. A policy with a larger margin needs fewer episodes for its
+# certificate; in few generations a λ that has fallen must rise again quickly; and behaviour that was learned without
+# the constraint must be unlearned.
+ACTOR_CRITIC_OPTIONS: dict[str, Any] = {
+    "margin": 0.5,
+    "recovery_gain": 0.5,
+    "proportional_gain": 0.5,
+    "curriculum": 0.25,
+}
+# λ stays above a minimum in ppo, since a policy may otherwise learn to end its episodes before it can violate anything.
+PPO_OPTIONS = {"lambda_min": 0.1}
+# Near a bound, a policy that is learned with much noise keeps further away from it than the noiseless policy must. But
+# discrete actions need the noise, since little noise hardly ever changes a choice.
+PPO_CONTINUOUS_OPTIONS = {"std_end": 0.1}
 
 
-class Phase(NamedTuple):
-    """One thing that a run does."""
-
-    name: str
-    episodes: int | None  # at most; None: that is not known, since its budget is in steps
-    expected: int  # episodes
-    steps: int  # that the expected ones take, at the length that is expected
-    seconds: float | None  # None: the speed was not measured
+# ---- automatic settings -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, repr=False)
-class RunPlan:
-    """What a run will spend, phase by phase; `str` is a table of it.
+class LearnerChoice(NamedTuple):
+    """A learner, and the reason for it."""
+
+    learner: str
+    reason: str  # empty: the settings name the learner
+
+
+def select_learner(
+    settings: Settings, domain: Domain, measure_simulator: Callable[[], Throughput]
+) -> LearnerChoice:
+    """Return the learner that the settings name, or the one that fits the domain, the budget and the simulator's speed.
 
     Args:
-        phases: scaling, learning, checks, selection, certificate.
-        pace: of the simulator, as it was measured; None: it was not.
-        length: steps of an episode, as expected.
-        learner: which one was chosen and why, in words; empty where it was asked for.
-        needs: what the certificate takes, in words; empty where nothing is to be shown.
-        time: what a budget in time was resolved to, in words; empty if there was none.
+        settings: settings of the run.
+        domain: domain of the run.
+        measure_simulator: measures the simulator; not called if its speed does not matter.
     """
-
-    phases: tuple[Phase, ...]
-    pace: Throughput | None
-    length: float
-    learner: str = ""
-    needs: str = ""
-    time: str = ""
-
-    @property
-    def episodes(self) -> int:
-        """All of them, at most; where the budget is in steps, as expected."""
-        return sum(phase.expected if phase.episodes is None else phase.episodes for phase in self.phases)
-
-    @property
-    def seconds(self) -> float | None:
-        """How long all of it is expected to take."""
-        if self.pace is None:
-            return None
-        return sum(phase.seconds or 0.0 for phase in self.phases)
-
-    def __repr__(self) -> str:
-        took = "" if self.seconds is None else f", about {duration(self.seconds)}"
-        return f"<RunPlan: at most {self.episodes:,} episodes{took}>"
-
-    def __str__(self) -> str:
-        lines = [line for line in (self.time, self.learner) if line]
-        timed = self.pace is not None
-        lines.append(
-            f"{'plan':12}{'episodes':>10}{'at most':>10}{'steps':>14}" + ("      time" if timed else "")
+    if settings.learner != AUTO_LEARNER:
+        return LearnerChoice(settings.learner, "")
+    if not isinstance(domain, GymDomain):
+        return LearnerChoice("safe-es", "on a compiled domain episodes cost next to nothing")
+    if settings.bias == "one":
+        return LearnerChoice("safe-es", "biases of the network are 1, and actor-critics need learned biases")
+    if (steps := settings.steps or settings.episodes * domain.horizon) <= MAX_OFF_POLICY_STEPS:
+        return LearnerChoice("sac", f"of at most {steps:,} steps each must be learned from many times")
+    simulator = measure_simulator()
+    steps = settings.steps or round(settings.episodes * expected_length(domain, simulator))
+    budget = f"about {steps:,} steps at {simulator.rate:,.0f} per second"
+    if simulator.rate < SLOW_SIMULATOR:
+        return LearnerChoice(
+            "sac", f"{budget}: simulating a step takes longer than learning from it many times"
         )
-        for name, most, expected, steps, seconds in [phase for phase in self.phases if phase.episodes != 0]:
-            took = f"{duration(seconds):>10}" if seconds is not None else ""
-            at_most = "" if most is None else f"{most:,}"
-            lines.append(f"{name:12}{expected:10,}{at_most:>10}{steps:14,}{took}")
-        if self.pace is not None and self.seconds is not None:
-            what, beside = (
-                ("in all, with a simulator", "")
-                if self.time
-                else ("of simulation,", "; what the learner computes comes on top")
-            )
-            lines.append(
-                f"about {duration(self.seconds)} {what} at {self.pace.rate:,.0f} steps per second and "
-                f"{self.length:,.0f} steps per episode{beside}"
-            )
-        return "\n".join([*lines, *([self.needs] if self.needs else [])])
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain data."""
-        pace = None if self.pace is None else self.pace._asdict()
-        return {
-            "phases": [phase._asdict() for phase in self.phases],
-            "episodes": self.episodes,
-            "seconds": self.seconds,
-            "pace": pace,
-            "length": self.length,
-            "learner": self.learner,
-            "needs": self.needs,
-            "time": self.time,
-        }
+    return LearnerChoice(
+        "ppo", f"{budget}: many steps, simulated faster than an off-policy learner uses them"
+    )
 
 
 def expected_episodes(settings: Settings, domain: Domain) -> int:
-    """How many the budget allows; of steps, if all were as long as they can be."""
+    """Return the training episodes of the budget; of a budget in steps, those of episodes that last to the horizon."""
     return settings.episodes or -(-settings.steps // domain.horizon)
 
 
-def bias_of(settings: Settings) -> Bias:
-    """What "auto" means for biases."""
-    bias = {"auto": "one" if settings.learner == "snes" else "learned"}.get(settings.bias, settings.bias)
-    return cast(Bias, bias)
+def resolve_bias(settings: Settings, learner: str) -> Bias:
+    """Return the biases of the network; "auto" is the default of the learner."""
+    return learner_class(learner).default_bias if settings.bias == "auto" else cast(Bias, settings.bias)
 
 
-def scaling_of(settings: Settings, domain: Domain) -> str:
-    """What "auto" means for observations: actor-critics follow what they see, evolution strategies seldom update."""
-    if settings.scaling == "running" and bias_of(settings) == "one":
+def resolve_normalization(settings: Settings, learner: str, domain: Domain) -> str:
+    """Return the observation normalization; "auto" depends on learner and domain.
+
+    Actor-critics follow running statistics. Evolution strategies update too seldom for that.
+    """
+    bias = resolve_bias(settings, learner)
+    if settings.normalization == "running" and bias == "one":
         raise RunError(
             "running statistics of observations go into the biases of the network, which are 1 here: "
-            "use bias='learned', or scaling='sampled'"
+            "use bias='learned', or normalization='sampled'"
         )
-    if settings.scaling != "auto":
-        return settings.scaling
+    if settings.normalization != "auto":
+        return settings.normalization
     if not isinstance(domain, GymDomain):
         return "none"
-    follows = looks_into_episodes(settings.learner) and bias_of(settings) == "learned"
-    return "running" if follows else "sampled"
+    return "running" if learner_class(learner).is_actor_critic and bias == "learned" else "sampled"
 
 
-def decided(settings: Settings, domain: Domain, requirement: Requirement) -> Settings:
-    """The settings, whose learner is known, with a number for all that was left to the plan; what was given stays."""
-    costly, options = isinstance(domain, GymDomain), settings.options
-    changes: dict[str, Any] = {}
-    if settings.hidden == AUTO:
-        changes["hidden"] = CONTROL if costly and looks_into_episodes(settings.learner) else PAPER
-    if costly and looks_into_episodes(settings.learner):
-        changes["options"] = _controlled(settings, domain, requirement) | dict(options)
-    if left := [name for name in PLENTY if getattr(settings, name) == AUTO]:
-        numbers = _thrifty(settings, domain, requirement) if costly else PLENTY
-        changes |= {name: numbers[name] for name in left}
-    return dataclasses.replace(settings, **changes)
+def resolve_auto(
+    settings: Settings, learner: str, domain: Domain, requirement: Requirement
+) -> dict[str, Any]:
+    """Return values for the settings that are automatic, and the options of the learner; given values stay."""
+    costly = isinstance(domain, GymDomain)
+    actor_critic = costly and learner_class(learner).is_actor_critic
+    resolved: dict[str, Any] = {"options": dict(settings.options)}
+    if settings.hidden is None:
+        resolved["hidden"] = CONTROL_HIDDEN if actor_critic else PAPER_HIDDEN
+    if actor_critic:
+        resolved["options"] = _actor_critic_options(learner, domain, requirement) | dict(settings.options)
+    if automatic := [name for name in COMPILED_DEFAULTS if getattr(settings, name) is None]:
+        counts = _economical_counts(settings, learner, domain, requirement) if costly else COMPILED_DEFAULTS
+        resolved |= {name: counts[name] for name in automatic}
+    return resolved
 
 
-def _controlled(settings: Settings, domain: Domain, requirement: Requirement) -> dict[str, Any]:
-    """Options of an actor-critic where episodes cost time, if they are not given."""
-    options = dict(CONTROLLED)
-    if settings.learner == "ppo":
-        options |= LEAST if domain.actions.ranked else LEAST | QUIET
-        # Of a return that is demanded, what comes late in an episode is as good as what comes soon.
-        formulas = [demand.formula for demand in requirement.demands]
+def _actor_critic_options(learner: str, domain: Domain, requirement: Requirement) -> dict[str, Any]:
+    """Return the default options of an actor-critic on a Gymnasium environment."""
+    options = dict(ACTOR_CRITIC_OPTIONS)
+    if learner == "ppo":
+        options |= PPO_OPTIONS if domain.actions.ranked else PPO_OPTIONS | PPO_CONTINUOUS_OPTIONS
+        # A constraint on the return weighs late rewards as much as early ones.
+        formulas = [bound.formula for bound in requirement.probability_bounds]
         if any(isinstance(n, Signal) and n.name == "return" for formula in formulas for n in walk(formula)):
             options["discount"] = max(0.95, 1.0 - 1.0 / domain.horizon)
     return options
 
 
-def _thrifty(settings: Settings, domain: Domain, requirement: Requirement) -> dict[str, int]:
-    """Where episodes cost time: so many of each that they keep to their share."""
+def _economical_counts(
+    settings: Settings, learner: str, domain: Domain, requirement: Requirement
+) -> dict[str, int]:
+    """Return numbers of episodes that keep to `VERIFICATION_SHARE`, for environments where episodes cost time."""
+    constraints = requirement.probability_constraints
     training = expected_episodes(settings, domain)
-    needed = max((certificate_length(c, CHANCE) for c in requirement.probabilities), default=0)
-    room = min(max(int(SHARE * training), int(needed / (1.0 - SELECTION))), training)
-    room = max(room - (SCALING if scaling_of(settings, domain) == "sampled" else 0), 1)
-    # The learners but the paper's play checks of their own, so that there are always enough.
-    checks, each = (min(CHECKS, room // 100), 10) if settings.learner == "snes" else (CHECKS, 1)
-    room -= checks * each if each > 1 else 0
-    # Where there is too little for both, most of it goes to the certificate.
-    compared = min(int(SELECTION * room), max(room - needed, room // 10))
-    candidates = min(PLENTY["candidates"], max(1, compared // 20))
-    shown = room - (compared if candidates > 1 else 0)
-    least = max((shortest_certificate(c) for c in requirement.probabilities), default=0)
-    if shown < least <= NEARLY * training:  # with a few less all of them would be in vain
-        candidates, shown = 1, least
-    expected = max((certificate_length(c) for c in requirement.probabilities), default=0)
-    attempts = max(1, min(2, candidates, shown // max(expected, 1)))
+    needed = max((certificate_length(c, DECISION_PROBABILITY) for c in constraints), default=0)
+    available = min(max(int(VERIFICATION_SHARE * training), int(needed / (1.0 - SELECTION_SHARE))), training)
+    sampled = resolve_normalization(settings, learner, domain) == "sampled"
+    available = max(available - (RANDOM_EPISODES if sampled else 0), 1)
+    # A learner whose checks are of fixed size plays them itself, as part of its generations.
+    if learner_class(learner).check_method == "fixed":
+        checks, check_episodes = NUM_CHECKS, 1
+    else:
+        checks, check_episodes = min(NUM_CHECKS, available // 100), 10
+        available -= checks * check_episodes
+    # If the episodes do not suffice for selection and certificate, most of them go to the certificate.
+    compared = min(int(SELECTION_SHARE * available), max(available - needed, available // 10))
+    candidates = min(COMPILED_DEFAULTS["candidates"], max(1, compared // 20))
+    certificate = available - (compared if candidates > 1 else 0)
+    shortest = max((shortest_certificate(c) for c in constraints), default=0)
+    # With fewer episodes than the shortest certificate takes, all of them would be wasted.
+    if certificate < shortest <= MAX_CERTIFICATE_RATIO * training:
+        candidates, certificate = 1, shortest
+    expected = max((certificate_length(c) for c in constraints), default=0)
+    attempts = max(1, min(2, candidates, certificate // max(expected, 1)))
     return {
         "candidates": candidates,
-        "selection_episodes": min(PLENTY["selection_episodes"], max(1, compared // candidates)),
+        "selection_episodes": min(COMPILED_DEFAULTS["selection_episodes"], max(1, compared // candidates)),
         "attempts": attempts,
         "verify_every": max(1, training // checks) if checks else training * settings.until_satisfied,
-        "verify_episodes": each,
-        "max_episodes": min(PLENTY["max_episodes"], max(1, shown // attempts)),
+        "verify_episodes": check_episodes,
+        "max_episodes": min(COMPILED_DEFAULTS["max_episodes"], max(1, certificate // attempts)),
     }
+
+
+# ---- the length of a certificate ----------------------------------------------------------------------------
 
 
 @lru_cache
 def _characteristics(constraint: Constraint) -> tuple[float, float, float]:
-    """Of a first look at a policy halfway between the bound and certainty: p, expected episodes, those for CHANCE."""
+    """Return (p, expected episodes, episodes for `DECISION_PROBABILITY`) of a first look.
+
+    The probability p of the policy lies halfway between the bound and certainty.
+    """
     lower, upper = max(constraint.lower, 0.0), min(constraint.upper, 1.0)
     p = (lower + upper) / 2.0
-    found = operating_characteristics(_first_look(constraint), [p], LOOKED_AT)
-    return p, float(found.episodes[0]), float(min(found.needed(CHANCE)[0], LOOKED_AT))
+    found = operating_characteristics(_first_look(constraint), [p], MAX_PREDICTED_EPISODES)
+    needed = min(found.needed(DECISION_PROBABILITY)[0], MAX_PREDICTED_EPISODES)
+    return p, float(found.episodes[0]), float(needed)
 
 
-def certificate_length(constraint: Constraint, chance: float | None = None) -> int:
-    """Episodes that a certificate of a policy halfway between bound and certainty takes: expected, or with a chance."""
+def certificate_length(constraint: Constraint, probability: float | None = None) -> int:
+    """Return the episodes of a certificate of a policy halfway between bound and certainty.
+
+    They are the expected number, or those that suffice with `DECISION_PROBABILITY` if a probability is given.
+    """
     _, expected, needed = _characteristics(constraint)
-    return round(expected if chance is None else needed)
+    return round(expected if probability is None else needed)
 
 
 @lru_cache
 def shortest_certificate(constraint: Constraint) -> int:
-    """Episodes of a first look that must all be as asked for before a certificate can be had; at most `LOOKED_AT`."""
-    good = np.arange(1, LOOKED_AT + 1)
-    none = np.zeros_like(good)
-    counts = Counts(good, none) if constraint.upper >= 1.0 else Counts(none, good)
+    """Return the episodes of a certificate without a single failure; at most `MAX_PREDICTED_EPISODES`."""
+    successes = np.arange(1, MAX_PREDICTED_EPISODES + 1)
+    none = np.zeros_like(successes)
+    counts = Counts(successes, none) if constraint.upper >= 1.0 else Counts(none, successes)
     accepted = np.asarray(_first_look(constraint).decide(counts)) == 1
-    return int(good[accepted.argmax()]) if accepted.any() else LOOKED_AT
+    return int(successes[accepted.argmax()]) if accepted.any() else MAX_PREDICTED_EPISODES
 
 
 def _first_look(constraint: Constraint) -> Test:
@@ -249,85 +239,166 @@ def _first_look(constraint: Constraint) -> Test:
     return make_test("anytime", constraint, false_accept=delta, false_reject=delta)
 
 
+# ---- the plan -----------------------------------------------------------------------------------------------
+
+
+class Phase(NamedTuple):
+    """One phase of a run."""
+
+    name: str
+    episodes: int | None  # maximum number; None: unknown, since the budget is in steps
+    expected: int  # expected number of episodes
+    steps: int  # of the expected episodes, at their expected length
+    seconds: float | None  # None: the speed was not measured
+
+
+@dataclass(frozen=True, repr=False)
+class RunPlan:
+    """Episodes, steps and time of a run, phase by phase; `str` formats it as a table.
+
+    Args:
+        phases: normalization, learning, checks, selection, certificate.
+        throughput: measured speed of the simulator; None: not measured.
+        length: expected steps per episode.
+        learner: the automatically chosen learner and the reason for it; empty if the settings name one.
+        certificate: the expected length of the certificate, in words; empty if it cannot be computed.
+        time: how a budget in time became one in steps, in words; empty without one.
+    """
+
+    phases: tuple[Phase, ...]
+    throughput: Throughput | None
+    length: float
+    learner: str = ""
+    certificate: str = ""
+    time: str = ""
+
+    @property
+    def episodes(self) -> int:
+        """Maximum number of episodes of the run; if the budget is in steps, the expected number."""
+        return sum(phase.expected if phase.episodes is None else phase.episodes for phase in self.phases)
+
+    @property
+    def seconds(self) -> float | None:
+        """Expected duration of the run; None: the speed was not measured."""
+        if self.throughput is None:
+            return None
+        return sum(phase.seconds or 0.0 for phase in self.phases)
+
+    def __repr__(self) -> str:
+        time = "" if self.seconds is None else f", about {duration(self.seconds)}"
+        return f"<RunPlan: at most {self.episodes:,} episodes{time}>"
+
+    def __str__(self) -> str:
+        lines = [line for line in (self.time, self.learner) if line]
+        header = f"{'plan':14}{'episodes':>10}{'at most':>10}{'steps':>14}"
+        lines.append(header if self.throughput is None else f"{header}      time")
+        for name, most, expected, steps, seconds in [phase for phase in self.phases if phase.episodes != 0]:
+            took = f"{duration(seconds):>10}" if seconds is not None else ""
+            at_most = "" if most is None else f"{most:,}"
+            lines.append(f"{name:14}{expected:10,}{at_most:>10}{steps:14,}{took}")
+        if self.throughput is not None and self.seconds is not None:
+            scope, excluded = ("in all, with a simulator", "")
+            if not self.time:
+                scope, excluded = "of simulation,", "; the computation of the learner comes on top"
+            lines.append(
+                f"about {duration(self.seconds)} {scope} at {self.throughput.rate:,.0f} steps per second and "
+                f"{self.length:,.0f} steps per episode{excluded}"
+            )
+        return "\n".join([*lines, *([self.certificate] if self.certificate else [])])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as plain data."""
+        return {
+            "phases": [phase._asdict() for phase in self.phases],
+            "episodes": self.episodes,
+            "seconds": self.seconds,
+            "throughput": None if self.throughput is None else self.throughput._asdict(),
+            "length": self.length,
+            "learner": self.learner,
+            "certificate": self.certificate,
+            "time": self.time,
+        }
+
+
 def make_run_plan(
     settings: Settings,
     domain: Domain,
     requirement: Requirement,
     *,
-    pace: Throughput | None = None,
+    simulator: Throughput | None = None,
     learning: Throughput | None = None,
-    scaling: int = 0,
+    normalization: int = 0,
     learner: str = "",
     time: str = "",
 ) -> RunPlan:
-    """The plan of a run with settings in which everything is decided.
+    """Return the plan of a run whose automatic settings are resolved.
 
     Args:
-        settings: of the run.
-        domain: where it learns.
-        requirement: what must hold.
-        pace: of the simulator.
-        learning: of simulator and learner together; None: that was not measured.
-        scaling: episodes that are played first, by which observations are scaled.
-        learner: which one was chosen and why, in words.
-        time: what a budget in time was resolved to, in words.
+        settings: settings of the run.
+        domain: domain of the run.
+        requirement: requirement of the run.
+        simulator: speed of the simulator; None: not measured.
+        learning: speed of simulator and learner together; None: not measured.
+        normalization: episodes from which the observation normalization is computed.
+        learner: the automatically chosen learner and the reason for it.
+        time: how a budget in time became one in steps, in words.
     """
     training = expected_episodes(settings, domain)
-    length = settings.steps / training if settings.steps else expected_length(domain, pace)
-    tested = bool(requirement.constraints)
-    checks = training // settings.verify_every if settings.verify_every and tested else 0
-    most = settings.max_episodes if settings.until_satisfied else _of_check(settings, domain)
-    expected = (
-        max((certificate_length(c) for c in requirement.probabilities), default=0) or settings.max_episodes
-    )
+    length = settings.steps / training if settings.steps else expected_length(domain, simulator)
+    checks = training // settings.verify_every if settings.verify_every and requirement.constraints else 0
+    per_check = settings.max_episodes if settings.until_satisfied else _check_episodes(settings, domain)
     compared = settings.candidates * settings.selection_episodes if settings.candidates > 1 else 0
-    spent: list[tuple[str, int, float]] = [
-        ("scaling", scaling, 1.0),
-        ("learning", training, 1.0),
-        ("checks", checks * most, 1.0),
-        ("selection", compared, 0.6),
-        ("certificate", settings.max_episodes * settings.attempts, 0.0),
+    lengths = [certificate_length(c) for c in requirement.probability_constraints]
+    certificate = max(lengths, default=0) or settings.max_episodes
+    most_certified = settings.max_episodes * settings.attempts
+    # Name, maximum and expected number of episodes.
+    spent = [
+        ("normalization", normalization, normalization),
+        ("learning", training, training),
+        ("checks", checks * per_check, checks * per_check),
+        ("selection", compared, round(0.6 * compared)),
+        ("certificate", most_certified, min(certificate, most_certified)),
     ]
     phases = []
-    for name, at_most, part in spent:
-        count = min(expected, at_most) if name == "certificate" else round(part * at_most)
-        each = pace.length if name == "scaling" and pace is not None else length
-        steps = settings.steps if name == "learning" and settings.steps else round(count * each)
-        clock = learning or pace if name == "learning" else pace
-        seconds = None if clock is None else clock.seconds(steps)
-        if name == "learning" and settings.steps:
-            count = max(1, round(settings.steps / expected_length(domain, pace)))
-            phases.append(Phase(name, None, count, steps, seconds))
-        else:
-            phases.append(Phase(name, at_most, count, steps, seconds))
-    return RunPlan(tuple(phases), pace, length, learner, _needs(settings, requirement), time)
+    for name, most, expected in spent:
+        random_policies = name == "normalization" and simulator is not None
+        each = simulator.length if random_policies and simulator is not None else length
+        in_steps = name == "learning" and settings.steps > 0
+        steps = settings.steps if in_steps else round(expected * each)
+        speed = learning or simulator if name == "learning" else simulator
+        seconds = None if speed is None else speed.seconds(steps)
+        if in_steps:
+            expected = max(1, round(settings.steps / expected_length(domain, simulator)))
+        phases.append(Phase(name, None if in_steps else most, expected, steps, seconds))
+    words = _describe_certificate(settings, requirement)
+    return RunPlan(tuple(phases), simulator, length, learner, words, time)
 
 
-def _of_check(settings: Settings, domain: Domain) -> int:
-    """Episodes of a check while learning that the learner does not play anyway."""
-    if settings.learner == "snes":
+def _check_episodes(settings: Settings, domain: Domain) -> int:
+    """Return the episodes of a check during learning that are not part of the learner's generations."""
+    if learner_class(settings.learner).check_method != "fixed":
         return settings.verify_episodes
-    return (
-        0
-        if isinstance(domain, GymDomain) and settings.verify_episodes == 1
-        else min(settings.verify_episodes, 100)
-    )
+    if isinstance(domain, GymDomain) and settings.verify_episodes == 1:
+        return 0
+    return min(settings.verify_episodes, CHECK_EPISODES)
 
 
-def _needs(settings: Settings, requirement: Requirement) -> str:
-    """What a certificate takes, where that can be computed."""
-    if settings.method != "anytime" or not requirement.probabilities:
+def _describe_certificate(settings: Settings, requirement: Requirement) -> str:
+    """Return the expected length of the certificate in words; empty if it cannot be computed."""
+    if settings.method != "anytime" or not requirement.probability_constraints:
         return ""
-    worst: Sequence[Constraint] = sorted(requirement.probabilities, key=certificate_length)
-    p, expected, needed = _characteristics(worst[-1])
-    enough = (
+    hardest: Sequence[Constraint] = sorted(requirement.probability_constraints, key=certificate_length)
+    p, expected, needed = _characteristics(hardest[-1])
+    if needed < MAX_PREDICTED_EPISODES:
+        takes = f"about {expected:,.0f} episodes, with probability {DECISION_PROBABILITY:.0%} at most {needed:,.0f}"
+    else:
+        takes = (
+            f"more than {MAX_PREDICTED_EPISODES:,} episodes with a probability above "
+            f"{1.0 - DECISION_PROBABILITY:.0%}"
+        )
+    short = (
         ""
         if needed <= settings.max_episodes
-        else f"; more than the {settings.max_episodes:,} that it may take"
+        else f"; more than the {settings.max_episodes:,} of max_episodes"
     )
-    takes = (
-        f"about {expected:,.0f} episodes, with a chance of {CHANCE:.0%} at most {needed:,.0f}"
-        if needed < LOOKED_AT
-        else f"more than {LOOKED_AT:,} episodes with a chance of more than {1.0 - CHANCE:.0%}"
-    )
-    return f"a certificate of a policy with probability {p:g} takes {takes}{enough}"
+    return f"a certificate of a policy with probability {p:g} takes {takes}{short}"

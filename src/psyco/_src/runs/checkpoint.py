@@ -1,56 +1,60 @@
-"""Checkpoints: where learning stood, in one file that knows whether it is intact.
+"""Checkpoints: the state of training, in files that detect their own damage.
 
     psyco-checkpoint-1 <SHA-256 of everything below>
     {"generation": ..., "config": ..., ...}
-    <safetensors: one tensor per leaf of the snapshot, named by its path>
+    <safetensors: one tensor per leaf of the state, named by its path>
 
-Nothing in such a file is ever executed: what the tensors are put into is the structure of `template`.
+Nothing in such a file is ever executed: its tensors are put into the structure of a template.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from psyco._src.core import atomic_io
+from psyco._src.core.codec import decode, encode
 from psyco._src.core.errors import RunError
-from psyco._src.core.safe_io import check_kinds, from_json, read_bytes
+from psyco._src.core.safe_io import read_bytes
 
 FORMAT = b"psyco-checkpoint-1"
 FOLDER, SUFFIX = "checkpoints", ".ckpt"
-KEPT = 3  # the newest may be damaged, and the one before it too
+KEPT_CHECKPOINTS = 3  # the newest may be damaged, and the one before it too
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """What a checkpoint says of itself."""
+    """The header of a checkpoint."""
 
-    generation: int  # generations done
+    generation: Count  # generations done
     identity: str  # hash of the configuration, `Config.identity`
-    config: str  # the configuration itself, as text, should config.toml get lost
-    created: int  # when the run began, in seconds since 1970
-    metrics_size: int  # bytes of metrics.csv that belong to it
-    metrics_digest: str  # and their SHA-256
+    config: str  # the configuration itself, as text, in case config.toml is lost
+    created: Count  # start of the run, in seconds since 1970
+    metrics_size: Count  # bytes of metrics.csv that belong to this state
+    metrics_digest: str  # SHA-256 of these bytes
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A file that was read and found intact."""
+    """An intact checkpoint."""
 
-    about: CheckpointInfo
+    info: CheckpointInfo
     tensors: dict[str, NDArray[Any]]
 
     def restore(self, template: Any) -> Any:
-        """The tree of arrays, in the structure of `template`, whose own values don't matter.
+        """Return the tree of arrays in the structure of `template`; the values of the template do not matter.
 
-        The first axis of an array may have another length, as that of a growing list has.
+        The first axis of an array may have another length, as that of a growing list.
         """
         leaves, structure = jax.tree.flatten_with_path(template)
         names = [jax.tree_util.keystr(path) for path, _ in leaves]
@@ -66,42 +70,37 @@ class Checkpoint:
         return jax.tree.unflatten(structure, [self.tensors[name] for name in names])
 
 
-def save_checkpoint(run: Path, about: CheckpointInfo, tree: Any) -> None:
-    """Write a checkpoint durably, then forget the oldest ones."""
+def save_checkpoint(run: Path, info: CheckpointInfo, tree: Any) -> None:
+    """Write a checkpoint durably, then delete the oldest ones."""
     from safetensors.numpy import save
 
     leaves, _ = jax.tree.flatten_with_path(tree)
     tensors = {jax.tree_util.keystr(path): np.asarray(leaf, order="C") for path, leaf in leaves}
-    body = json.dumps(asdict(about), sort_keys=True).encode() + b"\n" + save(tensors)
-    folder = run / FOLDER
-    atomic_io.write(
-        folder / f"{about.generation:09d}{SUFFIX}",
-        FORMAT + b" " + atomic_io.digest(body).encode() + b"\n" + body,
-    )
-    for old in list(checkpoint_files(run))[KEPT:]:
+    body = json.dumps(encode(info), sort_keys=True).encode() + b"\n" + save(tensors)
+    header = FORMAT + b" " + atomic_io.digest(body).encode() + b"\n"
+    atomic_io.write(run / FOLDER / f"{info.generation:09d}{SUFFIX}", header + body)
+    for old in list(checkpoint_files(run))[KEPT_CHECKPOINTS:]:
         old.unlink(missing_ok=True)
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint; RunError says what is wrong with it."""
+    """Read a checkpoint; raise RunError if it is damaged."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
     try:
         first, _, body = read_bytes(path, "checkpoint", inside=path.parents[1]).partition(b"\n")
-        head, _, checksum = first.partition(b" ")
-        if head != FORMAT:
+        kind, _, checksum = first.partition(b" ")
+        if kind != FORMAT:
             raise RunError("it does not begin as a checkpoint does")
         if checksum.decode() != atomic_io.digest(body):
             raise RunError("its checksum is wrong")
-        text, _, data = body.partition(b"\n")
-        about = CheckpointInfo(**from_json(text, "its head"))
-        check_kinds(about, "its head")
-        return Checkpoint(about, load(data))
+        header, _, data = body.partition(b"\n")
+        return Checkpoint(decode(header, CheckpointInfo, "its header"), load(data))
     except (ValueError, TypeError, KeyError, SafetensorError) as error:
         raise RunError(f"it can't be read: {error}") from None
 
 
 def checkpoint_files(run: Path) -> Iterator[Path]:
-    """The checkpoints of a run, newest first."""
+    """Return the checkpoints of a run, newest first."""
     return iter(sorted((run / FOLDER).glob(f"*{SUFFIX}"), reverse=True))

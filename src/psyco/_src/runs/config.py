@@ -1,13 +1,13 @@
-"""The configuration of a run: exact, complete, and a file that `psyco synthesize --config` takes.
+"""The configuration of a run: complete data, and a file that `psyco synthesize --config` accepts.
 
     requirement = "P>=0.85 [ G (distance >= 0.1 | collisions <= 1) ] & C>=0.98"
-    [domain]      name, and its parameters
-    [learner]     name, and its hyperparameters
+    [domain]      name and parameters
+    [learner]     name and options
     [settings]    episodes or steps, seed, ...: the fields of `Settings`
     [tracking]    to = ["tensorboard"]
 
-A file by hand needs no more than a domain and a requirement. It is data: reading it makes no domain and imports
-nothing that it names. How a run is computed (workers, a cluster) is no part of it.
+A hand-written file needs a domain and a requirement only. Reading it makes no domain and imports no code that it names.
+The execution of a run (workers, a cluster) is not part of it.
 """
 
 from __future__ import annotations
@@ -22,29 +22,28 @@ from typing import TYPE_CHECKING, Any
 import tomli_w
 
 from psyco._src.core import atomic_io
-from psyco._src.envs.registry import DomainDescription, describe
-from psyco._src.core.checks import KINDS
 from psyco._src.core.errors import PsycoError, RunError, suggest
-from psyco._src.learners.learner_registry import AUTO_LEARNER, LEARNERS, learner_options
+from psyco._src.core.options import KINDS, Declaration, declared
 from psyco._src.core.safe_io import from_toml, read_text
-from psyco._src.runs.tracking import TRACKERS
+from psyco._src.envs.registry import DomainDescription
+from psyco._src.learners.learner_registry import AUTO_LEARNER, LEARNERS, learner_options
 from psyco._src.logic.parser import parse
 from psyco._src.runs.settings import Settings, check_one_budget
+from psyco._src.runs.tracking import TRACKERS
 
 if TYPE_CHECKING:
     from psyco._src.runs.problem import Problem
 
 HEADER = "# The configuration of a PSyCo run; `psyco synthesize --config FILE` repeats it.\n"
-SEAL = "# sha256 "  # of the lines above it: tells a damaged file from an intact one
+SEAL = "# sha256 "  # of the lines above it; it distinguishes a damaged file from an intact one
 
-SETTINGS = {f.name: f for f in dataclasses.fields(Settings) if f.name not in ("learner", "options")}
+SETTINGS = {f.name for f in dataclasses.fields(Settings)} - {"learner", "options"}
 TABLES = ("requirement", "domain", "learner", "settings", "tracking")
-FORMER = ("execution",)  # a table that earlier versions wrote; what it says is not taken from a file any more
 
 
 @dataclass(frozen=True)
 class Config:
-    """What is run, and how."""
+    """The complete description of a run."""
 
     domain: str
     requirement: str
@@ -54,60 +53,57 @@ class Config:
 
     @property
     def description(self) -> DomainDescription:
-        """The domain, as data."""
+        """The domain as data."""
         return DomainDescription(self.domain, self.parameters)
 
     def complete(self, problem: Problem) -> Config:
-        """The same with every default written out, so that later versions with other defaults repeat it."""
-        options = {name: getattr(problem.learner, name) for name in learner_options(problem.settings.learner)}
+        """Write out every default, so that later versions with other defaults repeat the run."""
         return dataclasses.replace(
             self,
-            parameters=dict(describe(problem.domain).parameters),
-            settings=dataclasses.replace(problem.settings, options=options),
+            parameters=dict(problem.description.parameters),
+            settings=problem.settings,
         )
 
     @property
     def identity(self) -> str:
-        """Hash of all that determines where learning stands after a generation; how long it goes on is not part."""
+        """Hash of everything that determines the state after a generation; the budget is not part of it."""
         settings = dataclasses.asdict(self.settings)
         del settings["episodes"], settings["steps"]
-        if not settings["start_from"]:  # there were runs before one could start from a policy
-            del settings["start_from"]
-        what = [self.domain, self.parameters, self.requirement, settings]
-        return atomic_io.digest(json.dumps(what, sort_keys=True, default=str).encode())
+        content = [self.domain, self.parameters, self.requirement, settings]
+        return atomic_io.digest(json.dumps(content, sort_keys=True, default=str).encode())
 
     def to_toml(self) -> str:
-        """The configuration as text, sealed: `is_sealed` tells whether somebody has changed it since."""
-        settings = {name: getattr(self.settings, name) for name in SETTINGS}
+        """Return the configuration as text with a checksum, which `is_sealed` verifies."""
+        settings = {f.name: getattr(self.settings, f.name) for f in dataclasses.fields(Settings)}
         tables = {
             "requirement": self.requirement,
             "domain": {"name": self.domain, **self.parameters},
             "learner": {"name": self.settings.learner, **self.settings.options},
-            "settings": settings,
+            "settings": {name: value for name, value in settings.items() if name in SETTINGS},
             "tracking": {"to": list(self.tracking)},
         }
         try:
             text = HEADER + tomli_w.dumps(_without_none(tables), multiline_strings=True)
         except TypeError as error:
             raise RunError(
-                f"this run can't be written down: {error}; run folders hold numbers and text only"
+                f"this run cannot be written to a file: {error}; run folders hold numbers and text only"
             ) from None
         return f"{text}{SEAL}{atomic_io.digest(text.encode())}\n"
 
 
 def is_sealed(text: str) -> bool:
-    """Whether a configuration is exactly as it was written by `to_toml`."""
+    """Return whether a configuration is exactly the output of `to_toml`."""
     above, seal, checksum = text.rpartition(SEAL)
     return bool(seal) and checksum == atomic_io.digest(above.encode()) + "\n"
 
 
 def load_config(path: Path) -> Config:
-    """Read a configuration file, checked."""
+    """Read and check a configuration file."""
     return read_config(read_text(path, "configuration"), str(path))
 
 
 def read_config(text: str, source: str) -> Config:
-    """A checked configuration; errors name the key, its value and what is allowed there."""
+    """Check a configuration; errors name the key, its value and the allowed values."""
     content = from_toml(text, source)
     try:
         return config_of(content)
@@ -116,8 +112,8 @@ def read_config(text: str, source: str) -> Config:
 
 
 def config_of(content: Mapping[str, Any]) -> Config:
-    """The same of what such a file holds."""
-    _check_keys("", [key for key in content if key not in FORMER], TABLES)
+    """Check the content of a configuration file."""
+    _check_keys("", content, TABLES)
     domain = _table(content, "domain")
     learner = _table(content, "learner")
     settings = _table(content, "settings")
@@ -133,11 +129,10 @@ def config_of(content: Mapping[str, Any]) -> Config:
     _check_choice("learner.name", name, (AUTO_LEARNER, *LEARNERS))
     known = learner_options(name)
     _check_keys("learner.", learner, known)
-    _check_types("learner", learner, known)
+    _check_kinds("learner", learner, known)
 
-    _check_keys("settings.", settings, SETTINGS, homes={"learner": known})
-    # How many hidden units is one number or several; Settings says which.
-    _check_types("settings", settings, {f.name: f.default for f in SETTINGS.values() if f.name != "hidden"})
+    _check_keys("settings.", settings, sorted(SETTINGS), homes={"learner": known})
+    _check_kinds("settings", settings, declared(Settings))
     if settings.get("episodes") and settings.get("steps"):
         check_one_budget(episodes=settings["episodes"], steps=settings["steps"])
     _check_keys("tracking.", tracking, ["to"])
@@ -146,13 +141,15 @@ def config_of(content: Mapping[str, Any]) -> Config:
         raise RunError(f'tracking.to = {trackers!r} is not allowed: it must be a list, as in ["tensorboard"]')
     for tracker in trackers:
         _check_choice("tracking.to", tracker, TRACKERS)
-    options = {key: _frozen(value) for key, value in learner.items()}
-    settings = {key: _frozen(value) for key, value in settings.items()}
     return Config(
         domain=domain["name"],
         requirement=content["requirement"],
         parameters=parameters,
-        settings=Settings(learner=name, options=options, **settings),
+        settings=Settings(
+            learner=name,
+            options={key: _frozen(value) for key, value in learner.items()},
+            **{key: _frozen(value) for key, value in settings.items()},
+        ),
         tracking=tuple(trackers),
     )
 
@@ -180,22 +177,21 @@ def _check_choice(key: str, value: Any, known: Iterable[str]) -> None:
         raise RunError(f"{key} = {value!r} is not allowed{hint}; allowed are: {', '.join(names)}")
 
 
-def _check_types(table: str, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-    """A value must be of the kind that the default is of; a whole number is a number."""
+def _check_kinds(table: str, given: Mapping[str, Any], known: Mapping[str, Declaration]) -> None:
+    """Raise an error for a value of another type than declared; ranges are checked when the value is used."""
     for key, value in given.items():
-        kind = type(defaults.get(key))
-        fits = type(value) in ((int, float) if kind is float else (kind,))
-        if kind in KINDS and not fits:
-            raise RunError(f"{table}.{key} = {value!r} is not allowed: it must be {KINDS[kind]}")
+        kind = known[key].kind if key in known else None
+        if kind is not None and type(value) not in ((int, float) if kind is float else (kind,)):
+            raise RunError(f"{table}.{key} = {value!r} is not allowed: it must be {KINDS[kind][1]}")
 
 
 def _frozen(value: Any) -> Any:
-    """Lists as tuples, all the way down: what compiles must be hashable."""
+    """Convert lists to tuples, recursively: static arguments of compiled functions must be hashable."""
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def _without_none(value: Any) -> Any:
-    """TOML has no None: what is None is left out, and is None again when read."""
+    """Leave out None, which TOML lacks; a missing value is None again when read."""
     if isinstance(value, Mapping):
         return {key: _without_none(each) for key, each in value.items() if each is not None}
     return value

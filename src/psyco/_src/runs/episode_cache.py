@@ -1,13 +1,13 @@
-"""Episodes that were played lately, in a file: what an interruption came between goes on where it was.
+"""A cache of recent episodes in a file, so that an interrupted generation or certificate does not start over.
 
-    psyco-played-2 <HMAC-SHA256 of everything below, with a key of this user on this machine>
-    {"run": ..., "code": ..., "versions": ..., "episodes": [[<name of an episode>, ...], ...]}
+    psyco-episode-cache-1 <HMAC-SHA256 of everything below, with a key of this user on this machine>
+    {"run": ..., "code": ..., "versions": ..., "episodes": [[<identity of an episode>, ...], ...]}
     <safetensors: for each of these lists, of episodes with the same columns, a tensor per column>
 
-These episodes may become part of a certificate. So a file that somebody else has written, that is not as it should be,
-or that belongs to another configuration, to other code of the environment or to other versions is not used: its
-episodes are played again. That is no error. And since nobody knows all that a simulator depends on, some of them are
-played again in any case (`HostSampler`), and all if these come out differently.
+Cached episodes may become part of a certificate. So a file that another user has written, that is damaged, or that
+belongs to another configuration, to other code of the environment or to other package versions is ignored, and its
+episodes are played again; that is no error. And since a simulator may depend on more than that, some of the episodes
+are played again in any case (`GymSampler`), and all of them if these come out differently.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ import hmac
 import json
 import logging
 import math
+import os
+import secrets
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,104 +31,105 @@ from numpy.typing import NDArray
 
 from psyco._src.core import atomic_io
 from psyco._src.core.errors import RunError
-from psyco._src.core.safe_io import LIMITS, from_json, read_bytes
-from psyco._src.rollout.episodes import Episodes, Trace, joined
-from psyco._src.rollout.obs_stats import ObsStats
-from psyco._src.runs.local_key import secret
-from psyco._src.core.versions import versions
+from psyco._src.core.provenance import package_versions
+from psyco._src.core.safe_io import SIZE_LIMITS, from_json, read_bytes
+from psyco._src.rollout.episodes import Episodes, ObsStats, Trace, concatenate_episodes
 
-FORMAT, KIND = b"psyco-played-2", "played episodes"
-EVERY = 2.0  # seconds between two writings
-SHARE = 0.01  # of the time, at most
-NAME = 100  # bytes that the name of an episode takes, and more
-NESTED = {"trace": Trace, "seen": ObsStats}  # columns that have columns
-
+FORMAT, KIND = b"psyco-episode-cache-1", "played episodes"
+SAVE_EVERY = 2.0  # seconds
+MAX_SAVE_SHARE = 0.01  # maximum part of the time that saving may take
+IDENTITY_BYTES = 100  # an upper bound on the size of an episode's identity
+KEY_BYTES = 32
+NESTED = {"trace": Trace, "obs_stats": ObsStats}  # columns that are records of columns
 
 logger = logging.getLogger(__name__)
 
 
 class FileEpisodeCache:
-    """A `Memory` of episodes that is written now and then; left by an error, as a context, it saves.
+    """An `EpisodeCache` in a file, saved at intervals; as a context manager it saves when an error ends the block.
 
     Args:
-        path: of the file, which is there until `forget`.
-        run: what is run, the identity of its configuration.
-        code: digest of the code of its environment; None: that is not known, and nothing is taken over.
-        most: how many are kept, of which the oldest goes first; None: as many as a file may hold.
+        path: the file; it exists until `delete`.
+        run: identity of the run's configuration.
+        code: hash of the environment's code; None: unknown, and the file is not read.
+        max_episodes: maximum number of episodes, the oldest are dropped first; None: as many as a file may hold.
     """
 
-    def __init__(self, path: Path, run: str, code: str | None = None, *, most: int | None = None) -> None:
-        self.path, self.most, self.seconds = path, most, math.inf
-        self.about = {"run": run, "code": code, "versions": versions()}
+    def __init__(
+        self, path: Path, run: str, code: str | None = None, *, max_episodes: int | None = None
+    ) -> None:
+        self.path, self.max_episodes, self.seconds_per_episode = path, max_episodes, math.inf
+        self.header = {"run": run, "code": code, "versions": package_versions()}
         self.episodes: dict[str, Episodes] = {}
-        self.size, self.due = 0, 0.0  # bytes of all of them, and when they are written next
+        self.size, self.due = 0, 0.0  # bytes of all episodes, time of the next save
         with suppress(RunError):
-            for name, episode in self._load():
-                self._keep(name, episode)
-        self.proven = not self.episodes
+            for identity, episode in self._load():
+                self._keep(identity, episode)
+        self.verified = not self.episodes
         if self.episodes:
             logger.info("%d episodes from before the interruption are known", len(self.episodes))
-        self.rest()
+        self.postpone_save()
 
     def __enter__(self) -> FileEpisodeCache:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if kind is not None:  # interrupted: the error that brought us here is what must be heard of
-            with suppress(RunError):
+        if kind is not None:
+            with suppress(RunError):  # the original error matters more
                 self.save()
 
     def get(self, identity: str) -> Episodes | None:
-        """The one episode that is called so; None: it is not there."""
+        """Return one episode; None: it is not in the cache."""
         return self.episodes.get(identity)
 
     def put(self, identity: str, episode: Episodes) -> None:
-        """Keep one episode; written now and then, and when this is left."""
+        """Add one episode, and save the file if it is due."""
         self._keep(identity, episode)
         if time.monotonic() >= self.due:
             self.save()
 
     def clear(self) -> None:
-        """All of them were played by another simulator."""
+        """Drop all episodes, since the simulator has changed."""
         logger.warning(
             "the environment does not do what it did before the interruption: episodes are played again"
         )
         self.episodes, self.size = {}, 0
 
-    def rest(self) -> None:
-        """Nothing needs to be written soon: what was played is part of something else that is kept."""
-        self.due = max(self.due, time.monotonic() + EVERY)
+    def postpone_save(self) -> None:
+        """Postpone the next save: a checkpoint contains the results of the episodes."""
+        self.due = max(self.due, time.monotonic() + SAVE_EVERY)
 
     def save(self) -> None:
-        """Write the file, if there is anything to write."""
+        """Write the file, if there are episodes."""
         from safetensors.numpy import save
 
         began = time.monotonic()
         if self.episodes:
-            alike: dict[Any, list[str]] = {}
-            for name, episode in self.episodes.items():
-                alike.setdefault(jax.tree.structure(episode), []).append(name)
-            lists = list(alike.values())
+            by_structure: dict[Any, list[str]] = {}
+            for identity, episode in self.episodes.items():
+                by_structure.setdefault(jax.tree.structure(episode), []).append(identity)
+            lists = list(by_structure.values())
             tensors = {
                 f"{number} {column}": np.asarray(values, order="C")
-                for number, names in enumerate(lists)
-                for column, values in _columns(joined([self.episodes[name] for name in names]))
+                for number, identities in enumerate(lists)
+                for column, values in _columns(concatenate_episodes([self.episodes[i] for i in identities]))
             }
-            head = json.dumps(self.about | {"episodes": lists}, sort_keys=True).encode()
-            body = head + b"\n" + save(tensors)
-            atomic_io.write(self.path, _sealed(body) + b"\n" + body)
+            header = json.dumps(self.header | {"episodes": lists}, sort_keys=True).encode()
+            body = header + b"\n" + save(tensors)
+            atomic_io.write(self.path, _seal(body) + b"\n" + body)
         now = time.monotonic()
-        self.due = now + max(EVERY, (now - began) / SHARE)
+        self.due = now + max(SAVE_EVERY, (now - began) / MAX_SAVE_SHARE)
 
-    def forget(self) -> None:
-        """What they were played for is kept elsewhere: nobody needs them any more."""
-        with suppress(OSError):  # it is in nobody's way
+    def delete(self) -> None:
+        """Delete the file, since the results of its episodes are stored elsewhere."""
+        with suppress(OSError):  # a leftover file does no harm
             self.path.unlink(missing_ok=True)
 
-    def _keep(self, name: str, episode: Episodes) -> None:
-        self.size += _bytes(episode) - (_bytes(self.episodes[name]) if name in self.episodes else 0)
-        self.episodes[name] = episode
-        while self.size > 0.9 * LIMITS[KIND] or (self.most is not None and len(self.episodes) > self.most):
+    def _keep(self, identity: str, episode: Episodes) -> None:
+        self.size += _bytes(episode) - (_bytes(self.episodes[identity]) if identity in self.episodes else 0)
+        self.episodes[identity] = episode
+        most = math.inf if self.max_episodes is None else self.max_episodes
+        while self.size > 0.9 * SIZE_LIMITS[KIND] or len(self.episodes) > most:
             oldest = next(iter(self.episodes))
             self.size -= _bytes(self.episodes.pop(oldest))
 
@@ -136,35 +140,52 @@ class FileEpisodeCache:
         try:
             first, _, body = read_bytes(self.path, KIND, inside=self.path.parent).partition(b"\n")
             text, _, data = body.partition(b"\n")
-            if self.about["code"] is None or not hmac.compare_digest(first, _sealed(body)):
+            if self.header["code"] is None or not hmac.compare_digest(first, _seal(body)):
                 return []
-            head = from_json(text, "its head")
-            lists = head.pop("episodes")
-            if head != self.about:
+            header = from_json(text, "its header")
+            lists = header.pop("episodes")
+            if header != self.header:
                 return []
-            found: list[dict[str, NDArray[Any]]] = [{} for _ in lists]
+            columns: list[dict[str, NDArray[Any]]] = [{} for _ in lists]
             for key, values in load(data).items():
                 number, _, column = key.partition(" ")
-                found[int(number)][column] = values
+                columns[int(number)][column] = values
             return [
-                each
-                for names, columns in zip(lists, found, strict=True)
-                for each in zip(names, _one_by_one(columns, len(names)), strict=True)
+                pair
+                for identities, own in zip(lists, columns, strict=True)
+                for pair in zip(identities, _split(own, len(identities)), strict=True)
             ]
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, SafetensorError) as error:
             raise RunError(f"it can't be read: {error}") from None
 
 
-def _sealed(body: bytes) -> bytes:
-    return FORMAT + b" " + hmac.new(secret(), body, "sha256").hexdigest().encode()
+def _seal(body: bytes) -> bytes:
+    return FORMAT + b" " + hmac.new(local_key(), body, "sha256").hexdigest().encode()
+
+
+@cache
+def local_key() -> bytes:
+    """Return the key of this user on this machine, made on first use; if it can't be stored, one for this process."""
+    with suppress(RunError, OSError, RuntimeError):  # there may be no home
+        base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+        path = Path(base) / "psyco" / "key"
+        with suppress(RunError):
+            if len(found := read_bytes(path, "key")) == KEY_BYTES:
+                return found
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        made = secrets.token_bytes(KEY_BYTES)
+        atomic_io.write(path, made)
+        path.chmod(0o600)
+        return made
+    return secrets.token_bytes(KEY_BYTES)
 
 
 def _bytes(episode: Episodes) -> int:
-    return NAME + sum(column.nbytes for column in jax.tree.leaves(episode))
+    return IDENTITY_BYTES + sum(column.nbytes for column in jax.tree.leaves(episode))
 
 
 def _columns(episodes: Episodes) -> Iterator[tuple[str, Any]]:
-    """Every column with its name; those in a column with a dot."""
+    """Yield every column with its name; the columns of a record as `record.column`."""
     for name, values in episodes._asdict().items():
         if name in NESTED and values is not None:
             yield from ((f"{name}.{inner}", x) for inner, x in values._asdict().items() if x is not None)
@@ -172,15 +193,15 @@ def _columns(episodes: Episodes) -> Iterator[tuple[str, Any]]:
             yield name, values
 
 
-def _one_by_one(columns: Mapping[str, NDArray[Any]], count: int) -> list[Episodes]:
-    """The other way round, of so many episodes."""
+def _split(columns: Mapping[str, NDArray[Any]], count: int) -> list[Episodes]:
+    """Return the episodes with these columns, one by one; the inverse of `_columns`."""
     if any(len(values) != count for values in columns.values()):
         raise ValueError("its columns are of different lengths")
     plain = {name: values for name, values in columns.items() if "." not in name}
     nested: dict[str, Any] = {}
-    for outer, kind in NESTED.items():
-        own = {name.partition(".")[2]: x for name, x in columns.items() if name.startswith(f"{outer}.")}
-        if own:
-            nested[outer] = kind(**own)
+    for outer, record in NESTED.items():
+        inner = {name.partition(".")[2]: x for name, x in columns.items() if name.startswith(f"{outer}.")}
+        if inner:
+            nested[outer] = record(**inner)
     whole = Episodes(**plain, **nested)  # type: ignore[arg-type]
     return [jax.tree.map(lambda column, i=i: column[i : i + 1].copy(), whole) for i in range(count)]

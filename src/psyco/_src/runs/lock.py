@@ -1,4 +1,4 @@
-"""One process per run folder."""
+"""A lock, so that at most one process works on a run folder."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from pathlib import Path
 from psyco._src.core.errors import RunError
 
 LOCK = ".lock"
-NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # what a link leads to is not ours to write to
+NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # refuses to open the target of a link
 
 
 def lock(folder: Path) -> AbstractContextManager[None]:
-    """Hold the folder until the block ends; the system lets go of it when the process dies, however it dies."""
+    """Lock a folder until the block ends; the system releases the lock when the process dies."""
     return lock_file(folder / LOCK, folder)
 
 
 @contextmanager
 def lock_file(path: Path, what: Path) -> Iterator[None]:
-    """The same for anything that a file of its own may stand for."""
+    """Lock a file until the block ends; `what` names the locked object in error messages."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | NO_LINK, 0o644)
     except OSError as error:
         raise RunError(f"cannot write in {path.parent}: {error.strerror}") from None
     try:
-        if not _seize_soon(descriptor):
+        if not _acquire_soon(descriptor):
             holder = os.read(descriptor, 64).decode(errors="replace").strip()
             raise RunError(
                 f"{what} is in use by another process{f' ({holder})' * bool(holder)}; "
                 "wait until it ends, or stop it first"
             )
-        # Who holds it is only for the message above: a full disk is no reason to stop here.
+        # The holder is written for the message above only, so a full disk is no error.
         try:
             os.ftruncate(descriptor, 0)
             os.write(descriptor, f"process {os.getpid()}\n".encode())
@@ -45,35 +45,35 @@ def lock_file(path: Path, what: Path) -> Iterator[None]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process is at work in this folder right now."""
+    """Whether a process is working in this folder."""
     try:
         descriptor = os.open(folder / LOCK, os.O_RDWR | NO_LINK)
     except (OSError, ValueError):
         return False
     try:
-        return not _seize(descriptor)
+        return not _acquire(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _seize_soon(descriptor: int) -> bool:
-    """Take the lock; whoever only looks whether it is taken holds it for an instant."""
+def _acquire_soon(descriptor: int) -> bool:
+    """Acquire the lock, with a few attempts: `is_locked` of another process holds it for an instant."""
     for _ in range(5):
-        if _seize(descriptor):
+        if _acquire(descriptor):
             return True
         time.sleep(0.05)
     return False
 
 
-def _seize(descriptor: int) -> bool:
-    """Take the lock without waiting; closing the descriptor gives it back."""
+def _acquire(descriptor: int) -> bool:
+    """Acquire the lock without waiting; closing the descriptor releases it."""
     try:
         try:
             import fcntl
         except ImportError:  # Windows
             import msvcrt
 
-            # Far behind the text, since such a lock also keeps others from reading what it covers.
+            # Far behind the text, since such a lock also prevents reading the bytes it covers.
             os.lseek(descriptor, 1 << 20, os.SEEK_SET)
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
             os.lseek(descriptor, 0, os.SEEK_SET)

@@ -1,45 +1,71 @@
-"""A run, ready to go: a domain, a requirement and settings, checked against each other."""
+"""A synthesis problem, ready to run: a domain, a requirement and settings, checked against each other once."""
 
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
-from psyco._src.verification.verifier import check_decidable
-from psyco._src.envs.base import Domain
-from psyco._src.envs.value_bounds import spans
+from numpy.typing import ArrayLike
+
 from psyco._src.core.errors import RunError
+from psyco._src.core.provenance import code_digest
+from psyco._src.envs.base import Domain
+from psyco._src.envs.registry import DomainDescription, describe
+from psyco._src.envs.value_bounds import ValueRange
 from psyco._src.learners.base import Learner
 from psyco._src.learners.candidate_buffer import CandidateBuffer
-from psyco._src.learners.learner_registry import make_learner
-from psyco._src.learners.expectation_constraints import means_of
+from psyco._src.learners.expectation_constraints import expectation_bounds
+from psyco._src.learners.learner_registry import (
+    learner_class,
+    learner_options,
+    make_learner,
+    make_options,
+)
 from psyco._src.learners.normalized_learner import NormalizedLearner
-from psyco._src.policies.serialization import Policy
-from psyco._src.policies.network import Network, network_for
-from psyco._src.rollout.episodes import Sampler, Stream, stream_key
-from psyco._src.rollout.execution import HERE, Execution, EpisodeCache
-from psyco._src.rollout.gym_sampler import GymSampler
-from psyco._src.rollout.throughput import Throughput, measure
-from psyco._src.rollout.sampler import make_sampler
-from psyco._src.rollout.obs_normalization import EPISODES, OF_ONE, scaled
 from psyco._src.logic.ast import Requirement
-from psyco._src.runs.learner_selection import choose
+from psyco._src.logic.batch_monitor import BatchMonitor, compile_monitor
+from psyco._src.policies.network import Network, network_for
+from psyco._src.policies.serialization import Policy, check_finite
+from psyco._src.rollout.episodes import Sampler, Stream, stream_key
+from psyco._src.rollout.execution import IN_PROCESS, EpisodeCache, Execution
+from psyco._src.rollout.gym_sampler import GymSampler
+from psyco._src.rollout.jax_sampler import JaxSampler
+from psyco._src.rollout.obs_normalization import POLICY_EPISODES, RANDOM_EPISODES, with_obs_normalization
+from psyco._src.rollout.sampler import make_monitor, make_sampler
+from psyco._src.rollout.throughput import Throughput, measure_throughput
 from psyco._src.runs.budget import (
-    CONTROL,
+    CONTROL_HIDDEN,
     RunPlan,
-    bias_of,
-    decided,
     expected_episodes,
     make_run_plan,
-    scaling_of,
+    resolve_auto,
+    resolve_bias,
+    resolve_normalization,
+    select_learner,
 )
 from psyco._src.runs.settings import Settings
-from psyco._src.runs.warm_start import check_start, first_network
+from psyco._src.runs.warm_start import check_initial_policy, initial_network
+from psyco._src.verification.verifier import decidable_ranges
 
 
-class Problem(NamedTuple):
-    """What `prepare` makes."""
+@dataclass(frozen=True)
+class Problem:
+    """Everything that learning, selection and certificate share; `prepare` makes it.
+
+    Args:
+        domain: the domain.
+        requirement: the parsed requirement.
+        settings: settings of the run; all of them are resolved.
+        network: policy network, with its observation normalization.
+        sampler: samples training episodes.
+        learner: learner with the task of this problem.
+        execution: where episodes are computed.
+        value_ranges: one range per expectation and question of the requirement.
+        normalization: resolved observation normalization.
+        initial_policy: the policy that learning starts from; None: random parameters.
+        learner_reason: why this learner was chosen; empty: the settings name it.
+    """
 
     domain: Domain
     requirement: Requirement
@@ -48,138 +74,208 @@ class Problem(NamedTuple):
     sampler: Sampler
     learner: Learner
     execution: Execution
-    scaling: str = "none"  # what became of "auto"
-    start: Policy | None = None  # what learning starts from, where that is not chance
-    reason: str = ""  # why it is this learner, where none was named
+    value_ranges: tuple[ValueRange, ...] = ()
+    normalization: str = "none"
+    initial_policy: Policy | None = None
+    learner_reason: str = ""
+
+    @cached_property
+    def description(self) -> DomainDescription:
+        """The domain as plain data."""
+        return describe(self.domain)
+
+    @cached_property
+    def code_hash(self) -> str | None:
+        """Hash of the source code of the domain; None: unknown."""
+        return code_digest(self.domain)
+
+    @cached_property
+    def constraint_monitor(self) -> BatchMonitor:
+        """The compiled formulas of the probability constraints as written, for recorded episodes."""
+        return compile_monitor(
+            [constraint.formula for constraint in self.requirement.probability_constraints]
+        )
+
+    @cached_property
+    def verification_sampler(self) -> Sampler:
+        """The sampler of selection and certificate: the same episodes, without statistics that only learners use."""
+        if isinstance(self.sampler, GymSampler | JaxSampler) and self.sampler.with_obs_stats:
+            return dataclasses.replace(self.sampler, with_obs_stats=False)
+        return self.sampler
 
     @property
     def generations(self) -> int:
-        """How many there will be; where the budget is in steps, how many are expected."""
+        """Number of generations; if the budget is in steps, the expected number."""
         return -(-expected_episodes(self.settings, self.domain) // self.learner.episodes_per_generation)
 
-    @property
-    def keeper(self) -> CandidateBuffer:
-        """The learner as it is run: it keeps candidates, and its state is what checkpoints hold."""
-        running = self.scaling == "running" and not getattr(self.learner, "standardizes", False)
-        inner = NormalizedLearner(self.learner, self.network) if running else self.learner
+    @cached_property
+    def wrapped_learner(self) -> CandidateBuffer:
+        """The learner with observation normalization and a buffer of candidates; checkpoints hold its state."""
+        running = self.normalization == "running"
+        inner = self.learner
+        if running and not learner_class(self.settings.learner).normalizes_observations:
+            inner = NormalizedLearner(self.learner, self.network)
         return CandidateBuffer(inner, self.settings.candidates, self.generations, self.settings.steps)
 
     @property
-    def segment(self) -> int:
-        """Generations between two verification points; the last segment of a run may be shorter."""
+    def check_interval(self) -> int:
+        """Generations between two checks of the current policy; the last interval of a run may be shorter."""
         return max(1, (self.settings.verify_every or 1000) // self.learner.episodes_per_generation)
 
     @property
-    def verified(self) -> bool:
-        """Whether the current policy is verified after every segment."""
+    def has_checks(self) -> bool:
+        """Whether the current policy is checked after every interval."""
         return bool(self.settings.verify_every and self.requirement.constraints)
 
-    def remembering(self, memory: EpisodeCache) -> Problem:
-        """The same, with a memory of episodes where they cost time."""
+    @property
+    def learner_choice(self) -> str:
+        """The automatically chosen learner and the reason for it; empty if the settings name the learner."""
+        return f"learner {self.settings.learner}: {self.learner_reason}" if self.learner_reason else ""
+
+    def policy(self, theta: ArrayLike) -> Policy:
+        """Return the policy with parameters `[D]`."""
+        return Policy(check_finite(theta), self.network, self.domain.actions, *self.description)
+
+    def with_cache(self, cache: EpisodeCache) -> Problem:
+        """Return the problem with a cache of episodes, if episodes cost time."""
         if not isinstance(self.sampler, GymSampler):
             return self
-        return self._replace(
-            sampler=dataclasses.replace(self.sampler, memory=memory),
-            execution=dataclasses.replace(self.execution, memory=memory),
+        return dataclasses.replace(
+            self,
+            sampler=dataclasses.replace(self.sampler, episode_cache=cache),
+            execution=dataclasses.replace(self.execution, episode_cache=cache),
         )
 
-    def is_over(self, generation: int, steps: int) -> bool:
-        """Whether the budget is spent after so many generations and steps."""
+    def is_finished(self, generation: int, steps: int) -> bool:
+        """Whether the budget is spent after these generations and steps."""
         if self.settings.steps:
             return steps >= self.settings.steps
         return generation >= self.generations
 
-    def plan(self, pace: Throughput | None = None, learning: Throughput | None = None, time: str = "") -> RunPlan:
-        """What the run will spend, phase by phase; with a measured pace also how long it will take.
+    def plan(
+        self, simulator: Throughput | None = None, learning: Throughput | None = None, time: str = ""
+    ) -> RunPlan:
+        """Return episodes and steps of every phase, and with a measured speed their duration.
 
         Args:
-            pace: of the simulator.
-            learning: of simulator and learner together; None: that was not measured.
-            time: what a budget in time was resolved to, in words.
+            simulator: speed of the simulator; None: not measured.
+            learning: speed of simulator and learner together; None: not measured.
+            time: how a budget in time became one in steps, in words.
         """
-        if self.start is not None:
-            scaling = OF_ONE if self.network.scale != self.start.network.scale else 0
+        if self.initial_policy is not None:
+            normalization = POLICY_EPISODES if self.network.scale != self.initial_policy.network.scale else 0
         else:
-            scaling = EPISODES if self.scaling == "sampled" else 0
+            normalization = RANDOM_EPISODES if self.normalization == "sampled" else 0
         return make_run_plan(
             self.settings,
             self.domain,
             self.requirement,
-            pace=pace,
+            simulator=simulator,
             learning=learning,
-            scaling=scaling,
-            learner=self.choice,
+            normalization=normalization,
+            learner=self.learner_choice,
             time=time,
         )
-
-    @property
-    def choice(self) -> str:
-        """Which learner was chosen and why, in words; empty where it was asked for."""
-        return f"learner {self.settings.learner}: {self.reason}" if self.reason else ""
 
 
 def prepare(
     domain: Domain,
     requirement: Requirement,
     settings: Settings,
-    execution: Execution = HERE,
+    execution: Execution = IN_PROCESS,
     *,
     network: Network | None = None,
-    start: Policy | None = None,
-    pace: Throughput | None = None,
+    initial_policy: Policy | None = None,
+    simulator: Throughput | None = None,
 ) -> Problem:
-    """Check everything that can be checked before the first episode.
+    """Check everything that can be checked before the first episode, and resolve the automatic settings.
 
     Args:
-        domain: where to learn.
-        requirement: what must hold.
-        settings: how to learn.
-        execution: where episodes are made.
-        network: that of a run which goes on, so that the episodes behind its scaling are not played again.
-        start: the policy that the settings say learning starts from.
-        pace: of the simulator, if it is known; else it is measured where the choice of a learner depends on it.
+        domain: the domain.
+        requirement: the requirement.
+        settings: settings of the run.
+        execution: where episodes are computed.
+        network: network of a resumed run, so that its normalization is not computed again.
+        initial_policy: the policy that the settings say learning starts from.
+        simulator: speed of the simulator, if known; else it is measured if the choice of the learner depends on it.
     """
-    check_decidable(requirement)
-    check_start(settings, start, domain)
-    measured = partial(first_pace, domain, requirement, settings.seed, execution)
-    name, reason = choose(settings, domain, measured if pace is None else lambda: pace)
-    settings = decided(dataclasses.replace(settings, learner=name), domain, requirement)
-    scaling = scaling_of(settings, domain)
-    if network is None and start is not None:
-        key = stream_key(settings.seed, Stream.SCALE)
-        network = first_network(start, domain, scaling, key, execution)
-    elif network is None:
-        network = _network(domain, settings, scaling, execution)
+    monitor = make_monitor(domain, requirement, severity=settings.severity)
+    ranges = decidable_ranges(requirement, domain)
+    check_initial_policy(settings, initial_policy, domain)
+
+    def measure() -> Throughput:
+        return simulator or measure_simulator(domain, requirement, settings.seed, execution, monitor)
+
+    name, reason = select_learner(settings, domain, measure)
+    resolved = resolve_auto(settings, name, domain, requirement)
+    normalization = resolve_normalization(settings, name, domain)
+    if network is None:
+        key = stream_key(settings.seed, Stream.NORMALIZE)
+        if initial_policy is not None:
+            network = initial_network(initial_policy, domain, normalization, key, execution)
+        else:
+            hidden = resolved.get("hidden", settings.hidden)
+            network = network_for(domain, hidden=hidden, bias=resolve_bias(settings, name))
+            if normalization == "sampled":
+                network = with_obs_normalization(network, domain, key, execution)
     elif (network.inputs, network.outputs) != (domain.observation_size, domain.actions.outputs):
         raise RunError(
-            f"{domain.name} has changed: the network that the run began with does not fit it any more"
+            f"{domain.name} has changed: the network of the run does not fit its observations and actions"
         )
-    elif network.scale and start is None:
-        scaling = "sampled"  # as it began, whatever "auto" means by now
+    elif network.scale and initial_policy is None:
+        normalization = "sampled"  # as at the start of the run, whatever "auto" means by now
     sampler = make_sampler(
-        domain, network, requirement, execution=execution, severity=settings.severity,
-        observed=scaling == "running",
-    )  # fmt: skip
-    check_decidable(requirement, spans(requirement, domain))
+        domain,
+        network,
+        requirement,
+        execution=execution,
+        with_obs_stats=normalization == "running",
+        monitor=monitor,
+    )
     learner = make_learner(
-        settings.learner, requirement, means=means_of(requirement, domain), network=network,
-        actions=domain.actions, horizon=domain.horizon, budget=expected_episodes(settings, domain),
-        steps=settings.steps, **settings.options,
-    )  # fmt: skip
+        make_options(name, resolved.pop("options")),
+        requirement,
+        expectations=expectation_bounds(requirement, domain),
+        network=network,
+        actions=domain.actions,
+        horizon=domain.horizon,
+        episode_budget=expected_episodes(settings, domain),
+        step_budget=settings.steps or None,
+    )
+    # The settings of a run contain every option of its learner, so that later versions with other defaults repeat it.
+    options = {option: getattr(learner, option) for option in learner_options(name)}
     return Problem(
-        domain, requirement, settings, network, sampler, learner, execution, scaling, start, reason
+        domain,
+        requirement,
+        dataclasses.replace(settings, learner=name, options=options, **resolved),
+        network,
+        sampler,
+        learner,
+        execution,
+        ranges,
+        normalization,
+        initial_policy,
+        reason,
     )
 
 
-def first_pace(domain: Domain, requirement: Requirement, seed: int, execution: Execution) -> Throughput:
-    """How fast episodes are made, before it is known how they will be learned from."""
-    network = network_for(domain, hidden=CONTROL)
-    sampler = make_sampler(domain, network, requirement, execution=execution)
-    return measure(sampler, network, stream_key(seed, Stream.PACE), workers=execution.workers)
+def measure_simulator(
+    domain: Domain,
+    requirement: Requirement,
+    seed: int,
+    execution: Execution,
+    monitor: BatchMonitor | None = None,
+) -> Throughput:
+    """Return the speed of the simulator, before the learner is known.
 
-
-def _network(domain: Domain, settings: Settings, scaling: str, execution: Execution) -> Network:
-    network = network_for(domain, hidden=settings.hidden, bias=bias_of(settings))
-    if scaling == "sampled":
-        return scaled(network, domain, stream_key(settings.seed, Stream.SCALE), execution)
-    return network
+    Args:
+        domain: the domain.
+        requirement: the requirement.
+        seed: seed of the run.
+        execution: where episodes are computed.
+        monitor: the compiled requirement, if there is one.
+    """
+    network = network_for(domain, hidden=CONTROL_HIDDEN)
+    sampler = make_sampler(domain, network, requirement, execution=execution, monitor=monitor)
+    key = stream_key(seed, Stream.THROUGHPUT)
+    return measure_throughput(sampler, network, key, workers=execution.workers)

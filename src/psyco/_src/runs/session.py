@@ -1,8 +1,8 @@
-"""Working on a run: start it, or go on where it stopped. It ends with the same bytes either way.
+"""Start a run, resume it, execute it. The results are the same bytes, however often it was interrupted.
 
-Learning depends on the configuration and the generations' numbers alone, so going on from any earlier state gives
-the same result. What is kept must only be consistent: a checkpoint names the part of metrics.csv that belongs to
-it, and whatever was appended later is dropped when a run goes on from there.
+Training depends on the configuration and the numbers of the generations alone, so resuming from any earlier state gives
+the same result. The files must only be consistent: a checkpoint names the part of metrics.csv that belongs to it, and
+later rows are dropped when a run is resumed from there.
 """
 
 from __future__ import annotations
@@ -22,18 +22,24 @@ from pathlib import Path
 from typing import Any
 
 from psyco._src.core import atomic_io
-from psyco._src.envs.base import Domain
-from psyco._src.envs.registry import DomainDescription, describe, remake
-from psyco._src.envs.code_hash import code_digest
-from psyco._src.envs.trust import NOBODY
 from psyco._src.core.errors import EpisodeError, RunError
-from psyco._src.policies.serialization import Policy, load_policy
-from psyco._src.policies.network import Network
+from psyco._src.core.provenance import package_versions
 from psyco._src.core.safe_io import check_folder, read_bytes, read_text
-from psyco._src.rollout.execution import HERE, Execution
-from psyco._src.runs import checkpoint as checkpoints
+from psyco._src.envs.base import Domain
+from psyco._src.envs.registry import TRUST_NOTHING, DomainDescription, describe, make_from_description
+from psyco._src.logic.parser import parse
+from psyco._src.policies.network import Network
+from psyco._src.policies.serialization import Policy, load_policy
+from psyco._src.rollout.execution import IN_PROCESS, Execution
+from psyco._src.runs.checkpoint import FOLDER as CHECKPOINTS
 from psyco._src.runs.checkpoint import Checkpoint, checkpoint_files, load_checkpoint
 from psyco._src.runs.config import Config, is_sealed, read_config
+from psyco._src.runs.episode_cache import FileEpisodeCache
+from psyco._src.runs.lock import LOCK, lock
+from psyco._src.runs.problem import Problem, prepare
+from psyco._src.runs.sample_trajectories import sample_episodes, sampling_callback
+from psyco._src.runs.select import CertifiedPolicy, certify_best, remark
+from psyco._src.runs.settings import Settings
 from psyco._src.runs.store import (
     CERTIFICATE,
     CONFIG,
@@ -49,81 +55,129 @@ from psyco._src.runs.store import (
     REQUIREMENT,
     START,
     RunInfo,
-    damaged_outcome,
+    find_damage,
+    flat_config,
     is_run,
-    ledger_of,
-    load_about,
+    load_run_info,
     machine,
+    open_ledger,
     read_run,
-    resume_hint,
+    resume_command,
 )
+from psyco._src.runs.tracking import RunName, permitted_trackers, start_trackers
+from psyco._src.runs.train import Callback, TrainingState, initial_state, is_stopped, learn
+from psyco._src.runs.warm_start import policy_reference
 from psyco._src.runs.writer import CHECKPOINT_EVERY, RunWriter
-from psyco._src.runs.lock import LOCK, lock
-from psyco._src.runs.episode_cache import FileEpisodeCache
-from psyco._src.runs.sample_trajectories import sample_episodes, sampling
-from psyco._src.runs.tracking import RunName, permitted, tracked
-from psyco._src.logic.parser import parse
-from psyco._src.runs.train import TrainingState, Callback, beginning, learn
-from psyco._src.runs.problem import Problem, prepare
-from psyco._src.runs.select import CertifiedPolicy, certified, remark
-from psyco._src.runs.settings import Settings
-from psyco._src.runs.warm_start import named
-from psyco._src.core.versions import versions
 
 logger = logging.getLogger(__name__)
 
-STEPS = ".state.steps"  # of a checkpoint: how many were taken so far
+STEPS_TENSOR = ".state.steps"  # tensor of a checkpoint with the number of training steps
 
 
 @dataclass(frozen=True)
 class RunSession:
-    """One process at work on a run; it holds the folder's lock."""
+    """The work of one process on a run; it holds the lock of the folder."""
 
     folder: Path
     config: Config
     problem: Problem
-    about: RunInfo
-    start: TrainingState | None  # where to go on; None: at the beginning
+    info: RunInfo
+    start: TrainingState | None = None  # state to resume from; None: the beginning
     metrics_size: int = 0  # bytes of metrics.csv that belong to `start`
     trackers: tuple[str, ...] = ()
 
+    @property
+    def work(self) -> str:
+        """Name of this run in the ledger: a resumed run repeats its own looks, a longer run takes further ones."""
+        return f"run of {_budget(self.config.settings)} {self.config.settings.unit}"
 
-def build(
+    @property
+    def issued(self) -> str:
+        """Time of the certificate: the start of the run, so that it does not depend on interruptions."""
+        return datetime.fromtimestamp(self.info.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    @property
+    def tracked_name(self) -> RunName:
+        """Name and configuration of the run for trackers."""
+        identity = atomic_io.digest(f"{self.folder.resolve()} {self.info.created}".encode())
+        return RunName(self.folder, identity, flat_config(self.config))
+
+
+def build_problem(
     config: Config,
     *,
     domain: Domain | None = None,
-    execution: Execution = HERE,
-    trust: Collection[str] = NOBODY,
+    execution: Execution = IN_PROCESS,
+    trust: Collection[str] = TRUST_NOTHING,
     network: Network | None = None,
-    start: Policy | None = None,
+    initial_policy: Policy | None = None,
 ) -> Problem:
-    """The one place where a description becomes a run: its domain is made, and everything checked.
+    """Return the problem that a configuration describes, checked.
 
     Args:
-        config: what is to be run.
-        domain: the domain, if somebody has made it already.
-        execution: where episodes are made.
-        trust: the code that the configuration may name.
-        network: that of a run which goes on.
-        start: the policy that learning starts from, if the configuration names one.
+        config: the configuration.
+        domain: its domain, if it exists already; None: make it.
+        execution: where episodes are computed.
+        trust: code that the configuration may name.
+        network: network of a resumed run.
+        initial_policy: the policy that learning starts from, if the configuration names one.
     """
     if domain is None:
-        domain = remake(config.description, trust)
-    elif _plain(describe(domain)) != _plain(config.description):
+        domain = make_from_description(config.description, trust)
+    elif _canonical(describe(domain)) != _canonical(config.description):
         raise RunError(
-            f"this is another domain than the run's own: {describe(domain)} instead of {config.description}"
+            f"this domain is not that of the run: {describe(domain)} instead of {config.description}"
         )
+    requirement = parse(config.requirement)
     return prepare(
-        domain, parse(config.requirement), config.settings, execution, network=network, start=start
+        domain, requirement, config.settings, execution, network=network, initial_policy=initial_policy
     )
 
 
-def _plain(description: DomainDescription) -> str:
+def _canonical(description: DomainDescription) -> str:
     return json.dumps(description, sort_keys=True, default=str)
 
 
+# ---- start --------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def start_run(
+    folder: Path, config: Config, problem: Problem, *, overwrite: bool = False
+) -> Iterator[RunSession]:
+    """Write the configuration of a run into its folder, before it runs; refuse a folder that holds a run already."""
+    config = config.complete(problem)
+    text = config.to_toml()
+    check_folder_free(folder, overwrite)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot make the folder {folder}: {error.strerror}") from None
+    with lock(folder):
+        check_folder_free(folder, overwrite)  # another process may have been faster
+        for name in (*FILES, *DERIVED):
+            (folder / name).unlink(missing_ok=True)
+        for name in (CHECKPOINTS, "tensorboard", "wandb"):
+            shutil.rmtree(folder / name, ignore_errors=True)
+        check_folder(folder)
+        if problem.initial_policy is not None:
+            atomic_io.write(folder / START, problem.initial_policy.to_bytes())
+        atomic_io.write(folder / CONFIG, text.encode())
+        atomic_io.write(folder / REQUIREMENT, _requirement_file(config))
+        info = RunInfo(
+            _now(), package_versions(), machine(), {}, network=problem.network, learner=problem.learner_choice
+        )
+        with _log_to(folder):
+            logger.info(
+                "started: %s, %s, seed %d", config.domain, config.settings.budget, config.settings.seed
+            )
+            if problem.learner_choice:
+                logger.info("%s", problem.learner_choice)
+            yield RunSession(folder, config, problem, info, trackers=config.tracking)
+
+
 def default_folder(domain: str, parent: Path = Path("runs")) -> Path:
-    """A readable name that is free: runs/particle-dance-1, runs/particle-dance-2, ..."""
+    """Return a readable name that is free: runs/particle-dance-1, runs/particle-dance-2, ..."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", domain).strip("-.") or "run"
     taken = {path.name for path in parent.glob(f"{stem}-*")} if parent.is_dir() else set()
     number = 1
@@ -132,44 +186,28 @@ def default_folder(domain: str, parent: Path = Path("runs")) -> Path:
     return parent / f"{stem}-{number}"
 
 
-@contextmanager
-def start_run(
-    folder: Path, config: Config, problem: Problem, *, overwrite: bool = False
-) -> Iterator[RunSession]:
-    """Write down what will be run, before it runs; a folder that holds a run already is refused."""
-    config = config.complete(problem)
-    text = config.to_toml()
-    check_free(folder, overwrite)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"cannot make the folder {folder}: {error.strerror}") from None
-    with lock(folder):
-        check_free(folder, overwrite)  # another process may have been faster
-        for name in (*FILES, *DERIVED):
-            (folder / name).unlink(missing_ok=True)
-        for name in (checkpoints.FOLDER, "tensorboard", "wandb"):
-            shutil.rmtree(folder / name, ignore_errors=True)
-        check_folder(folder)
-        if problem.start is not None:
-            atomic_io.write(folder / START, problem.start.to_bytes())
-        atomic_io.write(folder / CONFIG, text.encode())
-        atomic_io.write(folder / REQUIREMENT, _requirement(config))
-        about = RunInfo(
-            _now(),
-            versions(),
-            machine(),
-            {},
-            network=dataclasses.asdict(problem.network),
-            learner=problem.choice,
-        )
-        with _log(folder):
-            logger.info(
-                "started: %s, %s, seed %d", config.domain, config.settings.budget, config.settings.seed
+def check_folder_free(folder: Path, overwrite: bool) -> None:
+    """Raise an error if a folder holds a run already, or other files."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise RunError(f"{folder} is a file; give --out the name of a folder")
+    if is_run(folder):
+        if not overwrite:
+            raise RunError(
+                f"{folder} holds a run already: resume it ({resume_command(folder, read_run(folder).config)}), "
+                "choose another --out, or replace it with --overwrite"
             )
-            if problem.choice:
-                logger.info("%s", problem.choice)
-            yield RunSession(folder, config, problem, about, None, trackers=config.tracking)
+        return
+    # A run that was killed before its configuration was written leaves these files.
+    known = {LOCK, f".{CONFIG}.tmp", *FILES}
+    if unknown := {path.name for path in folder.iterdir()} - known:
+        raise RunError(
+            f"{folder} is not empty and not a run ({', '.join(sorted(unknown)[:3])}, ...); choose another --out"
+        )
+
+
+# ---- resume -------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -179,178 +217,74 @@ def resume_run(
     episodes: str | None = None,
     steps: str | None = None,
     domain: Domain | None = None,
-    execution: Execution = HERE,
-    trust: Collection[str] = NOBODY,
+    execution: Execution = IN_PROCESS,
+    trust: Collection[str] = TRUST_NOTHING,
     track: Collection[str] = (),
 ) -> Iterator[RunSession | None]:
-    """Find the newest state that is intact and go on from there; None if the run has finished.
+    """Resume a run from its newest intact checkpoint; yield None if it has finished.
 
     Args:
-        folder: of the run.
-        episodes: another total, `"100000"`, or so many more, `"+40000"`.
+        folder: the run folder.
+        episodes: a new total, `"100000"`, or an addition, `"+40000"`.
         steps: the same for a run whose budget is in steps.
-        domain: the run's domain, if somebody has made it already.
-        execution: where episodes are made.
-        trust: the code that the run may name.
-        track: the trackers beyond this machine that the run may go on with.
+        domain: domain of the run, if it exists already.
+        execution: where episodes are computed.
+        trust: code that the run may name.
+        track: trackers beyond this machine that the run may continue to use.
     """
     if not is_run(folder):
         raise RunError(f"{folder} is not a run folder: it has no {CONFIG}")
-    check_folder(folder, but=("wandb",))  # its logs are links into its cache
-    with lock(folder), _log(folder):
+    check_folder(folder, exclude=("wandb",))  # its logs are links into its cache
+    with lock(folder), _log_to(folder):
         found = list(_intact_checkpoints(folder))
         config = _find_config(folder, found)
-        about = _find_about(folder, found)
+        info = _find_run_info(folder, found)
         settings = _extended(config.settings, {"episodes": episodes, "steps": steps})
         longer = settings != config.settings
-        broken = damaged_outcome(folder, about, config)
-        for problem_found in broken:
-            logger.warning("%s", problem_found)
-        if about.outcome and not longer and not broken:
+        damage = find_damage(folder, info, config)
+        for message in damage:
+            logger.warning("%s", message)
+        if info.outcome and not longer and not damage:
             yield None
             return
-        certified_before = bool(about.outcome)
-        least = _amount(config.settings) if about.outcome else 0
+        done = _budget(config.settings) if info.outcome else 0
         config = dataclasses.replace(config, settings=settings)
-        problem = build(
-            config, domain=domain, execution=execution, trust=trust, network=_network(about),
-            start=start_policy(folder, config),
-        )  # fmt: skip
-        least = max(least, _done(found, problem))
-        if longer and _amount(settings) < least:
+        problem = build_problem(
+            config,
+            domain=domain,
+            execution=execution,
+            trust=trust,
+            network=info.network,
+            initial_policy=load_initial_policy(folder, config),
+        )
+        done = max(done, _spent(found, problem))
+        if longer and _budget(settings) < done:
             raise RunError(
-                f"{folder} has {least:,} {settings.unit} already; give a larger total than that, "
-                f"or +{_amount(settings)} for so many more"
+                f"{folder} has {done:,} {settings.unit} already; give a larger total than that, "
+                f"or +{_budget(settings)} to add that many"
             )
-        if certified_before and longer:
+        if info.outcome and longer:
             logger.info(
                 "this run was certified before: its new certificate is a further look, with fresh episodes"
             )
-        ledger_of(folder, held=True).load()  # damaged, it is better found before learning than after
-        about = dataclasses.replace(about, outcome={}, remark="", network=dataclasses.asdict(problem.network))
-        about.save(folder)
-        for name, content in {CONFIG: config.to_toml().encode(), REQUIREMENT: _requirement(config)}.items():
-            _mend(folder / name, content)
-        start, size = _choose(folder, config, problem, found)
+        open_ledger(folder, held=True).load()  # a damaged ledger should be found before learning, not after
+        info = dataclasses.replace(info, outcome={}, remark="", network=problem.network)
+        info.save(folder)
+        _repair(folder / CONFIG, config.to_toml().encode())
+        _repair(folder / REQUIREMENT, _requirement_file(config))
+        start, size = _choose_checkpoint(folder, config, problem, found)
         logger.info(
             "resumed after %d%s generations",
             start.generation if start else 0,
-            f", with {config.settings.budget} in all," if settings.steps else f" of {problem.generations}",
+            f", with {settings.budget} in all," if settings.steps else f" of {problem.generations}",
         )
-        yield RunSession(folder, config, problem, about, start, size, permitted(config.tracking, track))
-
-
-def execute(
-    session: RunSession, *, sinks: Sequence[Callback] = (), checkpoint_every: float = CHECKPOINT_EVERY
-) -> CertifiedPolicy:
-    """Learn what is left to learn, verify, and keep everything; an interruption keeps where learning stood."""
-    folder, problem = session.folder, session.problem
-    session.about.save(folder)
-    spent = dict(session.about.seconds)
-    with (
-        RunWriter(folder, _same(session), session.metrics_size, checkpoint_every) as keeper,
-        tracked(session.trackers, _run_name(session)) as tracking,
-    ):
-        own = [
-            Callback(keeper.rows, keeper.reached, keeper.stopped),
-            Callback(rows=tracking.rows),
-            sampling(folder / EPISODES),
-        ]
-        identity, code = session.config.identity, code_digest(problem.domain)
-        with (
-            _timed(session, "learning", spent),
-            FileEpisodeCache(folder / GENERATION, identity, code, most=_under_way(problem)) as generation,
-        ):
-            follows = Callback(reached=lambda *_: generation.rest())
-            at = learn(problem.remembering(generation), [*own, follows, *sinks], session.start)
-        keeper.save()
-        looks = ledger_of(folder, work=_work(session.config), held=True)
-        with _timed(session, "certifying", spent), FileEpisodeCache(folder / PLAYED, identity, code) as played:
-            done = certified(
-                problem.remembering(played), at, [*own, *sinks], issued=_issued(session), ledger=looks
-            )
-        atomic_io.write(folder / POLICY, done.policy.to_bytes())
-        atomic_io.write(folder / CERTIFICATE, done.certificate.to_json().encode())
-        _keep_samples(problem, done.policy, folder / EPISODES)
-        files = [folder / name for name in OUTCOME if (folder / name).exists()]
-        outcome = {path.name: atomic_io.digest(read_bytes(path, OUTCOME[path.name])) for path in files}
-        why = remark(done.certificate, done.candidate)
-        about = dataclasses.replace(session.about, outcome=outcome, remark=why, ledger=True, seconds=spent)
-        about.save(folder)
-        for memory in (generation, played):
-            memory.forget()
-        tracking.finish(done.certificate)
-        logger.info("finished: %s, return %s", done.certificate.verdict.name, done.certificate.mean_return)
-    return done
-
-
-def _under_way(problem: Problem) -> int:
-    """How many episodes are not in a checkpoint yet: a generation, the one before, and those of a check."""
-    checked = problem.settings.max_episodes if problem.settings.until_satisfied else 0
-    return 2 * problem.learner.episodes_per_generation + checked
-
-
-@contextmanager
-def _timed(session: RunSession, phase: str, spent: dict[str, float]) -> Iterator[None]:
-    """Add how long the block takes to what was spent on a phase; an interruption keeps that too."""
-    began = time.monotonic()
-
-    def add() -> None:
-        spent[phase] = round(spent.get(phase, 0.0) + time.monotonic() - began, 3)
-
-    try:
-        yield
-    except BaseException:
-        add()
-        with suppress(RunError):  # what brought us here is what must be heard of
-            dataclasses.replace(session.about, seconds=spent).save(session.folder)
-        raise
-    add()
-
-
-def _same(session: RunSession) -> dict[str, Any]:
-    """What every checkpoint of this run says."""
-    config = session.config
-    return {"identity": config.identity, "config": config.to_toml(), "created": session.about.created}
-
-
-def _work(config: Config) -> str:
-    """Whoever goes on with this run to the same end repeats its looks; a longer run takes further ones."""
-    return f"run of {_amount(config.settings)} {config.settings.unit}"
-
-
-def _keep_samples(problem: Problem, policy: Policy, path: Path) -> None:
-    """A few episodes for the page; that one of them fails is no reason to lose a certificate."""
-    try:
-        samples = sample_episodes(problem.domain, policy, problem.requirement, problem.execution)
-    except EpisodeError as error:
-        logger.warning("no episodes are kept for the page: %s", error)
-        path.unlink(missing_ok=True)
-    else:
-        atomic_io.write(path, samples)
-
-
-def check_free(folder: Path, overwrite: bool) -> None:
-    """Refuse a folder that holds a run already, or files of others."""
-    if not folder.exists():
-        return
-    if not folder.is_dir():
-        raise RunError(f"{folder} is a file; give --out the name of a folder")
-    if is_run(folder) and not overwrite:
-        raise RunError(
-            f"{folder} holds a run already: go on with it ({resume_hint(folder, read_run(folder).config)}), "
-            "choose another --out, or replace it with --overwrite"
-        )
-    # A run that was killed before its configuration was written leaves these.
-    ours = {LOCK, f".{CONFIG}.tmp", *FILES}
-    if not is_run(folder) and (strangers := {path.name for path in folder.iterdir()} - ours):
-        raise RunError(
-            f"{folder} is not empty and not a run ({', '.join(sorted(strangers)[:3])}, ...); choose another --out"
+        yield RunSession(
+            folder, config, problem, info, start, size, permitted_trackers(config.tracking, track)
         )
 
 
 def _intact_checkpoints(folder: Path) -> Iterator[Checkpoint]:
-    """Newest first; damaged ones are reported, not crashed on."""
+    """Yield the intact checkpoints, newest first; log a warning for a damaged one."""
     for path in checkpoint_files(folder):
         try:
             yield load_checkpoint(path)
@@ -359,7 +293,7 @@ def _intact_checkpoints(folder: Path) -> Iterator[Checkpoint]:
 
 
 def _find_config(folder: Path, found: list[Checkpoint]) -> Config:
-    """The configuration that the run began with: its file, or the copy in a checkpoint."""
+    """Return the configuration with which the run began: from its file, or from a copy in a checkpoint."""
     path = folder / CONFIG
     try:
         text = read_text(path, "configuration", inside=folder)
@@ -370,71 +304,59 @@ def _find_config(folder: Path, found: list[Checkpoint]) -> Config:
     if not found:
         raise RunError(
             f"{path} was changed or damaged after the run began, and no checkpoint holds a copy of it; "
-            "start another run (psyco synthesize --config takes a file that you have mended)"
+            "start another run (psyco synthesize --config takes a file that you have repaired)"
         )
     logger.warning(
         "%s was changed or damaged after the run began; going on with the copy that the checkpoint holds. "
         "For other settings start another run: psyco synthesize --config FILE",
         path,
     )
-    return read_config(found[0].about.config, f"the copy of {path}")
+    return read_config(found[0].info.config, f"the copy of {path}")
 
 
-def _find_about(folder: Path, found: list[Checkpoint]) -> RunInfo:
-    """run.json, or what is known without it."""
-    now = versions()
+def _find_run_info(folder: Path, found: list[Checkpoint]) -> RunInfo:
+    """Return the content of run.json; if it is damaged, what is known without it."""
+    now = package_versions()
     try:
-        about = load_about(folder)
+        info = load_run_info(folder)
     except RunError as error:
         logger.warning("%s; writing it anew", error)
-        return RunInfo(found[0].about.created if found else _now(), now, machine(), {})
-    for name, was in about.versions.items():
-        if now.get(name) != was:
+        return RunInfo(found[0].info.created if found else _now(), now, machine(), {})
+    for name, version in info.versions.items():
+        if now.get(name) != version:
             logger.warning(
                 "this run began with %s %s, here is %s: the result may differ in its last digits",
-                name, was, now.get(name, "none"),
+                name, version, now.get(name, "none"),
             )  # fmt: skip
-    return about
+    return info
 
 
-def _network(about: RunInfo) -> Network | None:
-    """The network that the run began with, if it was kept."""
-    if about.network is None:
-        return None
-    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in about.network.items()}
-    try:
-        return Network(**values)
-    except TypeError as error:
-        raise RunError(f"run.json describes no network: {error}") from None
-
-
-def start_policy(folder: Path, config: Config) -> Policy | None:
-    """The policy that a run started from, out of its folder; None if it started from chance."""
-    if not config.settings.start_from:
+def load_initial_policy(folder: Path, config: Config) -> Policy | None:
+    """Read the policy that a run started from; None if it started from random parameters."""
+    reference = config.settings.start_from
+    if not reference:
         return None
     try:
         policy = load_policy(folder / START)
     except RunError as error:
+        raise RunError(f"{error}; the run started from the policy {reference}: put its file back") from None
+    if policy_reference(policy) != reference:
         raise RunError(
-            f"{error}; the run started from the policy {config.settings.start_from}: put its file back"
-        ) from None
-    if named(policy) != config.settings.start_from:
-        raise RunError(
-            f"{folder / START} was changed or damaged: it holds the policy {named(policy)}, the run started from "
-            f"{config.settings.start_from}; put its file back"
+            f"{folder / START} was changed or damaged: it holds the policy {policy_reference(policy)}, the run started "
+            f"from {reference}; put its file back"
         )
     return policy
 
 
-def _amount(settings: Settings) -> int:
-    """The budget, in its own unit."""
+def _budget(settings: Settings) -> int:
     return settings.steps or settings.episodes
 
 
 def _extended(settings: Settings, totals: Mapping[str, str | None]) -> Settings:
-    """The settings with another total, or so many more; in the unit that the run began with."""
-    asked = {unit: text for unit, text in totals.items() if text is not None}
-    for unit, text in asked.items():
+    """Return the settings with a new total, or with an addition, in the unit with which the run began."""
+    for unit, text in totals.items():
+        if text is None:
+            continue
         if unit != settings.unit:
             raise RunError(
                 f"the budget of this run is in {settings.unit}: give --{settings.unit}, not --{unit}"
@@ -444,48 +366,48 @@ def _extended(settings: Settings, totals: Mapping[str, str | None]) -> Settings:
             raise RunError(
                 f"--{unit} takes a total such as 100000 or 1e5, or an addition such as +40000, got {text[:80]!r}"
             )
-        total = int(float(number[1])) + (_amount(settings) if text.startswith("+") else 0)
+        total = int(float(number[1])) + (_budget(settings) if text.startswith("+") else 0)
         changed: dict[str, Any] = {unit: total}
         settings = dataclasses.replace(settings, **changed)
     return settings
 
 
-def _done(found: list[Checkpoint], problem: Problem) -> int:
-    """What the checkpoints say has been spent, in the unit of the budget."""
+def _spent(found: list[Checkpoint], problem: Problem) -> int:
+    """Return the part of the budget that the checkpoints show as spent."""
     if problem.settings.steps:
-        return max((int(c.tensors.get(STEPS, 0)) for c in found), default=0)
-    return max((c.about.generation for c in found), default=0) * problem.learner.episodes_per_generation
+        return max((int(c.tensors.get(STEPS_TENSOR, 0)) for c in found), default=0)
+    return max((c.info.generation for c in found), default=0) * problem.learner.episodes_per_generation
 
 
-def _choose(
+def _choose_checkpoint(
     folder: Path, config: Config, problem: Problem, found: list[Checkpoint]
 ) -> tuple[TrainingState | None, int]:
-    """The newest checkpoint that belongs to this configuration and to metrics.csv as it is, and its part of that."""
-    template = beginning(problem)
+    """Return the newest state that fits the configuration and metrics.csv, and its number of bytes of metrics.csv."""
+    template = initial_state(problem)
     try:
         metrics = read_bytes(folder / METRICS, "table of metrics", inside=folder)
     except RunError:
         metrics = b""
     for checkpoint in found:
-        about = checkpoint.about
+        info = checkpoint.info
         try:
-            if about.identity != config.identity:
+            if info.identity != config.identity:
                 raise RunError("it belongs to another configuration")
-            if not problem.settings.steps and about.generation > problem.generations:
+            if not problem.settings.steps and info.generation > problem.generations:
                 raise RunError("it lies behind the end of the run")
-            if atomic_io.digest(metrics[: about.metrics_size]) != about.metrics_digest:
+            if atomic_io.digest(metrics[: info.metrics_size]) != info.metrics_digest:
                 raise RunError(f"{METRICS} is damaged before this point")
             restored: TrainingState = checkpoint.restore(template)
-            return restored._replace(generation=about.generation), about.metrics_size
+            return restored._replace(generation=info.generation), info.metrics_size
         except RunError as error:
-            logger.warning("the checkpoint after %d generations can't be used: %s", about.generation, error)
+            logger.warning("the checkpoint after %d generations can't be used: %s", info.generation, error)
     if found or metrics:
         logger.warning("no intact checkpoint: learning starts over, which gives the same result")
     return None, 0
 
 
-def _mend(path: Path, content: bytes) -> None:
-    """Write a file unless it is as it should be; what stood there instead is put aside."""
+def _repair(path: Path, content: bytes) -> None:
+    """Write a file unless it has this content; keep a changed one under another name."""
     try:
         found = read_bytes(path, "configuration")
         if found == content:
@@ -498,47 +420,134 @@ def _mend(path: Path, content: bytes) -> None:
     atomic_io.write(path, content)
 
 
-def _requirement(config: Config) -> bytes:
+# ---- execute ------------------------------------------------------------------------------------------------
+
+
+def execute(
+    session: RunSession, *, callbacks: Sequence[Callback] = (), checkpoint_every: float = CHECKPOINT_EVERY
+) -> CertifiedPolicy | None:
+    """Learn, select, certify, and write the results; an interruption saves the state of training.
+
+    Returns None if a callback stopped the run.
+    """
+    folder, config, problem = session.folder, session.config, session.problem
+    session.info.save(folder)
+    seconds = dict(session.info.seconds)
+    header = {"identity": config.identity, "config": config.to_toml(), "created": session.info.created}
+    with (
+        RunWriter(folder, header, session.metrics_size, checkpoint_every) as writer,
+        start_trackers(session.trackers, session.tracked_name) as tracking,
+    ):
+        own = [
+            Callback(writer.on_metrics, writer.on_checkpoint, writer.on_error),
+            Callback(on_metrics=tracking.on_metrics),
+            sampling_callback(folder / EPISODES),
+        ]
+        # Learn. Cached episodes are those that no checkpoint contains yet.
+        with (
+            _timed(session, "learning", seconds),
+            FileEpisodeCache(
+                folder / GENERATION,
+                config.identity,
+                problem.code_hash,
+                max_episodes=_unsaved_episodes(problem),
+            ) as generation,
+        ):
+            postpone = Callback(on_checkpoint=lambda *_: generation.postpone_save())
+            state = learn(problem.with_cache(generation), [*own, postpone, *callbacks], session.start)
+        if is_stopped(callbacks):
+            dataclasses.replace(session.info, seconds=seconds).save(folder)
+            logger.info("stopped by a callback")
+            return None
+        writer.save()
+        # Select and certify.
+        with (
+            _timed(session, "certifying", seconds),
+            FileEpisodeCache(folder / PLAYED, config.identity, problem.code_hash) as played,
+        ):
+            done = certify_best(
+                problem.with_cache(played),
+                state,
+                [*own, *callbacks],
+                issued=session.issued,
+                ledger=open_ledger(folder, work=session.work, held=True),
+            )
+        # Write the results. run.json comes last: its checksums say that the run has finished.
+        atomic_io.write(folder / POLICY, done.policy.to_bytes())
+        atomic_io.write(folder / CERTIFICATE, done.certificate.to_json().encode())
+        _write_samples(problem, done.policy, folder / EPISODES)
+        files = [folder / name for name in OUTCOME if (folder / name).exists()]
+        dataclasses.replace(
+            session.info,
+            outcome={path.name: atomic_io.digest(read_bytes(path, OUTCOME[path.name])) for path in files},
+            remark=remark(done.certificate, done.candidate),
+            ledger=True,
+            seconds=seconds,
+        ).save(folder)
+        for cache in (generation, played):
+            cache.delete()
+        tracking.finish(done.certificate)
+        logger.info("finished: %s, return %s", done.certificate.verdict.name, done.certificate.mean_return)
+    return done
+
+
+def _unsaved_episodes(problem: Problem) -> int:
+    """Return how many episodes may not be in a checkpoint yet: two generations, and those of a check."""
+    checked = problem.settings.max_episodes if problem.settings.until_satisfied else 0
+    return 2 * problem.learner.episodes_per_generation + checked
+
+
+@contextmanager
+def _timed(session: RunSession, phase: str, seconds: dict[str, float]) -> Iterator[None]:
+    """Add the duration of the block to a phase; on an interruption write it to run.json."""
+    began = time.monotonic()
+
+    def add() -> None:
+        seconds[phase] = round(seconds.get(phase, 0.0) + time.monotonic() - began, 3)
+
+    try:
+        yield
+    except BaseException:
+        add()
+        with suppress(RunError):  # the original error matters more
+            dataclasses.replace(session.info, seconds=seconds).save(session.folder)
+        raise
+    add()
+
+
+def _write_samples(problem: Problem, policy: Policy, path: Path) -> None:
+    """Write sample episodes for the page; a failing episode must not cost the certificate."""
+    try:
+        samples = sample_episodes(problem, policy)
+    except EpisodeError as error:
+        logger.warning("no sample episodes for the page: %s", error)
+        path.unlink(missing_ok=True)
+    else:
+        atomic_io.write(path, samples)
+
+
+def _requirement_file(config: Config) -> bytes:
     return f"{config.requirement.strip()}\n".encode()
 
 
-def _run_name(session: RunSession) -> RunName:
-    config = session.config
-    settings = dataclasses.asdict(config.settings)
-    options = settings.pop("options")
-    flat = {f"domain.{key}": value for key, value in config.parameters.items()}
-    flat |= {f"learner.{key}": value for key, value in options.items()}
-    identity = atomic_io.digest(f"{session.folder.resolve()} {session.about.created}".encode())
-    return RunName(
-        session.folder,
-        identity,
-        {"domain": config.domain, "requirement": config.requirement, **settings, **flat},
-    )
-
-
-def _issued(session: RunSession) -> str:
-    """The certificate's time is the run's, so that it does not depend on interruptions."""
-    return datetime.fromtimestamp(session.about.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 def _now() -> int:
-    """Seconds since 1970; SOURCE_DATE_EPOCH fixes it for runs that are to be the same to the byte."""
+    """Return seconds since 1970; SOURCE_DATE_EPOCH fixes them for runs with reproducible bytes."""
     return int(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
 
 
 class _LogFile(logging.FileHandler):
     def handleError(self, record: logging.LogRecord) -> None:
-        """A log that can't be written (a full disk, say) is no reason to stop a run."""
+        """Ignore a log that can't be written, on a full disk for example."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Nor is one that can't even be opened."""
+        """Write a record; ignore a log that can't be opened."""
         with suppress(OSError):
             super().emit(record)
 
 
 @contextmanager
-def _log(folder: Path) -> Iterator[None]:
-    """Everything from INFO on also goes to the run's log while the block lasts."""
+def _log_to(folder: Path) -> Iterator[None]:
+    """Write log records from INFO on to the run's log until the block ends."""
     handler = _LogFile(folder / LOG, delay=True, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     parent = logging.getLogger("psyco")

@@ -9,87 +9,133 @@ from typing import Any
 
 from psyco._src.core.checks import check_count, check_seed
 from psyco._src.core.errors import RunError, check_known
+from psyco._src.core.options import changed, check_declared, option
 from psyco._src.learners.learner_registry import AUTO_LEARNER, LEARNERS
 from psyco._src.policies.network import Hidden, check_hidden
 from psyco._src.verification.methods import DEFAULT_METHOD, METHODS
 
-SCALINGS = ("auto", "running", "sampled", "none")
-# Of these the plan of a run decides, where they are not given.
-PLANNED = (
-    "hidden",
-    "candidates",
-    "selection_episodes",
-    "attempts",
-    "verify_every",
-    "verify_episodes",
-    "max_episodes",
-)
-AUTO = -1  # instead of a number: as the plan of the run decides
-EPISODES = 60_000  # of a run that does not say how long it should be
-MOST_STEPS = 2_000_000_000  # that are counted in 32 bits
+DEFAULT_EPISODES = 60_000
+MAX_STEPS = 2_000_000_000  # they are counted in 32 bits
+NORMALIZATIONS = ("auto", "running", "sampled", "none")
 BIASES = ("auto", "one", "learned")
+# Headings of the command line; the first is that of options without a heading.
+MAIN, LEARNING, CERTIFICATE = "Options", "Learning", "Certificate"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run is a function of, with domain and requirement.
+    """Settings of a run: learning, selection and certificate.
 
-    Args:
-        episodes: training episodes, rounded up to whole generations; 0 where the budget is in steps.
-        steps: of training, rounded up to whole generations, instead of episodes; 0: the budget is in episodes.
-        seed: the run is a function of it.
-        learner: how to learn; a name in `LEARNERS`, or "auto": what fits the domain, the budget and the speed.
-        options: hyperparameters of that learner, where they differ from its defaults.
-        hidden: hidden units of the policy network, or of each of its hidden layers, as in (64, 64). `AUTO`: 32, and
-            (64, 64) for actor-critics on Gymnasium environments.
-        bias: "one" as in the paper's equation, "learned", or "auto": one for snes, learned for all others.
-        scaling: what the network makes of observations. "running": the mean and spread of all that were seen so far
-            become 0 and 1, until learning ends; "sampled": those under random policies do; "none": they stay as they
-            are; "auto": none for compiled domains; in Gymnasium environments running for actor-critics, else sampled.
-        start_from: the policy that learning starts from, as "sha256:..." of its file; empty: from random parameters.
-        severity: learn from how far a formula is from holding, instead of how often; satisfaction stays what it is.
-        until_satisfied: end learning as soon as the current policy satisfies all constraints.
-        candidates: how many policies from late in learning compete for the certificate; 1: only the last. This and what
-            follows is decided by the plan of the run where it is `AUTO`: see `plan.py`.
-        selection_episodes: how many episodes of each candidate decide in which order they are certified.
-        attempts: at most so many candidates are tried; they share the permitted error.
-        verify_every: check the current policy after so many training episodes; 0: never.
-        verify_episodes: at most so many episodes for each of these checks: 100, or for snes as Alg. BV needs them.
-        method: how the final policy is verified; a name in `METHODS`.
-        max_episodes: at most so many episodes for the certificate.
+    `None` means automatic: `resolve_auto` in `budget.py` chooses a value for the domain before the run starts.
+    `learner` is a name or an options object such as `psyco.PPO(learning_rate=3e-4)`, which becomes its name and its
+    `options`.
     """
 
-    episodes: int = EPISODES
-    steps: int = 0
-    seed: int = 0
-    learner: str = AUTO_LEARNER
+    episodes: int = option(
+        DEFAULT_EPISODES, "Training episodes, rounded up to whole generations.", minimum=1, group=MAIN
+    )
+    steps: int = option(
+        0,
+        "Training steps, as in 3e6: a budget instead of episodes. 0: the budget is in episodes.",
+        minimum=0,
+        maximum=MAX_STEPS,
+        group=MAIN,
+    )
+    seed: int = option(
+        0, "Seed of all randomness; the result is a function of it.", minimum=0, maximum=2**31 - 1, group=MAIN
+    )
+    learner: Any = option(
+        AUTO_LEARNER,
+        f"Learning algorithm: {', '.join((AUTO_LEARNER, *LEARNERS))}. auto chooses by domain, budget and speed.",
+        kind=None,
+        choices=(AUTO_LEARNER, *LEARNERS),
+        group=MAIN,
+    )
+    # Hyperparameters of the learner that differ from its defaults.
     options: Mapping[str, Any] = field(default_factory=dict)
-    hidden: Hidden = AUTO
-    bias: str = "auto"
-    scaling: str = "auto"
+    hidden: Hidden = option(
+        None,
+        "Hidden units of the policy network; 64,64: of two layers. Default: 32, or 64,64 for actor-critics on "
+        "Gymnasium environments.",
+        group=LEARNING,
+    )
+    bias: str = option(
+        "auto",
+        "Biases of the network: one (the paper's equation), learned, or auto: one for snes, learned otherwise.",
+        choices=BIASES,
+    )
+    normalization: str = option(
+        "auto",
+        "Observation normalization: running (statistics of all observations so far), sampled (statistics under "
+        "random policies), none, or auto.",
+        choices=NORMALIZATIONS,
+    )
+    # Digest of the policy that learning starts from, "sha256:..."; empty: random parameters.
     start_from: str = ""
-    severity: bool = False
-    until_satisfied: bool = False
-    candidates: int = AUTO
-    selection_episodes: int = AUTO
-    attempts: int = AUTO
-    verify_every: int = AUTO
-    verify_episodes: int = AUTO
-    method: str = DEFAULT_METHOD
-    max_episodes: int = AUTO
+    severity: bool = option(
+        False, "Learn from the distance to satisfaction instead of the number of violations.", group=LEARNING
+    )
+    until_satisfied: bool = option(
+        False,
+        "Stop learning as soon as all constraints are satisfied with confidence.",
+        group=LEARNING,
+    )
+    candidates: int = option(
+        None,
+        "Late checkpoints that are compared before certification; 1: the last policy only.",
+        kind=int,
+        minimum=1,
+        group=CERTIFICATE,
+    )
+    selection_episodes: int = option(
+        None, "Episodes per candidate that rank the candidates.", kind=int, minimum=1, group=CERTIFICATE
+    )
+    attempts: int = option(
+        None,
+        "Candidates that may be tried for the certificate; they share the permitted error.",
+        kind=int,
+        minimum=1,
+        group=CERTIFICATE,
+    )
+    verify_every: int = option(
+        None, "Training episodes between two checks of the current policy; 0: no checks.", kind=int, minimum=0
+    )
+    verify_episodes: int = option(None, "Maximum number of episodes per check.", kind=int, minimum=1)
+    method: str = option(
+        DEFAULT_METHOD,
+        f"Statistical test of the certificate: {', '.join(METHODS)}.",
+        choices=tuple(METHODS),
+        group=CERTIFICATE,
+    )
+    max_episodes: int = option(
+        None, "Maximum number of episodes of the certificate.", kind=int, minimum=1, group=CERTIFICATE
+    )
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "seed", check_seed(self.seed))
+        if not isinstance(self.learner, str):
+            if self.options:
+                raise RunError("give the learner's options in the learner object or in options, not in both")
+            from psyco._src.learners.learner_registry import learner_name
+
+            object.__setattr__(self, "options", changed(self.learner))
+            object.__setattr__(self, "learner", learner_name(self.learner))
         if not isinstance(self.options, Mapping):
-            raise RunError(f"options of a learner go by name, as in {{'alpha': 0.01}}, got {self.options!r}")
+            raise RunError(
+                f"options of a learner are given by name, as in {{'learning_rate': 0.01}}, got {self.options!r}"
+            )
         object.__setattr__(self, "options", dict(self.options))
+        object.__setattr__(self, "steps", check_steps(self.steps, 0))
+        if self.steps and self.episodes not in (0, DEFAULT_EPISODES):
+            check_one_budget(episodes=self.episodes, steps=self.steps)
+        episodes = 0 if self.steps else check_count("episodes", self.episodes)
+        object.__setattr__(self, "episodes", DEFAULT_EPISODES)
         check_known("learner", self.learner, (AUTO_LEARNER, *LEARNERS))
         check_known("verification method", self.method, METHODS)
-        if self.hidden != AUTO:
+        object.__setattr__(self, "seed", check_seed(self.seed))
+        if self.hidden is not None:
             object.__setattr__(self, "hidden", check_hidden(self.hidden))
-        for name, known in {"scaling": SCALINGS, "bias": BIASES}.items():
-            if getattr(self, name) not in known:
-                raise RunError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+        check_declared(self)
+        object.__setattr__(self, "episodes", episodes)
         if not isinstance(self.start_from, str) or not re.fullmatch(
             r"(sha256:[0-9a-f]{64})?", self.start_from
         ):
@@ -97,65 +143,47 @@ class Settings:
                 f"start_from = {self.start_from!r} is not allowed: settings name the policy that learning starts from "
                 "by its digest, sha256:...; give the policy itself with --from"
             )
-        for name in ("severity", "until_satisfied"):
-            if not isinstance(getattr(self, name), bool):
-                raise RunError(f"{name} must be true or false, got {getattr(self, name)!r}")
-        object.__setattr__(self, "steps", check_steps(self.steps, 0))
-        if self.steps and self.episodes not in (0, EPISODES):
-            check_one_budget(episodes=self.episodes, steps=self.steps)
-        if self.steps:
-            object.__setattr__(self, "episodes", 0)
-        for name, least in {
-            "episodes": 0 if self.steps else 1,
-            "candidates": 1,
-            "selection_episodes": 1,
-            "attempts": 1,
-            "verify_every": 0,
-            "verify_episodes": 1,
-            "max_episodes": 1,
-        }.items():
-            if getattr(self, name) != AUTO or name == "episodes":
-                object.__setattr__(self, name, check_count(name, getattr(self, name), least))
-        if self.until_satisfied and not self.verify_every:
-            raise RunError("until_satisfied needs verify_every above 0: learning ends after a verification")
+        if self.until_satisfied and self.verify_every == 0:
+            raise RunError("until_satisfied needs verify_every above 0: learning ends after a check")
 
     @property
     def unit(self) -> str:
-        """What the budget is measured in."""
+        """The unit of the budget."""
         return "steps" if self.steps else "episodes"
 
     @property
     def budget(self) -> str:
-        """How long learning goes on, in words."""
+        """The length of learning, in words."""
         return f"{self.steps or self.episodes:,} {self.unit}"
 
 
 def check_one_budget(**given: Any) -> None:
-    """Refuse two budgets, of which one is meant."""
+    """Raise an error if more than one budget is given."""
     if len(given) > 1:
         values = [f"{value:,}" if isinstance(value, int) else str(value) for value in given.values()]
         words = " or ".join(f"{name} ({value})" for name, value in zip(given, values, strict=True))
-        raise RunError(f"the budget is either {words}: give the one that learning should end with")
+        raise RunError(f"the budget is either {words}: give one of them")
 
 
-def check_steps(steps: Any, least: int = 1) -> int:
-    """A budget of steps as a plain int; 3e6 is a whole number too."""
+def check_steps(steps: Any, minimum: int = 1) -> int:
+    """Return a budget of steps as a plain int; 3e6 is a whole number too."""
     whole = int(steps) if isinstance(steps, float) and steps.is_integer() else steps
-    if (checked := check_count("steps", whole, least)) > MOST_STEPS:
-        raise RunError(f"steps must be at most {MOST_STEPS:,}, got {checked:,}")
+    if (checked := check_count("steps", whole, minimum)) > MAX_STEPS:
+        raise RunError(f"steps must be at most {MAX_STEPS:,}, got {checked:,}")
     return checked
 
 
-UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+SECONDS_PER_UNIT = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
 def read_time(time: str | float) -> float:
-    """Seconds, of a number of them or of a text such as 90s, 10min or 1.5h."""
+    """Return the seconds of a number or of a text such as 90s, 10min or 1.5h."""
     found = re.fullmatch(r"\s*([0-9.]+)\s*(s|min|h)\s*", time) if isinstance(time, str) else None
     try:
-        seconds = (
-            float(found[1]) * UNITS[found[2]] if found else float(time) if not isinstance(time, str) else 0.0
-        )
+        if found:
+            seconds = float(found[1]) * SECONDS_PER_UNIT[found[2]]
+        else:
+            seconds = 0.0 if isinstance(time, str) else float(time)
     except (TypeError, ValueError):
         seconds = 0.0
     if isinstance(time, bool) or not 0.0 < seconds < 1e7:
@@ -164,7 +192,7 @@ def read_time(time: str | float) -> float:
 
 
 def duration(seconds: float) -> str:
-    """A time for people: 42 s, 12 min, 3.5 h."""
+    """Format a time: 42 s, 12 min, 3.5 h."""
     if seconds < 120:
         return f"{seconds:.0f} s" if seconds >= 1 else f"{seconds:.1f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,57 +1,65 @@
-"""The run folder: what a synthesis leaves behind, and how to read it again.
+"""The run folder: the files of a run, and how to read them.
 
-    config.toml          what is run: exact, complete, reusable
+    config.toml          the configuration: exact, complete, reusable
     requirement.props    the requirement as text
     start.safetensors    the policy that learning starts from, if there is one
-    metrics.csv          one row per generation, appended as the run goes
-    checkpoints/         where learning stood, the newest few
-    policy.safetensors   the outcome,
-    certificate.json     and what was shown about it
-    looks.json           every test of a policy of this run: who looks again takes fresh episodes and the next share
-    episodes.json        a few episodes of that policy, to be looked at
-    run.json             when, with which versions, on what machine; in the end the checksums of the outcome
-    run.log              what happened
+    metrics.csv          one row per generation, appended during the run
+    checkpoints/         states of training, the newest few
+    policy.safetensors   the resulting policy,
+    certificate.json     and its certificate
+    looks.json           every test of a policy of this run; a later look uses fresh episodes and the next error share
+    episodes.json        sample episodes of the policy, for the page
+    run.json             time, package versions, machine; at the end the checksums of the results
+    run.log              the log
 
-Reading never fails on a folder that something happened to: what is wrong is collected in `Run.problems`. And it is
-reading only: no environment is made, nothing that a file names is imported, nothing is connected to.
+Reading never fails on a damaged folder: the damage is listed in `Run.problems`. Reading makes no environment, imports
+nothing that a file names, and opens no connection.
 """
 
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import os
 import platform
 import shlex
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from html import escape
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
+import msgspec
 import numpy as np
 
 from psyco._src.core import atomic_io
-from psyco._src.verification.certificate import Certificate
-from psyco._src.verification.ledger import Ledger, entries_of
-from psyco._src.envs.registry import needed_code
+from psyco._src.core.codec import decode, encode
 from psyco._src.core.errors import MissingFileError, RunError
+from psyco._src.core.safe_io import from_json, leads_outside, read_bytes, read_text
+from psyco._src.envs.registry import required_code
 from psyco._src.learners.metrics import Metrics, from_csv
+from psyco._src.policies.network import Network
 from psyco._src.policies.serialization import Policy, load_policy
-from psyco._src.core.safe_io import check_kinds, from_json, leads_out, read_bytes, read_text
 from psyco._src.rollout.episodes import Stream
 from psyco._src.runs.checkpoint import FOLDER as CHECKPOINTS
 from psyco._src.runs.config import Config, is_sealed, read_config
 from psyco._src.runs.lock import is_locked, lock
+from psyco._src.verification.certificate import Certificate
+from psyco._src.verification.ledger import Ledger, certificate_entries
+
+T = TypeVar("T")
 
 CONFIG, REQUIREMENT, METRICS = "config.toml", "requirement.props", "metrics.csv"
 POLICY, CERTIFICATE, EPISODES = "policy.safetensors", "certificate.json", "episodes.json"
-ABOUT, LOG, LOOKS = "run.json", "run.log", "looks.json"
+RUN_INFO, LOG, LOOKS = "run.json", "run.log", "looks.json"
 START = "start.safetensors"
-# Episodes of the generation under way, and those of candidates while they are compared and certified.
+# Caches of episodes: of the current generation, and of candidates during selection and certification.
 GENERATION, PLAYED = "generation.safetensors", "played.safetensors"
-OUTCOME = {  # and what kind of file each is
+# The results of a run, with the kind of each file.
+OUTCOME = {
     POLICY: "policy",
     CERTIFICATE: "certificate",
     EPISODES: "sample episodes",
@@ -59,12 +67,15 @@ OUTCOME = {  # and what kind of file each is
 }
 FILES = (
     *(CONFIG, REQUIREMENT, START, METRICS, POLICY, CERTIFICATE),
-    *(EPISODES, ABOUT, LOG, LOOKS, GENERATION, PLAYED),
+    *(EPISODES, RUN_INFO, LOG, LOOKS, GENERATION, PLAYED),
 )
-DERIVED = ("report.html", "trajectory.png", "trajectory.gif")  # what other commands make of it
+DERIVED = ("report.html", "trajectory.png", "trajectory.gif")  # files that other commands write
 
 FORMAT = "psyco-run-1"
-LATEST = 2**37  # seconds since 1970: beyond any date that can be printed
+MAX_TIME = 2**37  # seconds since 1970; later dates cannot be printed
+ABSENT = "–"  # instead of a value that a configuration does not have
+
+Seconds = Annotated[float, msgspec.Meta(ge=0, lt=MAX_TIME)]
 
 
 # ---- run.json -----------------------------------------------------------------------------------------------
@@ -72,59 +83,47 @@ LATEST = 2**37  # seconds since 1970: beyond any date that can be printed
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What run.json says."""
+    """The content of run.json."""
 
-    created: int  # when the run began, in seconds since 1970
-    versions: dict[str, str]
+    created: Annotated[int, msgspec.Meta(ge=0, lt=MAX_TIME)]  # start of the run, in seconds since 1970
+    versions: dict[str, str]  # of packages
     machine: dict[str, Any]
-    outcome: dict[str, str]  # SHA-256 of the files of a finished run; empty before
-    remark: str = ""  # of a finished run without a certificate: what stood in its way
-    # Its shape and scaling, so that a run that goes on need not find them again.
-    network: dict[str, Any] | None = None
-    ledger: bool = False  # there is an account of looks, and should be
-    learner: str = ""  # which one was chosen and why, where none was named
-    # How long it took: "learning", and "certifying" with the selection.
-    seconds: dict[str, float] = field(default_factory=dict)
+    outcome: dict[str, str]  # SHA-256 of each result of a finished run; empty before
+    remark: str = ""  # why a finished run has no certificate
+    network: Network | None = None  # with its normalization, so that a resumed run need not compute it again
+    ledger: bool = False  # looks.json exists, and must not be missing
+    learner: str = ""  # the automatically chosen learner and the reason for it
+    # Duration of "learning", and of "certifying" together with the selection.
+    seconds: dict[str, Seconds] = field(default_factory=dict)
 
     def save(self, folder: Path) -> None:
         """Write run.json."""
-        content = {"format": FORMAT, **vars(self)}
+        content = {"format": FORMAT, **encode(self)}
         content["sha256"] = atomic_io.digest(_canonical(content))
-        atomic_io.write(folder / ABOUT, (json.dumps(content, indent=2) + "\n").encode())
+        atomic_io.write(folder / RUN_INFO, (json.dumps(content, indent=2) + "\n").encode())
 
 
-def load_about(folder: Path) -> RunInfo:
-    """Read run.json; RunError says what is wrong with it."""
-    path = folder / ABOUT
+def load_run_info(folder: Path) -> RunInfo:
+    """Read run.json; raise RunError if it is damaged."""
+    path = folder / RUN_INFO
     content = from_json(read_bytes(path, "description of a run", inside=folder), str(path))
-    try:
-        checksum = content.pop("sha256")
-        if content.pop("format") != FORMAT:
-            raise RunError(f"{path} was written by another version of PSyCo")
-        if checksum != atomic_io.digest(_canonical({"format": FORMAT, **content})):
-            raise RunError(f"{path} is damaged: its checksum is wrong")
-        about = RunInfo(**content)
-        check_kinds(about, str(path))
-        _check(about)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RunError(f"{path} is damaged: {error}") from None
-    return about
-
-
-def _check(about: RunInfo) -> None:
-    """A checksum is soon computed: what it seals must make sense, too, and name no files but those of a run."""
-    if not 0 <= about.created < LATEST:
-        raise ValueError(f"created is {about.created!r}")
-    for phase, seconds in about.seconds.items():
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < LATEST:
-            raise ValueError(f"{phase!r} took {seconds!r} seconds")
-    for name, value in {**about.versions, **about.outcome}.items():
-        if not isinstance(value, str) or (name in about.outcome and name not in OUTCOME):
-            raise ValueError(f"{name!r} is {value!r}")
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise RunError(
+            f"{path} is damaged, or was written by another version of PSyCo: its format is not {FORMAT}"
+        )
+    checksum = content.pop("sha256", None)
+    if checksum != atomic_io.digest(_canonical(content)):
+        raise RunError(f"{path} is damaged: its checksum is wrong")
+    del content["format"]
+    info = decode(content, RunInfo, str(path))
+    # Anyone can compute a checksum, so the names must be checked too.
+    if unknown := info.outcome.keys() - OUTCOME:
+        raise RunError(f"{path} is damaged: {sorted(unknown)[0]!r} is not a result of a run")
+    return info
 
 
 def machine() -> dict[str, Any]:
-    """What a run is computed on; nothing that names its owner."""
+    """Return processor, system and devices; nothing that identifies the owner."""
     import jax
 
     cpu = platform.processor()
@@ -145,22 +144,22 @@ def _canonical(content: dict[str, Any]) -> bytes:
     return json.dumps(content, sort_keys=True).encode()
 
 
-# ---- reading ------------------------------------------------------------------------------------------------
+# ---- reading a run ------------------------------------------------------------------------------------------
 
 State = Literal["finished", "running", "stopped", "damaged"]
 
 
 @dataclass(frozen=True, repr=False)
 class Run:
-    """A run as it stands in its folder.
+    """A run as found in its folder.
 
     `state` is "finished", "running", "stopped" or "damaged"; `certificate` is None before the run has finished, and
-    `problems` says what is not as the run wrote it.
+    `problems` lists damage to its files.
     """
 
     folder: Path
     config: Config | None
-    about: RunInfo | None
+    info: RunInfo | None
     metrics: Metrics
     certificate: Certificate | None
     state: State
@@ -180,13 +179,24 @@ class Run:
 
     @property
     def remark(self) -> str:
-        """What stood in the way of a certificate and what would help; empty if there is one."""
-        return self.about.remark if self.about else ""
+        """Why the run has no certificate, and what would help; empty if it has one."""
+        return self.info.remark if self.info else ""
 
     @property
     def policy(self) -> Policy:
-        """The policy that the run ended with."""
-        return load_policy(_policy_file(self))
+        """The resulting policy."""
+        path = self.folder / POLICY
+        if not os.path.lexists(path):
+            hint = resume_command(self.folder, self.config)
+            raise RunError(
+                f"{self.folder} holds no policy yet: the run has not finished; resume it with: {hint}"
+            )
+        if leads_outside(path, self.folder):
+            raise RunError(f"{path} is a link out of the run's folder; put a copy of the file in its place")
+        for problem in self.problems:
+            if POLICY in problem:
+                raise RunError(problem)
+        return load_policy(path)
 
     @property
     def episodes(self) -> int:
@@ -198,12 +208,12 @@ class Run:
         """Training steps done."""
         if not self.metrics.rows:
             return 0
-        each = np.diff(self.metrics["episodes"], prepend=0)  # of a generation
-        return round(float(np.sum(each * self.metrics["length"])))
+        per_generation = np.diff(self.metrics["episodes"], prepend=0)
+        return round(float(np.sum(per_generation * self.metrics["length"])))
 
     @property
     def progress(self) -> float:
-        """The share of the work that is done, 0 to 1; a run may finish before its episodes are spent."""
+        """The share of the budget that is spent, 0 to 1; a run may finish before that."""
         if self.state == "finished":
             return 1.0
         if self.config is None:
@@ -214,12 +224,12 @@ class Run:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder looks like that of a run."""
+    """Whether a folder looks like a run folder."""
     return os.path.lexists(folder / CONFIG) or os.path.isdir(folder / CHECKPOINTS)
 
 
 def find_runs(folder: Path) -> list[Path]:
-    """The run folders in a folder, or itself if it is one."""
+    """Return the run folders in a folder, or the folder itself if it is one."""
     if is_run(folder):
         return [folder]
     try:
@@ -230,59 +240,70 @@ def find_runs(folder: Path) -> list[Path]:
         raise RunError(f"cannot look into {folder}: {getattr(error, 'strerror', None) or error}") from None
 
 
-def read_run(folder: Path) -> Run:
-    """Read a run, also one that is still going on or that something happened to."""
+def read_run(folder: Path, *, config: Config | None = None) -> Run:
+    """Read a run, also one that is still running or that is damaged.
+
+    Args:
+        folder: the run folder.
+        config: its configuration, if this process has written it; None: read it from the folder.
+    """
     if not is_run(folder):
         raise RunError(f"{folder} is not a run folder: it has no {CONFIG}")
     problems: list[str] = []
-    config, about, metrics, certificate = None, None, Metrics({}), None
+
+    def attempt(load: Callable[[Path], T], default: T) -> T:
+        try:
+            return load(folder)
+        except RunError as error:
+            problems.append(str(error))
+            return default
+
     running = is_locked(folder)
-    try:
-        text = read_text(folder / CONFIG, "configuration", inside=folder)
-        if not is_sealed(text):
-            problems.append(f"{folder / CONFIG} was changed or damaged after the run began")
-        config = read_config(text, str(folder / CONFIG))
-    except RunError as error:
-        problems.append(str(error))
-    try:
-        about = load_about(folder)
-    except RunError as error:
-        problems.append(str(error))
-    try:
-        metrics = load_metrics(folder)
-    except RunError as error:
-        problems.append(str(error))
-    try:
-        certificate = load_certificate(folder)
-    except MissingFileError:
-        pass
-    except RunError as error:
-        problems.append(str(error))
-    finished = about is not None and bool(about.outcome) and not running
+    if config is None:
+        config = attempt(partial(_load_config, problems=problems), None)
+    info = attempt(load_run_info, None)
+    metrics = attempt(load_metrics, Metrics({}))
+    # Without an outcome the certificate is that of a shorter run, or not sealed yet: `psyco resume` makes it again.
+    certificate = attempt(_load_certificate, None)
+    if info is not None and not info.outcome:
+        certificate = None
+    finished = info is not None and bool(info.outcome) and not running
     if finished:
-        problems += damaged_outcome(folder, about, config)
-    if about is not None and not about.outcome:
-        certificate = None  # of a shorter run, or not sealed yet: `psyco resume` makes it again
+        problems += find_damage(folder, info, config)
     state: State = "running" if running else "damaged" if problems else "finished" if finished else "stopped"
-    return Run(folder, config, about, metrics, certificate, state, tuple(dict.fromkeys(problems)))
+    return Run(folder, config, info, metrics, certificate, state, tuple(dict.fromkeys(problems)))
 
 
-def damaged_outcome(folder: Path, about: RunInfo | None, config: Config | None) -> list[str]:
-    """Which files of a finished run are not what the run wrote."""
+def _load_config(folder: Path, *, problems: list[str]) -> Config | None:
+    text = read_text(folder / CONFIG, "configuration", inside=folder)
+    if not is_sealed(text):
+        problems.append(f"{folder / CONFIG} was changed or damaged after the run began")
+    return read_config(text, str(folder / CONFIG))
+
+
+def _load_certificate(folder: Path) -> Certificate | None:
+    try:
+        return load_certificate(folder)
+    except MissingFileError:
+        return None
+
+
+def find_damage(folder: Path, info: RunInfo | None, config: Config | None) -> list[str]:
+    """Return a message for each result of a finished run whose file has changed since."""
     problems = []
-    for name, checksum in about.outcome.items() if about else ():
+    for name, checksum in info.outcome.items() if info else ():
         try:
             if atomic_io.digest(read_bytes(folder / name, OUTCOME[name], inside=folder)) == checksum:
                 continue
             problem = f"{folder / name} is not what the run wrote (its checksum is wrong)"
         except RunError as error:
             problem = str(error)
-        problems.append(f"{problem}; `{resume_hint(folder, config)}` makes it again")
+        problems.append(f"{problem}; `{resume_command(folder, config)}` makes it again")
     return problems
 
 
 def load_metrics(folder: Path) -> Metrics:
-    """Read the table of metrics; a last line that is still being written is left out."""
+    """Read the metrics table; a last line that is still being written is left out."""
     path = folder / METRICS
     try:
         text = read_text(path, "table of metrics", inside=folder, growing=True)
@@ -295,36 +316,14 @@ def load_metrics(folder: Path) -> Metrics:
 
 
 def load_certificate(folder: Path) -> Certificate:
-    """Read the certificate; that it is what the run wrote is for `damaged_outcome` to say."""
+    """Read the certificate; `find_damage` checks that the run wrote it."""
     path = folder / CERTIFICATE
     text = read_text(path, "certificate", inside=folder)
     return Certificate.from_json(text, origin=str(path), strict=False)
 
 
-def ledger_of(folder: Path, *, work: str = "", held: bool = False) -> Ledger:
-    """The looks at a run's policies; a run without its file has taken at least those that its certificate lists.
-
-    Args:
-        folder: of the run.
-        work: who looks: a run that goes on repeats the looks that it began itself.
-        held: the folder's lock is held already.
-    """
-    listed = []
-    if not held and not (folder / LOOKS).exists() and load_about(folder).ledger:
-        raise RunError(
-            f"{folder / LOOKS} is gone: which looks were taken at this run is not known any more; "
-            "psyco verify --ignore-looks does not count them, and says so in the certificate"
-        )
-    if not (folder / LOOKS).exists() and (folder / CERTIFICATE).exists():
-        listed = entries_of(load_certificate(folder), work)
-    return Ledger(
-        listed, stream=Stream.CERTIFY, work=work, path=folder / LOOKS,
-        guard=nullcontext if held else partial(lock, folder),
-    )  # fmt: skip
-
-
 def load_episodes(run: Run) -> dict[str, Any] | None:
-    """The episodes that the run kept, for pages to play; None if there are none or if they can't be read."""
+    """Read the sample episodes of a run; None if there are none or if they can't be read."""
     try:
         data = read_bytes(run.folder / EPISODES, "sample episodes", inside=run.folder)
         content = from_json(data, str(run.folder / EPISODES))
@@ -333,22 +332,59 @@ def load_episodes(run: Run) -> dict[str, Any] | None:
     return content if isinstance(content, dict) else None
 
 
-def _policy_file(run: Run) -> Path:
-    path = run.folder / POLICY
-    if not os.path.lexists(path):
-        hint = resume_hint(run.folder, run.config)
-        raise RunError(f"{run.folder} holds no policy yet: the run has not finished; go on with: {hint}")
-    if leads_out(path, run.folder):
-        raise RunError(f"{path} is a link out of the run's folder; put a copy of the file in its place")
-    for problem in run.problems:
-        if POLICY in problem:
-            raise RunError(problem)
-    return path
+def open_ledger(folder: Path, *, work: str = "", held: bool = False) -> Ledger:
+    """Return the ledger of the looks at a run's policies; without its file, with the looks of the certificate.
 
-
-def resume_hint(folder: Path, config: Config | None, *options: str) -> str:
-    """The command that goes on with a run, as a shell takes it."""
-    named = needed_code(config.description) if config else []
-    return " ".join(
-        ["psyco resume", shlex.quote(str(folder)), *options, *(f"--trust {shlex.quote(n)}" for n in named)]
+    Args:
+        folder: the run folder.
+        work: name of the work that looks; a resumed run repeats the looks that it began itself.
+        held: the caller holds the lock of the folder.
+    """
+    missing, listed = not (folder / LOOKS).exists(), []
+    if missing and not held and load_run_info(folder).ledger:
+        raise RunError(
+            f"{folder / LOOKS} is gone: which looks were taken at this run is not known any more; "
+            "psyco verify --ignore-looks does not count them, and says so in the certificate"
+        )
+    if missing and (folder / CERTIFICATE).exists():
+        listed = certificate_entries(load_certificate(folder), work)
+    return Ledger(
+        listed,
+        stream=Stream.CERTIFY,
+        owner=work,
+        path=folder / LOOKS,
+        guard=nullcontext if held else partial(lock, folder),
     )
+
+
+def resume_command(folder: Path, config: Config | None, *options: str) -> str:
+    """Return the shell command that resumes a run."""
+    code = required_code(config.description) if config else []
+    trust = (f"--trust {shlex.quote(name)}" for name in code)
+    return " ".join(["psyco resume", shlex.quote(str(folder)), *options, *trust])
+
+
+# ---- comparing configurations -------------------------------------------------------------------------------
+
+
+def flat_config(config: Config) -> dict[str, Any]:
+    """Return a configuration as one level of dotted keys: `learner.learning_rate` -> 0.01."""
+    settings = dataclasses.asdict(config.settings)
+    learner = {"name": settings.pop("learner"), **settings.pop("options")}
+    tables = {
+        "domain": {"name": config.domain, **config.parameters},
+        "learner": learner,
+        "settings": settings,
+    }
+    flat = {f"{table}.{key}": value for table, values in tables.items() for key, value in values.items()}
+    return {"requirement": config.requirement.strip(), **flat}
+
+
+def config_differences(runs: list[Run]) -> dict[str, list[Any]] | None:
+    """Return the keys on which runs differ, with the value of each run; None if a configuration can't be read."""
+    configs = [flat_config(run.config) for run in runs if run.config is not None]
+    if len(configs) < len(runs):
+        return None
+    keys = dict.fromkeys(key for config in configs for key in config)
+    values = {key: [config.get(key, ABSENT) for config in configs] for key in keys}
+    return {key: row for key, row in values.items() if any(value != row[0] for value in row)}

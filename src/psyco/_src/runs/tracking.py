@@ -1,4 +1,4 @@
-"""Tracking where people already look: TensorBoard, MLflow, Weights & Biases, behind one small interface."""
+"""Experiment tracking with TensorBoard, MLflow or Weights & Biases, behind one interface."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from typing import TYPE_CHECKING, Any, Protocol
 from psyco._src.core.errors import RunError, check_known
 from psyco._src.core.lazy_registry import Registry
 
-if TYPE_CHECKING:  # the names of the trackers are there without JAX
-    from psyco._src.verification.certificate import Certificate
+if TYPE_CHECKING:  # the names of the trackers are available without importing JAX
     from psyco._src.learners.metrics import Metrics
     from psyco._src.runs.problem import Problem
+    from psyco._src.verification.certificate import Certificate
 
 logger = logging.getLogger(__name__)
 
 
-LOCAL = ("tensorboard",)  # writes into the run's folder; the others reach where they have been set up to
+LOCAL_TRACKERS = ("tensorboard",)  # write into the run folder only; the others may open connections
 
 
 @dataclass(frozen=True)
 class RunName:
-    """Which run is tracked: the same in every process that works on it."""
+    """The identity of a tracked run, the same in every process that works on it."""
 
     folder: Path
     identity: str  # stable over resumes
-    settings: dict[str, Any]  # flat: `learner.alpha` -> 0.01
+    settings: dict[str, Any]  # flat: `learner.learning_rate` -> 0.01
 
     @property
     def name(self) -> str:
@@ -39,16 +39,16 @@ class RunName:
 
 
 class Tracker(Protocol):
-    """Sees a run go by."""
+    """Receives the metrics and the result of a run."""
 
     def log(self, metrics: Metrics) -> None:
-        """Further rows."""
+        """Log further rows."""
 
     def finish(self, certificate: Certificate) -> None:
-        """The outcome."""
+        """Log the result."""
 
     def close(self) -> None:
-        """No more will come from this process, whether the run has ended or not."""
+        """End the work of this process, whether the run has finished or not."""
 
 
 class TensorBoard:
@@ -61,28 +61,28 @@ class TensorBoard:
         self.writer.add_text("configuration", f"| key | value |\n|---|---|\n{rows}", 0)
 
     def log(self, metrics: Metrics) -> None:
-        """One scalar per number; the step is the episode count."""
-        for step, values in numbers(metrics):
+        """Log one scalar per number; the step is the number of episodes."""
+        for step, values in row_numbers(metrics):
             for name, value in values.items():
                 self.writer.add_scalar(name, value, step)
         self.writer.flush()
 
     def finish(self, certificate: Certificate) -> None:
-        """Verdict as text, the certificate's numbers as scalars."""
+        """Log the verdict as text, the certificate's numbers as scalars."""
         self.writer.add_text("verdict", certificate.verdict.name, certificate.episodes)
-        for name, value in outcome(certificate).items():
+        for name, value in certificate_numbers(certificate).items():
             self.writer.add_scalar(name, value, 0)
 
     def close(self) -> None:
-        """Write out what is left."""
+        """Flush and close the event file."""
         self.writer.close()
 
 
 class MLflow:
-    """A run in the store that MLFLOW_TRACKING_URI names; without one, in `mlruns` below the current folder."""
+    """A run in the store of MLFLOW_TRACKING_URI; by default `mlruns` in the current folder."""
 
     def __init__(self, run: RunName) -> None:
-        # Set before the import: MLflow 3 keeps plain files behind this switch, and asks for a database otherwise.
+        # Set before the import: without this switch MLflow 3 refuses plain files and asks for a database.
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
         mlflow = _extra("mlflow", "mlflow")
@@ -102,31 +102,31 @@ class MLflow:
         self.client.log_batch(self.id, params=parameters)
 
     def log(self, metrics: Metrics) -> None:
-        """One metric per number; the step is the episode count."""
+        """Log one metric per number; the step is the number of episodes."""
         rows = [
             self.entities.Metric(_plain(name), value, 0, step)
-            for step, values in numbers(metrics)
+            for step, values in row_numbers(metrics)
             for name, value in values.items()
         ]
-        for start in range(0, len(rows), 1000):  # what one batch may hold
+        for start in range(0, len(rows), 1000):  # the maximum size of a batch
             self.client.log_batch(self.id, metrics=rows[start : start + 1000])
 
     def finish(self, certificate: Certificate) -> None:
-        """The certificate as an artifact, its numbers as metrics, the verdict as a tag."""
-        for name, value in outcome(certificate).items():
+        """Log the certificate as an artifact, its numbers as metrics, the verdict as a tag."""
+        for name, value in certificate_numbers(certificate).items():
             self.client.log_metric(self.id, _plain(name), value)
         self.client.set_tag(self.id, "verdict", certificate.verdict.name)
         self.client.log_text(self.id, certificate.to_json(), "certificate.json")
         self.client.set_terminated(self.id, "FINISHED")
 
     def close(self) -> None:
-        """A run that has not finished shows as killed until it is resumed."""
+        """Mark a run that has not finished as killed; resuming it changes that."""
         if self.client.get_run(self.id).info.status == "RUNNING":
             self.client.set_terminated(self.id, "KILLED")
 
 
 class WandB:
-    """Weights & Biases, offline unless WANDB_MODE says otherwise; `wandb sync RUN/wandb/...` uploads it later."""
+    """Weights & Biases, offline unless WANDB_MODE says otherwise; `wandb sync RUN/wandb/...` uploads the run."""
 
     def __init__(self, run: RunName) -> None:
         wandb = _extra("wandb", "wandb")
@@ -140,20 +140,20 @@ class WandB:
             config=run.settings,
             settings=wandb.Settings(silent=True, x_disable_stats=True, x_service_wait=120),
         )
-        # By our own step: a resumed run logs again what came after its checkpoint.
+        # With a step of our own, since a resumed run logs the rows after its checkpoint again.
         self.run.define_metric("*", step_metric="episodes")
 
     def log(self, metrics: Metrics) -> None:
-        """One history row per generation."""
-        for step, values in numbers(metrics):
+        """Log one history row per generation."""
+        for step, values in row_numbers(metrics):
             self.run.log({"episodes": step, **values})
 
     def finish(self, certificate: Certificate) -> None:
-        """The outcome as the run's summary."""
-        self.run.summary.update({"verdict": certificate.verdict.name, **outcome(certificate)})
+        """Log the result as the run's summary."""
+        self.run.summary.update({"verdict": certificate.verdict.name, **certificate_numbers(certificate)})
 
     def close(self) -> None:
-        """Wait until it is written."""
+        """Wait until everything is written."""
         self.run.finish()
 
 
@@ -167,8 +167,8 @@ TRACKERS = Registry(
 )
 
 
-def numbers(metrics: Metrics) -> Iterator[tuple[int, dict[str, float]]]:
-    """For every row the episode count and the numbers that it has; NaN and text are left out."""
+def row_numbers(metrics: Metrics) -> Iterator[tuple[int, dict[str, float]]]:
+    """Yield the number of episodes and the numbers of each row, without NaN and text."""
     names = [
         name
         for name in metrics
@@ -179,8 +179,8 @@ def numbers(metrics: Metrics) -> Iterator[tuple[int, dict[str, float]]]:
         yield int(step), {name: float(x) for name, x in zip(names, row, strict=True) if x == x}
 
 
-def outcome(certificate: Certificate) -> dict[str, float]:
-    """The numbers of a certificate."""
+def certificate_numbers(certificate: Certificate) -> dict[str, float]:
+    """Return the numbers of a certificate."""
     values: dict[str, float] = {"certificate/episodes": certificate.episodes}
     if certificate.mean_return is not None:
         values["certificate/return"] = certificate.mean_return
@@ -192,54 +192,59 @@ def outcome(certificate: Certificate) -> dict[str, float]:
 
 
 class Tracking:
-    """All trackers of a run, as one sink. One that fails is left out with a warning: tracking must not cost a run."""
+    """All trackers of a run. One that fails is dropped with a warning, since tracking must not end a run."""
 
     def __init__(self, trackers: dict[str, Tracker]) -> None:
         self.trackers = trackers
 
-    def rows(self, problem: Problem, metrics: Metrics) -> None:
+    def on_metrics(self, problem: Problem, metrics: Metrics) -> None:
         """Log further rows."""
         self._each(lambda tracker: tracker.log(metrics))
 
     def finish(self, certificate: Certificate) -> None:
-        """The outcome."""
+        """Log the result."""
         self._each(lambda tracker: tracker.finish(certificate))
 
     def close(self) -> None:
-        """The end of this process's work."""
+        """Close all trackers."""
         self._each(lambda tracker: tracker.close())
 
     def _each(self, action: Callable[[Tracker], None]) -> None:
         for name, tracker in list(self.trackers.items()):
             try:
                 action(tracker)
-            except Exception as error:  # other people's code and servers: anything may come
+            except Exception as error:  # code and servers of others may raise anything
                 logger.warning("tracking with %s failed and ends here: %s", name, error)
                 del self.trackers[name]
 
 
-def permitted(named: Collection[str], asked: Collection[str]) -> tuple[str, ...]:
-    """Of the trackers that a file names those that stay in the run's folder, or that the user has asked for, too."""
+def permitted_trackers(named: Collection[str], asked: Collection[str]) -> tuple[str, ...]:
+    """Return the trackers that a resumed run may use: local ones of its file, and those that the user asks for.
+
+    Args:
+        named: trackers in the configuration file, which may come from a stranger.
+        asked: trackers that the user names.
+    """
     for name in asked:
         check_known("tracker", name, TRACKERS)
     for name in named:
-        if name not in (*LOCAL, *asked):
+        if name not in (*LOCAL_TRACKERS, *asked):
             logger.warning(
-                "this run was tracked with %s, which reaches beyond this folder; to go on with that: --track %s",
+                "this run was tracked with %s, which writes outside of this folder; to continue with it: --track %s",
                 name, name,
             )  # fmt: skip
-    return tuple(dict.fromkeys([*(name for name in named if name in LOCAL), *asked]))
+    return tuple(dict.fromkeys([*(name for name in named if name in LOCAL_TRACKERS), *asked]))
 
 
 @contextmanager
-def tracked(names: tuple[str, ...], run: RunName) -> Iterator[Tracking]:
-    """Start the trackers of that name, and close them when the block ends."""
+def start_trackers(names: tuple[str, ...], run: RunName) -> Iterator[Tracking]:
+    """Start trackers by name, and close them when the block ends."""
     tracking = Tracking({})
     try:
         for name in names:
             try:
                 tracking.trackers[name] = TRACKERS[name](run)
-            except RunError:  # a missing extra, said before anything is learned
+            except RunError:  # a missing extra is an error before learning starts
                 raise
             except Exception as error:
                 logger.warning("tracking with %s could not start: %s", name, error)
@@ -258,5 +263,5 @@ def _extra(extra: str, module: str) -> Any:
 
 
 def _plain(name: str) -> str:
-    """MLflow knows no brackets in names: `c_sat[1]` -> `c_sat/1`."""
+    """Replace brackets, which MLflow does not allow in names: `c_sat[1]` -> `c_sat/1`."""
     return name.replace("[", "/").replace("]", "")

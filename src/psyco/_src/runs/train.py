@@ -1,7 +1,7 @@
-"""L(m, φ): learn segment by segment, each ending in a verification. One loop for every kind of run.
+"""L(m, φ): the training loop. Every segment plays and learns from generations, checks the policy, records the outcome.
 
-What it finds goes two ways. Information, rows of the metrics table, goes to whoever listens, as soon as it is there.
-State, all that is needed to go on, goes to whoever keeps it, at points that a run passes through whatever befalls it.
+Callbacks receive two kinds of data. Rows of the metrics table arrive as soon as they are known. Training states, from
+which the run can be resumed, arrive at points that every run passes through, interrupted or not.
 """
 
 from __future__ import annotations
@@ -19,45 +19,50 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from psyco._src.verification.ledger import look_share
-from psyco._src.verification.episode_stream import EpisodeStream
-from psyco._src.verification.verifier import Verification, no_checks, rows_of, shown_by, verify_parameters
-from psyco._src.envs.value_bounds import spans
 from psyco._src.core.errors import EpisodeError, RangeError
-from psyco._src.learners.base import LearnerState
+from psyco._src.learners.base import Generation, LearnerState
 from psyco._src.learners.candidate_buffer import CandidateBuffer
+from psyco._src.learners.learner_registry import learner_class
+from psyco._src.learners.loop import run_generations
 from psyco._src.learners.metrics import Metrics, tabulate
 from psyco._src.learners.signal_check import SignalCheck
-from psyco._src.learners.loop import bursts
-from psyco._src.policies.serialization import Policy, check_finite, policy_for
 from psyco._src.policies.network import Network
+from psyco._src.policies.serialization import Policy, check_finite
 from psyco._src.rollout.episodes import Episodes, Stream, stream_key
-from psyco._src.verification.base import Tally, Verdict
-from psyco._src.verification.methods import make_test
-from psyco._src.runs.budget import RunPlan
+from psyco._src.runs.budget import CHECK_EPISODES, RunPlan
 from psyco._src.runs.problem import Problem
-from psyco._src.runs.warm_start import first_parameters
+from psyco._src.runs.warm_start import initial_parameters
+from psyco._src.verification.base import Verdict
+from psyco._src.verification.episode_stream import EpisodeStream
+from psyco._src.verification.ledger import look_share
+from psyco._src.verification.methods import make_test
+from psyco._src.verification.tally import Tally
+from psyco._src.verification.verifier import (
+    Verification,
+    empty_rows,
+    episode_rows,
+    evaluate_rows,
+    verify_parameters,
+)
 
 logger = logging.getLogger(__name__)
 
-CHECK_EPISODES = 100  # of a check while learning, which decides nothing
-
 
 class TrainingState(NamedTuple):
-    """Where learning stands: a pytree of arrays that can be kept in a checkpoint and read back."""
+    """The state of training after a generation: a pytree of arrays, which checkpoints hold."""
 
     generation: int  # generations done
     state: LearnerState
-    # [n, 1 + C] what the learner's own checks of this segment showed: the return, and a column per constraint
+    # [n, 1 + C] outcomes of the learner's own check episodes in this segment: the return and a column per constraint
     checks: NDArray[np.float64] = np.zeros((0, 1))
 
 
 class RunProgress(NamedTuple):
-    """How far a run has come in what it is doing."""
+    """Progress of a run within its current phase."""
 
-    phase: str  # "scaling", "learning", "checking", "selecting" or "certifying"
+    phase: str  # "learning", "checking", "selecting" or "certifying"
     done: int
-    of: int  # all that this phase will do
+    total: int
     unit: str  # of both, "episodes" or "steps"
 
 
@@ -65,209 +70,257 @@ def _ignore(*_: Any) -> None:
     pass
 
 
+def _never() -> bool:
+    return False
+
+
 @dataclass(frozen=True)
 class Callback:
-    """Somebody who follows a run: its files, a progress display, a tracker. What is not given is not listened to.
+    """Functions that a run calls: to write its files, to show progress, to track it. All are optional.
 
     Args:
-        planned: called before learning begins with what the run will spend.
-        rows: called with further rows of the metrics table, each once, in order.
-        reached: called after a segment, or where episodes cost time after every generation, with where learning stands:
-            from there the run can go on.
-        progress: called now and then, always before the rows that belong to it.
-        stopped: called when an episode failed and learning ends with an error, with where learning stood.
+        on_metrics: called with further rows of the metrics table, each once, in order.
+        on_checkpoint: called after every segment, and if episodes cost time after every generation, with a state from
+            which the run can be resumed.
+        on_error: called with the state of training when an episode has failed and the run ends with an error.
+        on_progress: called at irregular intervals, always before the rows that belong to it.
+        on_plan: called with the plan of the run before learning starts.
+        should_stop: asked after every `on_metrics`; if it returns true, the run ends without a certificate and can be
+            resumed.
     """
 
-    rows: Callable[[Problem, Metrics], None] = _ignore
-    reached: Callable[[Problem, TrainingState], None] = _ignore
-    stopped: Callable[[Problem, TrainingState], None] = _ignore
-    progress: Callable[[RunProgress], None] = _ignore
-    planned: Callable[[RunPlan], None] = _ignore
+    on_metrics: Callable[[Problem, Metrics], None] = _ignore
+    on_checkpoint: Callable[[Problem, TrainingState], None] = _ignore
+    on_error: Callable[[Problem, TrainingState], None] = _ignore
+    on_progress: Callable[[RunProgress], None] = _ignore
+    on_plan: Callable[[RunPlan], None] = _ignore
+    should_stop: Callable[[], bool] = _never
 
     @property
     def wants_plan(self) -> bool:
-        """Whether somebody listens to the plan: to measure a simulator's speed takes some episodes."""
-        return self.planned is not _ignore
+        """Whether `on_plan` is given: a plan requires measuring the simulator, which takes some episodes."""
+        return self.on_plan is not _ignore
 
 
-def learn(problem: Problem, sinks: Sequence[Callback] = (), start: TrainingState | None = None) -> TrainingState:
-    """Learn from the beginning, or from `start`, to the end; returns where learning ended.
+def learn(
+    problem: Problem, callbacks: Sequence[Callback] = (), start: TrainingState | None = None
+) -> TrainingState:
+    """Train from random parameters, or from `start`, until the budget is spent; return the last state.
 
-    It ends before the episodes are spent if the settings say `until_satisfied` and a verification says so.
+    With `until_satisfied`, training ends with the first check that finds all constraints satisfied.
     """
-    at = beginning(problem) if start is None else start
+    at = initial_state(problem) if start is None else start
     key = stream_key(problem.settings.seed, Stream.TRAIN)
-    # A run that goes on after its last verification ends where it would have ended.
-    checked = at.generation > 0 and at.generation % problem.segment == 0
-    enough = problem.settings.until_satisfied and problem.verified and checked and _check(problem, at)[1]
-    demands = [str(demand.formula) for demand in problem.requirement.demands]
-    silence = SignalCheck(demands, graded=problem.learner.checks > 0)
-    for sink in sinks:
-        sink.progress(_progress(problem, at))
-    while not problem.is_over(at.generation, int(at.state.steps)) and not enough:
-        at, enough = segment(problem, sinks, key, at, silence)
-        # The end of a shorter last segment is no point that a longer run would pass through.
-        if at.generation % problem.segment == 0:
-            for sink in sinks:
-                sink.reached(problem, at)
+    signal_check = SignalCheck(
+        [str(bound.formula) for bound in problem.requirement.probability_bounds],
+        graded=problem.learner.checks > 0,
+    )
+    for callback in callbacks:
+        callback.on_progress(_learning_progress(problem, at))
+    # A run that is resumed after its last check must end there, as it would have without the interruption.
+    after_check = at.generation > 0 and at.generation % problem.check_interval == 0
+    may_end = problem.settings.until_satisfied and problem.has_checks and after_check
+    satisfied = may_end and _check(problem, at)[1]
+    while not problem.is_finished(at.generation, int(at.state.steps)) and not satisfied:
+        at, satisfied = run_segment(problem, callbacks, key, at, signal_check)
+        if is_stopped(callbacks):
+            break
+        # A longer run does not pass through the end of a shorter last segment.
+        if at.generation % problem.check_interval == 0:
+            for callback in callbacks:
+                callback.on_checkpoint(problem, at)
     return at
 
 
-def beginning(problem: Problem) -> TrainingState:
-    """Before the first generation."""
-    none = no_checks(problem.requirement)
-    if problem.start is not None:
-        return TrainingState(0, _state_at(problem.keeper, first_parameters(problem.start, problem.network)), none)
-    key = stream_key(problem.settings.seed, Stream.START)
-    return TrainingState(0, _first_state(problem.keeper, problem.network, key), none)
-
-
-def deployed(problem: Problem, at: TrainingState) -> Policy:
-    """The policy that would be used if learning ended now."""
-    return policy_for(problem.domain, problem.network, problem.keeper.deployed(at.state))
-
-
-def segment(
-    problem: Problem, sinks: Sequence[Callback], key: Array, at: TrainingState, silence: SignalCheck
+def run_segment(
+    problem: Problem, callbacks: Sequence[Callback], key: Array, at: TrainingState, signal_check: SignalCheck
 ) -> tuple[TrainingState, bool]:
-    """One segment: generations, then a verification; also says whether learning may end."""
+    """Play and learn until the next check, check the policy, record the outcome.
 
-    def tell(metrics: Metrics) -> None:
-        if metrics.rows:
-            for sink in sinks:
-                sink.progress(_progress(problem, at))
-                sink.rows(problem, metrics)
-
-    count = problem.segment - at.generation % problem.segment
-    steps = problem.settings.steps - int(at.state.steps) if problem.settings.steps else None
-    if steps is None:
-        count = min(count, problem.generations - at.generation)
-    last = at.generation + count
-    enough = False
-    unverified = Metrics({})  # the segment's last row, which shows what the verification found
-    try:
-        for state, seen in bursts(
-            problem.keeper, problem.sampler, key, at.state,
-            first=at.generation, generations=count, most=problem.segment, steps=steps,
-        ):  # fmt: skip
-            check_finite(problem.keeper.deployed(state))
-            if news := silence.heard(seen):
-                logger.warning("%s", news)
-            metrics = tabulate(
-                seen,
-                first=at.generation,
-                episodes_per_generation=problem.learner.episodes_per_generation,
-                checks=problem.learner.checks,
-            )
-            at = TrainingState(
-                at.generation + metrics.rows, state, _with_checks(problem, at.checks, seen.episodes)
-            )
-            ends = at.generation == last or problem.is_over(at.generation, int(state.steps))
-            held_back = int(problem.verified and ends)
-            unverified = metrics.tail(held_back)
-            tell(metrics.head(metrics.rows - held_back))
-            if not ends:  # so that a run of long episodes loses no more than a generation
-                for sink in sinks:
-                    sink.reached(problem, at)
-        at = TrainingState(at.generation, jax.device_get(at.state), at.checks)
-        if problem.verified:
-            done, enough = _check(problem, at, sinks)
-            _enter(unverified, problem, done)
-        at = at._replace(checks=at.checks[:0])
-        tell(unverified)
-    except EpisodeError:
-        tell(unverified)
-        for sink in sinks:
-            sink.stopped(problem, at)
-        raise
-    return at, enough
-
-
-def _progress(problem: Problem, at: TrainingState) -> RunProgress:
+    Returns the state after the segment, and whether the check ends training.
+    """
     settings = problem.settings
-    done = int(at.state.steps) if settings.steps else at.generation * problem.learner.episodes_per_generation
-    of = settings.steps or problem.generations * problem.learner.episodes_per_generation
-    return RunProgress("learning", min(done, of), of, settings.unit)
+    generations = problem.check_interval - at.generation % problem.check_interval
+    steps = settings.steps - int(at.state.steps) if settings.steps else None
+    if steps is None:
+        generations = min(generations, problem.generations - at.generation)
+    last = at.generation + generations
+    unchecked = Metrics({})  # the last row of the segment; it will contain the outcome of the check
+    satisfied = False
+    try:
+        # Play and learn: a compiled domain runs all generations at once, an environment one after the other.
+        for state, played in run_generations(
+            problem.wrapped_learner, problem.sampler, key, at.state,
+            first=at.generation, generations=generations, capacity=problem.check_interval, steps=steps,
+        ):  # fmt: skip
+            check_finite(problem.wrapped_learner.deployed(state))
+            if warning := signal_check.warning(played):
+                logger.warning("%s", warning)
+            metrics = _tabulate(problem, played, at.generation)
+            checks = _append_checks(problem, at.checks, played.episodes)
+            at = TrainingState(at.generation + metrics.rows, state, checks)
+            ends = at.generation == last or problem.is_finished(at.generation, int(state.steps))
+            held_back = int(problem.has_checks and ends)
+            unchecked = metrics.tail(held_back)
+            _record(problem, callbacks, at, metrics.head(metrics.rows - held_back))
+            if is_stopped(callbacks):
+                return at, False
+            if not ends:  # so that an interrupted run with long episodes loses at most a generation
+                for callback in callbacks:
+                    callback.on_checkpoint(problem, at)
+        at = TrainingState(at.generation, jax.device_get(at.state), at.checks)
+        # Check.
+        if problem.has_checks:
+            outcome, satisfied = _check(problem, at, callbacks)
+            _enter_check(unchecked, problem, outcome)
+        # Record.
+        at = at._replace(checks=at.checks[:0])
+        _record(problem, callbacks, at, unchecked)
+    except EpisodeError:
+        _record(problem, callbacks, at, unchecked)
+        for callback in callbacks:
+            callback.on_error(problem, at)
+        raise
+    return at, satisfied
+
+
+def is_stopped(callbacks: Sequence[Callback]) -> bool:
+    """Return whether a callback stops the run."""
+    return any(callback.should_stop() for callback in callbacks)
+
+
+def initial_state(problem: Problem) -> TrainingState:
+    """Return the state before the first generation."""
+    no_checks = empty_rows(problem.requirement)
+    if problem.initial_policy is not None:
+        theta = jnp.asarray(initial_parameters(problem.initial_policy, problem.network))
+        return TrainingState(0, _state_from(problem.wrapped_learner, theta), no_checks)
+    key = stream_key(problem.settings.seed, Stream.INIT)
+    return TrainingState(0, _random_state(problem.wrapped_learner, problem.network, key), no_checks)
 
 
 @jax.jit(static_argnums=(0, 1))
-def _first_state(keeper: CandidateBuffer, network: Network, key: Array) -> LearnerState:
-    return keeper.init(network.init(key))
+def _random_state(learner: CandidateBuffer, network: Network, key: Array) -> LearnerState:
+    return learner.init(network.init(key))
 
 
 @jax.jit(static_argnums=0)
-def _state_at(keeper: CandidateBuffer, theta: Array) -> LearnerState:
-    return keeper.init(theta)
+def _state_from(learner: CandidateBuffer, theta: Array) -> LearnerState:
+    return learner.init(theta)
 
 
-def teller(sinks: Sequence[Callback], phase: str, most: int) -> Callable[[int], None]:
-    """Tells the sinks how many episodes of a phase there were, whenever there are more."""
-    done = 0
-
-    def told(more: int) -> None:
-        nonlocal done
-        done += more
-        for sink in sinks:
-            sink.progress(RunProgress(phase, min(done, most), most, "episodes"))
-
-    return told
+def current_policy(problem: Problem, at: TrainingState) -> Policy:
+    """Return the policy that would be deployed if training ended now."""
+    return problem.policy(problem.wrapped_learner.deployed(at.state))
 
 
-def _check(problem: Problem, at: TrainingState, sinks: Sequence[Callback] = ()) -> tuple[Verification, bool]:
-    """Look at the current policy outside the learning loop; also says whether learning may end.
+# ---- check --------------------------------------------------------------------------------------------------
 
-    The paper verifies by Alg. BV, and so does its learner. Elsewhere a check plays a fixed number of episodes and shows
-    what they let one believe: early on a verdict by Alg. BV would be its prior's. Where the outcome may end learning,
-    every check is one look of many, by a test with an error rate: the i-th may use 1/(i(i+1)) of the error, so that all
-    together keep to what is permitted. Where episodes cost time and the learner has played enough of its policy in this
-    segment, no other episodes are played.
+
+def _check(
+    problem: Problem, at: TrainingState, callbacks: Sequence[Callback] = ()
+) -> tuple[Verification, bool]:
+    """Check the current policy; return the outcome, and whether it ends training.
+
+    The paper's learner is checked by Alg. BV, as in the paper. The other learners are checked by a fixed number of
+    episodes, since early on a verdict by Alg. BV would be that of its prior. If the outcome may end training, every
+    check is one of many looks, by a test with a bounded error: the i-th may use 1/(i(i+1)) of the permitted error. If
+    episodes cost time and the learner has played enough episodes of its policy in this segment, these are used.
     """
     settings = problem.settings
     if not settings.until_satisfied and len(at.checks) >= min(settings.verify_episodes, CHECK_EPISODES):
-        with suppress(RangeError):  # episodes whose seeds are known say better which one it was
-            return shown_by(problem.requirement, spans(problem.requirement, problem.domain), at.checks), False
-    theta = jnp.asarray(problem.keeper.deployed(at.state))
-    key = stream_key(settings.seed, Stream.CHECK, at.generation)
+        # On an error other episodes are played, since their seeds are known and the message can name the episode.
+        with suppress(RangeError):
+            return evaluate_rows(problem.requirement, problem.value_ranges, at.checks), False
     most = settings.max_episodes if settings.until_satisfied else settings.verify_episodes
-    source = EpisodeStream(problem.sampler, theta, key, problem.domain, problem.requirement)
-    look = partial(verify_parameters, source._replace(told=teller(sinks, "checking", most)))
+    source = EpisodeStream(
+        problem.sampler,
+        jnp.asarray(problem.wrapped_learner.deployed(at.state)),
+        stream_key(settings.seed, Stream.CHECK, at.generation),
+        problem.domain,
+        problem.requirement,
+        progress_reporter(callbacks, "checking", most),
+        problem.value_ranges,
+    )
+    look = partial(verify_parameters, source)
     if settings.until_satisfied:
-        share = look_share(-(-at.generation // problem.segment))
-        done = look(method="anytime", max_episodes=settings.max_episodes, share=share)
-        return done, done.verdict is Verdict.SATISFIED
-    if settings.learner == "snes":
-        return look(method="bayes", max_episodes=settings.verify_episodes), False
-    return look(method="fixed", max_episodes=min(settings.verify_episodes, CHECK_EPISODES)), False
+        share = look_share(-(-at.generation // problem.check_interval))
+        outcome = look(method="anytime", max_episodes=settings.max_episodes, share=share)
+        return outcome, outcome.verdict is Verdict.SATISFIED
+    method = learner_class(settings.learner).check_method
+    most = min(settings.verify_episodes, CHECK_EPISODES) if method == "fixed" else settings.verify_episodes
+    return look(method=method, max_episodes=most), False
 
 
-def _with_checks(problem: Problem, checks: NDArray[np.float64], episodes: Episodes) -> NDArray[np.float64]:
-    """The checks so far and those of further generations `[G, B]`; none where episodes cost next to nothing."""
-    learner = problem.learner
-    if problem.sampler.compiled or not learner.checks or not problem.verified:
+def _append_checks(problem: Problem, checks: NDArray[np.float64], episodes: Episodes) -> NDArray[np.float64]:
+    """Append the check episodes of further generations `[G, B]`; in a compiled domain they are not needed."""
+    size = problem.learner.checks
+    if problem.sampler.compiled or not size or not problem.has_checks:
         return checks
 
-    def joined(x: Any) -> Any:  # a requirement without formulas has columns of no width
-        return x[:, -learner.checks :].reshape(len(x) * learner.checks, *x.shape[2:])
+    def join(x: Any) -> Any:  # without formulas, columns have width 0, so no dimension can be inferred
+        return x[:, -size:].reshape(len(x) * size, *x.shape[2:])
 
-    own: Episodes = jax.tree.map(joined, episodes._replace(trace=None, seen=None))
-    return np.concatenate([checks, rows_of(problem.requirement, own)])
+    played: Episodes = jax.tree.map(join, episodes._replace(trace=None, obs_stats=None))
+    return np.concatenate([checks, episode_rows(problem.requirement, played)])
 
 
-def _enter(metrics: Metrics, problem: Problem, done: Verification) -> None:
-    """The outcome of a verification goes into the last row; of several probabilities, that which held least often."""
+# ---- record -------------------------------------------------------------------------------------------------
+
+
+def _tabulate(problem: Problem, played: Generation, first: int) -> Metrics:
+    learner = problem.learner
+    return tabulate(
+        played,
+        first=first,
+        episodes_per_generation=learner.episodes_per_generation,
+        checks=learner.checks,
+    )
+
+
+def _record(problem: Problem, callbacks: Sequence[Callback], at: TrainingState, metrics: Metrics) -> None:
+    if metrics.rows:
+        for callback in callbacks:
+            callback.on_progress(_learning_progress(problem, at))
+            callback.on_metrics(problem, metrics)
+
+
+def _enter_check(metrics: Metrics, problem: Problem, outcome: Verification) -> None:
+    """Enter the outcome of a check into the last row; of several probabilities, the one with the lowest share."""
+    settings = problem.settings
     row: dict[str, Any] = {
-        "verified_confidence": done.confidence,
-        "verified_return": np.mean(done.returns, dtype=np.float64),
-        "verified_episodes": done.episodes,
+        "verified_confidence": outcome.confidence,
+        "verified_return": np.mean(outcome.returns, dtype=np.float64),
+        "verified_episodes": outcome.episodes,
     }
-    shares = [tally for tally in done.progress if isinstance(tally, Tally)]
-    if shares:
-        least = min(range(len(shares)), key=lambda k: shares[k].share)
-        constraint = problem.requirement.probabilities[least]
-        belief, beside = make_test("bayes", constraint), (1.0 - constraint.confidence) / 2.0
-        row["verified_share"] = shares[least].share
-        row["verified_lower"], row["verified_upper"] = belief.bounds(shares[least].counts, beside)
-    if problem.settings.until_satisfied or problem.settings.learner == "snes":
-        row["verdict"] = done.verdict.name
+    tallies = [tally for tally in outcome.tallies if isinstance(tally, Tally)]
+    if tallies:
+        lowest = min(range(len(tallies)), key=lambda k: tallies[k].share)
+        constraint = problem.requirement.probability_constraints[lowest]
+        belief, tail = make_test("bayes", constraint), (1.0 - constraint.confidence) / 2.0
+        row["verified_share"] = tallies[lowest].share
+        row["verified_lower"], row["verified_upper"] = belief.bounds(tallies[lowest].counts, tail)
+    if settings.until_satisfied or learner_class(settings.learner).check_method != "fixed":
+        row["verdict"] = outcome.verdict.name
     for name, value in row.items():
         metrics[name][-1] = value
+
+
+def _learning_progress(problem: Problem, at: TrainingState) -> RunProgress:
+    settings, size = problem.settings, problem.learner.episodes_per_generation
+    done = int(at.state.steps) if settings.steps else at.generation * size
+    total = settings.steps or problem.generations * size
+    return RunProgress("learning", min(done, total), total, settings.unit)
+
+
+def progress_reporter(callbacks: Sequence[Callback], phase: str, total: int) -> Callable[[int], None]:
+    """Return a function that reports further episodes of a phase to the callbacks."""
+    done = 0
+
+    def report(more: int) -> None:
+        nonlocal done
+        done += more
+        for callback in callbacks:
+            callback.on_progress(RunProgress(phase, min(done, total), total, "episodes"))
+
+    return report

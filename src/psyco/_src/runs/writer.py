@@ -1,4 +1,4 @@
-"""The sink that is the run's folder: metrics are appended, checkpoints written now and then."""
+"""The callback that writes the run folder: it appends metrics, and writes checkpoints at intervals."""
 
 from __future__ import annotations
 
@@ -11,42 +11,38 @@ from typing import Any
 from psyco._src.core import atomic_io
 from psyco._src.core.errors import RunError
 from psyco._src.learners.metrics import Metrics
-from psyco._src.runs import checkpoint as checkpoints
-from psyco._src.runs.checkpoint import save_checkpoint
-from psyco._src.runs.store import METRICS, POLICY
-from psyco._src.runs.train import TrainingState, deployed
+from psyco._src.runs.checkpoint import FOLDER, CheckpointInfo, save_checkpoint
 from psyco._src.runs.problem import Problem
+from psyco._src.runs.store import METRICS, POLICY
+from psyco._src.runs.train import TrainingState, current_policy
 
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_EVERY = 2.0  # seconds
-CHECKPOINT_SHARE = 0.01  # of the time, at most
+MAX_CHECKPOINT_SHARE = 0.01  # maximum part of the time that writing checkpoints may take
 
 
 class RunWriter:
-    """Keeps what a run tells; as a context it saves the last state when it is left.
+    """Writes metrics and checkpoints; as a context manager it saves the last state on exit.
 
     Args:
-        folder: of the run.
-        same: what every checkpoint of this run says: its identity, its configuration, when it was created.
-        size: bytes of the metrics that belong to where the run goes on.
+        folder: the run folder.
+        header: fields that all checkpoints of the run share: identity, config, created.
+        size: bytes of metrics.csv that belong to the state from which the run is resumed.
         every: seconds between checkpoints; 0: after every segment.
     """
 
-    def __init__(self, folder: Path, same: dict[str, Any], size: int, every: float) -> None:
-        self.folder, self.same, self.size, self.every = folder, same, size, every
+    def __init__(self, folder: Path, header: dict[str, Any], size: int, every: float) -> None:
+        self.folder, self.header, self.size, self.every = folder, header, size, every
         path = folder / METRICS
         try:
-            (folder / checkpoints.FOLDER).mkdir(exist_ok=True)
+            (folder / FOLDER).mkdir(exist_ok=True)
             self.file = path.open("r+b" if path.exists() else "w+b", buffering=0)
             self.digest = hashlib.sha256(self.file.read(size))
             self.file.truncate(size)
-            self.file.seek(0)
-            # A run that an earlier version began goes on with the columns that it has.
-            self.columns = self.file.read(size).partition(b"\n")[0].decode().split(",") if size else None
         except OSError as error:
-            raise atomic_io.failed(path, error) from None
-        self.pending: tuple[checkpoints.CheckpointInfo, TrainingState] | None = None  # not saved yet
+            raise atomic_io.write_error(path, error) from None
+        self.unsaved: tuple[CheckpointInfo, TrainingState] | None = None
         self.due = time.monotonic() + every
 
     def __enter__(self) -> RunWriter:
@@ -56,15 +52,13 @@ class RunWriter:
         try:
             self.save()
         except RunError:
-            if kind is None:  # else it was a last attempt, which must not hide the error that brought us here
+            if kind is None:  # otherwise it was a last attempt, which must not hide the original error
                 raise
         finally:
             self.file.close()
 
-    def rows(self, problem: Problem, metrics: Metrics) -> None:
-        """Append to the table."""
-        if self.columns:
-            metrics = Metrics({name: metrics[name] for name in self.columns})
+    def on_metrics(self, problem: Problem, metrics: Metrics) -> None:
+        """Append rows to metrics.csv."""
         data = metrics.to_csv(header=self.size == 0).encode()
         try:
             self.file.seek(self.size)
@@ -72,39 +66,39 @@ class RunWriter:
             while view:
                 view = view[self.file.write(view) :]
         except OSError as error:
-            raise atomic_io.failed(self.folder / METRICS, error) from None
+            raise atomic_io.write_error(self.folder / METRICS, error) from None
         self.digest.update(data)
         self.size += len(data)
 
-    def reached(self, problem: Problem, position: TrainingState) -> None:
-        """Remember where learning stands; save if it is time."""
-        about = checkpoints.CheckpointInfo(
-            generation=position.generation,
+    def on_checkpoint(self, problem: Problem, state: TrainingState) -> None:
+        """Keep the state, and save it if a checkpoint is due."""
+        info = CheckpointInfo(
+            generation=state.generation,
             metrics_size=self.size,
             metrics_digest=self.digest.hexdigest(),
-            **self.same,
+            **self.header,
         )
-        self.pending = about, position
+        self.unsaved = info, state
         if time.monotonic() >= self.due:
             self.save()
 
-    def stopped(self, problem: Problem, position: TrainingState) -> None:
-        """What was learned before an episode failed is kept, though nobody has certified it."""
-        atomic_io.write(self.folder / POLICY, deployed(problem, position).to_bytes())
+    def on_error(self, problem: Problem, state: TrainingState) -> None:
+        """Write the current policy, uncertified, after an episode has failed."""
+        atomic_io.write(self.folder / POLICY, current_policy(problem, state).to_bytes())
 
     def save(self) -> None:
-        """Write a checkpoint of the last whole segment, unless it is there already."""
-        if self.pending is None:
+        """Write a checkpoint of the last state, unless it is saved already."""
+        if self.unsaved is None:
             return
-        about, position = self.pending
+        info, state = self.unsaved
         began = time.monotonic()
         try:
             atomic_io.sync(self.file.fileno())
         except OSError as error:
-            raise atomic_io.failed(self.folder / METRICS, error) from None
-        save_checkpoint(self.folder, about, position)
-        logger.debug("checkpoint after %d generations", about.generation)
-        self.pending = None
+            raise atomic_io.write_error(self.folder / METRICS, error) from None
+        save_checkpoint(self.folder, info, state)
+        logger.debug("checkpoint after %d generations", info.generation)
+        self.unsaved = None
         now = time.monotonic()
-        # Where the disk is slow, save less often, so that saving takes no more than its share of the time.
-        self.due = now + max(self.every, (now - began) / CHECKPOINT_SHARE) if self.every else now
+        # On a slow disk checkpoints are written less often, so that they take at most their share of the time.
+        self.due = now + max(self.every, (now - began) / MAX_CHECKPOINT_SHARE) if self.every else now

@@ -1,4 +1,4 @@
-"""From what became of the cells to the answers of a study: tables of plain rows, for terminal, files and page."""
+"""Aggregate the outcomes of cells into the tables of a study: plain rows for terminal, files and page."""
 
 from __future__ import annotations
 
@@ -13,110 +13,111 @@ from typing import Any
 
 import numpy as np
 
+from psyco._src.core.errors import RunError
 from psyco._src.learners.metrics import Metrics
 from psyco._src.studies import statistics
-from psyco._src.studies.collect import CellOutcome, Row, groups, row, time_row
+from psyco._src.studies.collect import CellOutcome, Row, cell_row, time_row
 from psyco._src.studies.statistics import IntervalEstimate, Scores
 from psyco._src.studies.study_plan import ALL_TASKS
 
-POINTS = 50  # of a learning curve
-THRESHOLDS = 61  # of a profile
-LAST = ("policy", "domain", "requirement", "learner", "cell")  # columns
+CURVE_POINTS = 50  # of a learning curve
+PROFILE_POINTS = 61  # thresholds of a performance profile
+LAST_COLUMNS = ("policy", "domain", "requirement", "learner", "cell")
+
+Groups = dict[tuple[str, str], list[CellOutcome]]  # by task and method
+Scale = tuple[float, float]  # the scores that become 0 and 1
 
 
 @dataclass(frozen=True)
 class StudyTables:
-    """All tables of a study, each a list of rows with the same keys."""
+    """All tables of a study, each a list of rows."""
 
     cells: list[Row]
     summary: list[Row]  # one row per task and method, and one per method over all tasks
     comparisons: list[Row]  # pairs of methods
     profiles: list[Row]
     curves: list[Row]
-    times: list[Row]  # the only table that depends on the machine, and on interruptions
+    times: list[Row]  # the only table that depends on the machine and on interruptions
 
     def files(self) -> dict[str, str]:
-        """The tables as CSV files, by name."""
+        """Return the tables as CSV text, by file name."""
         return {f"{name}.csv": to_csv(rows) for name, rows in vars(self).items()}
 
 
-def answer(outcomes: Sequence[CellOutcome]) -> StudyTables:
-    """Everything that is said about a study; a cell that has not finished is counted, and says nothing else."""
-    own = groups(outcomes)
-    tasks = list(dict.fromkeys(task for task, _ in own))
-    methods = list(dict.fromkeys(method for _, method in own))
-    summary = [_summary(t, m, [own[t, m]]) for t in tasks for m in methods if (t, m) in own]
+def make_tables(outcomes: Sequence[CellOutcome]) -> StudyTables:
+    """Return all tables; unfinished cells count as runs and contribute nothing else."""
+    groups: Groups = {}
+    for outcome in outcomes:
+        groups.setdefault((outcome.cell.task, outcome.cell.method), []).append(outcome)
+    tasks = list(dict.fromkeys(task for task, _ in groups))
+    methods = list(dict.fromkeys(method for _, method in groups))
+    summary = [_summary(t, m, [groups[t, m]]) for t in tasks for m in methods if (t, m) in groups]
     if len(tasks) > 1:
-        scales = _scales(own, tasks)
-        everywhere = [method for method in methods if all((task, method) in own for task in tasks)]
-        summary += [_summary(ALL_TASKS, m, [own[task, m] for task in tasks], scales) for m in everywhere]
+        scales = _scales(groups, tasks)
+        on_all_tasks = [method for method in methods if all((task, method) in groups for task in tasks)]
+        summary += [_summary(ALL_TASKS, m, [groups[task, m] for task in tasks], scales) for m in on_all_tasks]
     return StudyTables(
-        cells=[row(outcome) for outcome in outcomes],
+        cells=[cell_row(outcome) for outcome in outcomes],
         summary=summary,
         comparisons=[
-            compared
-            for a, b in itertools.combinations(methods, 2)
-            if (compared := _compared(own, tasks, a, b))
+            row for a, b in itertools.combinations(methods, 2) if (row := _comparison(groups, tasks, a, b))
         ],
-        profiles=[each for task in tasks for each in _profiles(task, own)],
-        curves=[each for (task, method), part in own.items() for each in _curves(task, method, part)],
+        profiles=[row for task in tasks for row in _profiles(task, groups)],
+        curves=[row for (task, method), group in groups.items() for row in _curves(task, method, group)],
         times=[time_row(outcome) for outcome in outcomes],
     )
 
 
-# ---- summaries ---------------------------------------------------------------------------------------------------
+# ---- summary -----------------------------------------------------------------------------------------------------
 
 
 def _summary(
-    task: str, method: str, parts: Sequence[Sequence[CellOutcome]], scales: dict[str, Scale] | None = None
+    task: str, method: str, groups: Sequence[Sequence[CellOutcome]], scales: dict[str, Scale] | None = None
 ) -> Row:
-    """One row; over several tasks, returns are scaled so that they can be put together."""
-    every = [outcome for part in parts for outcome in part]
-    done = [outcome for outcome in every if outcome.finished]
-    certified = sum(outcome.certified for outcome in done)
-    scores = [scores for part in parts if len(scores := _scaled(part, scales))]
-    sign = -1.0 if scales is None and not every[0].maximize else 1.0
-    firsts = [outcome.first or (math.inf, math.inf) for outcome in done]
+    """Return one row; over several tasks (`groups`) returns are scaled to be comparable."""
+    outcomes = [outcome for group in groups for outcome in group]
+    finished = [outcome for outcome in outcomes if outcome.finished]
+    certified = sum(outcome.certified for outcome in finished)
+    scores = [scores for group in groups if len(scores := _scaled_scores(group, scales))]
+    sign = -1.0 if scales is None and not outcomes[0].maximize else 1.0
+    firsts = [outcome.first_satisfied or (math.inf, math.inf) for outcome in finished]
     episodes, steps = ([first[k] for first in firsts] for k in (0, 1))
     return {
         "task": task,
         "method": method,
-        "runs": len(every),
-        "finished": len(done),
+        "runs": len(outcomes),
+        "finished": len(finished),
         "certified": certified,
-        **_columns("certified_share", statistics.share(certified, len(done))),
-        **_columns("return_iqm", _signed(statistics.estimated(statistics.iqm, scores), sign)),
-        **_columns("return_median", _signed(statistics.estimated(statistics.median, scores), sign)),
+        **_columns("certified_share", statistics.proportion(certified, len(finished))),
+        **_columns("return_iqm", _signed(statistics.bootstrap(statistics.iqm, scores), sign)),
+        **_columns("return_median", _signed(statistics.bootstrap(statistics.median, scores), sign)),
         "scaled": int(scales is not None),
-        "reached": sum(math.isfinite(each) for each in episodes),
-        "first_satisfied_episodes": _middle(episodes),
-        "first_satisfied_steps": _middle(steps),
+        "first_satisfied_runs": sum(math.isfinite(count) for count in episodes),
+        "first_satisfied_episodes": _finite_median(episodes),
+        "first_satisfied_steps": _finite_median(steps),
     }
 
 
-Scale = tuple[float, float]  # the score that becomes 0, and that which becomes 1
-
-
-def _scales(own: dict[tuple[str, str], list[CellOutcome]], tasks: Sequence[str]) -> dict[str, Scale]:
-    """Of each task, the lowest and the highest score of any run in this study."""
-    found = {}
+def _scales(groups: Groups, tasks: Sequence[str]) -> dict[str, Scale]:
+    """Return the lowest and the highest score of any run, for each task."""
+    scales = {}
     for task in tasks:
-        scores = np.concatenate([_scores(part) for (t, _), part in own.items() if t == task])
-        found[task] = (float(scores.min()), float(scores.max())) if len(scores) else (0.0, 1.0)
-    return found
+        scores = np.concatenate([_scores(group) for (t, _), group in groups.items() if t == task])
+        scales[task] = (float(scores.min()), float(scores.max())) if len(scores) else (0.0, 1.0)
+    return scales
 
 
-def _scaled(part: Sequence[CellOutcome], scales: dict[str, Scale] | None) -> Scores:
-    scores = _scores(part)
+def _scaled_scores(group: Sequence[CellOutcome], scales: dict[str, Scale] | None) -> Scores:
+    scores = _scores(group)
     if scales is None:
         return scores
-    low, high = scales[part[0].cell.task]
+    low, high = scales[group[0].cell.task]
     return (scores - low) / (high - low) if high > low else np.full_like(scores, 0.5)
 
 
-def _scores(part: Sequence[CellOutcome]) -> Scores:
-    found = np.array([outcome.score for outcome in part], dtype=np.float64)
-    return found[np.isfinite(found)]
+def _scores(group: Sequence[CellOutcome]) -> Scores:
+    scores = np.array([outcome.score for outcome in group], dtype=np.float64)
+    return scores[np.isfinite(scores)]
 
 
 def _signed(estimate: IntervalEstimate, sign: float) -> IntervalEstimate:
@@ -124,28 +125,26 @@ def _signed(estimate: IntervalEstimate, sign: float) -> IntervalEstimate:
     return estimate if sign > 0 else IntervalEstimate(-value, -upper, -lower)
 
 
-def _middle(values: Sequence[float]) -> float | None:
-    """The median where what was not reached counts as later than everything; None if that is not reached."""
-    middle = float(np.median(values)) if len(values) else math.inf
-    return middle if math.isfinite(middle) else None
+def _finite_median(values: Sequence[float]) -> float | None:
+    """Return the median, where inf means never; None if the median is inf."""
+    median = float(np.median(values)) if len(values) else math.inf
+    return median if math.isfinite(median) else None
 
 
 def _columns(name: str, estimate: IntervalEstimate) -> Row:
     return {name: estimate.value, f"{name}_lower": estimate.lower, f"{name}_upper": estimate.upper}
 
 
-# ---- pairs -------------------------------------------------------------------------------------------------------
+# ---- comparisons -------------------------------------------------------------------------------------------------
 
 
-def _compared(
-    own: dict[tuple[str, str], list[CellOutcome]], tasks: Sequence[str], a: str, b: str
-) -> Row | None:
-    """How likely a run of the one method beats a run of the other, over the tasks that both have."""
-    common = [t for t in tasks if all(len(_scores(own.get((t, m), []))) for m in (a, b))]
+def _comparison(groups: Groups, tasks: Sequence[str], a: str, b: str) -> Row | None:
+    """Return the probability that a run of method a beats one of b, over the tasks that both have."""
+    common = [t for t in tasks if all(len(_scores(groups.get((t, m), []))) for m in (a, b))]
     if not common:
         return None
-    by_return = [[_scores(own[t, m]) for t in common] for m in (a, b)]
-    ranks = [_ranked(own[t, a], own[t, b]) for t in common]
+    by_return = [[_scores(groups[t, m]) for t in common] for m in (a, b)]
+    ranks = [_ranks(groups[t, a], groups[t, b]) for t in common]
     return {
         "method": a,
         "other": b,
@@ -153,128 +152,144 @@ def _compared(
         **_columns("better", statistics.improvement(*by_return)),
         **_columns(
             "better_certified",
-            statistics.improvement([mine for mine, _ in ranks], [other for _, other in ranks]),
+            statistics.improvement([ours for ours, _ in ranks], [theirs for _, theirs in ranks]),
         ),
     }
 
 
-def _ranked(ours: Sequence[CellOutcome], theirs: Sequence[CellOutcome]) -> tuple[Scores, Scores]:
-    """Scores as ranks in which every certified run stands above all others."""
-    keys = [[(o.certified, o.score) for o in part if math.isfinite(o.score)] for part in (ours, theirs)]
+def _ranks(ours: Sequence[CellOutcome], theirs: Sequence[CellOutcome]) -> tuple[Scores, Scores]:
+    """Return scores as ranks, in which every certified run is above all others."""
+    keys = [[(o.certified, o.score) for o in group if math.isfinite(o.score)] for group in (ours, theirs)]
     order = {key: float(rank) for rank, key in enumerate(sorted({*keys[0], *keys[1]}))}
-    mine, other = (np.array([order[key] for key in part]) for part in keys)
-    return mine, other
+    our_ranks, their_ranks = (np.array([order[key] for key in group]) for group in keys)
+    return our_ranks, their_ranks
 
 
-# ---- curves ------------------------------------------------------------------------------------------------------
+# ---- profiles and curves -----------------------------------------------------------------------------------------
 
 
-def _profiles(task: str, own: dict[tuple[str, str], list[CellOutcome]]) -> list[Row]:
-    """The share of runs above each return, of all runs and of those that are certified, too."""
-    parts = {
-        method: [o for o in part if math.isfinite(o.score)] for (t, method), part in own.items() if t == task
+def _profiles(task: str, groups: Groups) -> list[Row]:
+    """Return the share of runs above each return: of all runs, and of certified runs."""
+    of_task = {
+        method: [o for o in group if math.isfinite(o.score)]
+        for (t, method), group in groups.items()
+        if t == task
     }
-    every = np.array([o.score for part in parts.values() for o in part])
-    if not len(every):
+    scores = np.array([o.score for group in of_task.values() for o in group])
+    if not len(scores):
         return []
-    pad = 0.02 * float(every.max() - every.min()) or 1.0
-    thresholds = np.linspace(every.min() - pad, every.max() + pad, THRESHOLDS)
+    pad = 0.02 * float(scores.max() - scores.min()) or 1.0
+    thresholds = np.linspace(scores.min() - pad, scores.max() + pad, PROFILE_POINTS)
     rows: list[Row] = []
-    for method, part in parts.items():
-        if not part:
+    for method, group in of_task.items():
+        if not group:
             continue
-        sign = 1.0 if part[0].maximize else -1.0
-        scores = np.array([o.score for o in part])
-        certified = np.array([o.score if o.certified else -math.inf for o in part])
-        above, lower, upper = statistics.band(
-            lambda again: again.mean(axis=-1), (scores[:, None] > thresholds).astype(float)
+        sign = 1.0 if group[0].maximize else -1.0
+        scores = np.array([o.score for o in group])
+        certified = np.array([o.score if o.certified else -math.inf for o in group])
+        above, lower, upper = statistics.bootstrap_band(
+            lambda resampled: resampled.mean(axis=-1), (scores[:, None] > thresholds).astype(float)
         )
-        good = statistics.profile(certified, thresholds)
+        certified_above = statistics.performance_profile(certified, thresholds)
         rows += [
             {
-                "task": task, "method": method, "return": sign * threshold,
-                "share": above[k], "share_lower": lower[k], "share_upper": upper[k], "share_certified": good[k],
+                "task": task, "method": method, "return": sign * threshold, "share": above[k],
+                "share_lower": lower[k], "share_upper": upper[k], "share_certified": certified_above[k],
             }
             for k, threshold in enumerate(thresholds)
         ]  # fmt: skip
     return rows
 
 
-def _curves(task: str, method: str, part: Sequence[CellOutcome]) -> list[Row]:
-    """Interquartile means over the runs as learning goes on; runs that ended early cut the curve where they did."""
-    tables = [outcome.metrics for outcome in part if outcome.finished and outcome.metrics.rows]
+def _curves(task: str, method: str, group: Sequence[CellOutcome]) -> list[Row]:
+    """Return interquartile means over runs during learning; the shortest run ends the curve."""
+    tables = [outcome.metrics for outcome in group if outcome.finished and outcome.metrics.rows]
     if not tables:
         return []
     rows = min(table.rows for table in tables)
-    ends = np.unique(np.linspace(0, rows, min(POINTS, rows) + 1).astype(int))
-    curves = {
-        name: np.stack([_binned(table, name, ends) for table in tables]) for name in ("return", "satisfied")
+    ends = np.unique(np.linspace(0, rows, min(CURVE_POINTS, rows) + 1).astype(int))
+    bands = {
+        name: statistics.bootstrap_band(
+            statistics.iqm, np.stack([_window_means(table, name, ends) for table in tables])
+        )
+        for name in ("return", "satisfied")
     }
-    found = {name: statistics.band(statistics.iqm, values) for name, values in curves.items()}
     return [
         {
             "task": task,
             "method": method,
             "episodes": int(tables[0]["episodes"][end - 1]),
-            **{f"{name}{side}": found[name][i][k]
-               for name in found for i, side in enumerate(("", "_lower", "_upper"))},
+            **{f"{name}{side}": band[i][k]
+               for name, band in bands.items() for i, side in enumerate(("", "_lower", "_upper"))},
         }
         for k, end in enumerate(ends[1:])
     ]  # fmt: skip
 
 
-def _binned(table: Metrics, name: str, ends: Any) -> Scores:
-    """Means between consecutive rows."""
+def _window_means(table: Metrics, name: str, ends: Any) -> Scores:
     return np.array([table[name][a:b].mean() for a, b in itertools.pairwise(ends)])
 
 
-# ---- files -------------------------------------------------------------------------------------------------------
+# ---- formats -----------------------------------------------------------------------------------------------------
 
 
 def to_csv(rows: Sequence[Row]) -> str:
-    """A table as text; what is not there is an empty cell. The same rows give the same bytes."""
+    """Return a table as CSV; None and NaN are empty. The same rows give the same bytes."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    names = columns_of(rows)
+    names = table_columns(rows)
     if names:
         writer.writerow(names)
-    writer.writerows([_cell(each.get(name)) for name in names] for each in rows)
+    writer.writerows([_csv_value(row.get(name)) for name in names] for row in rows)
     return out.getvalue()
 
 
 def to_html(caption: str, rows: Sequence[Row]) -> str:
-    """A table for notebooks, escaped; numbers have four digits."""
-    names = columns_of(rows)
+    """Return an escaped HTML table for notebooks; numbers have four digits."""
+    names = table_columns(rows)
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
-    cells = ([_shown(each.get(name)) for name in names] for each in rows)
+    cells = ([_html_value(row.get(name)) for name in names] for row in rows)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in line) + "</tr>" for line in cells)
     return f"<table><caption>{escape(caption)}</caption><tr>{head}</tr>{body}</table>"
 
 
-def _shown(value: Any) -> str:
-    return "" if value is None else escape(f"{value:.4g}" if isinstance(value, float) else str(value))
+def to_pandas(rows: Sequence[Row]) -> Any:
+    """Return a table as a `pandas.DataFrame`."""
+    try:
+        import pandas
+    except ImportError:
+        raise RunError("a DataFrame needs pandas installed: pip install pandas") from None
+    return pandas.DataFrame(rows)
 
 
-def columns_of(rows: Sequence[Row]) -> list[str]:
-    """The columns of a table: what is there for every constraint in the order of constraints, long texts last."""
-    names = list(dict.fromkeys(name for each in rows for name in each))
-    own = [name for name in names if name.endswith("]")]
-    own.sort(key=lambda name: int(name[name.index("[") + 1 : -1]))
+def to_json_rows(rows: Sequence[Row]) -> list[Row]:
+    """Return rows for JSON, which has no NaN: it becomes null."""
     return [
-        *(name for name in names if name not in own and name not in LAST),
-        *own,
-        *(name for name in names if name in LAST),
+        {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in row.items()
+        }
+        for row in rows
     ]
 
 
-def plain(value: Any) -> Any:
-    """For JSON, which has no NaN."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+def table_columns(rows: Sequence[Row]) -> list[str]:
+    """Return the columns of a table: those of constraints by their index, long texts last."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    indexed = [name for name in names if name.endswith("]")]
+    indexed.sort(key=lambda name: int(name[name.index("[") + 1 : -1]))
+    return [
+        *(name for name in names if name not in indexed and name not in LAST_COLUMNS),
+        *indexed,
+        *(name for name in names if name in LAST_COLUMNS),
+    ]
 
 
-def _cell(value: Any) -> str:
+def _csv_value(value: Any) -> str:
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return ""
     return f"{value:.9g}" if isinstance(value, float) else str(value)
+
+
+def _html_value(value: Any) -> str:
+    return "" if value is None else escape(f"{value:.4g}" if isinstance(value, float) else str(value))

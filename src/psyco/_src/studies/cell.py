@@ -1,6 +1,6 @@
-"""One cell of a study: a run like any other, begun or gone on with, and the time that it took.
+"""Run one cell of a study: start or resume its run, and record how long it took.
 
-The time is kept beside the run's own files, in `times.json`, since no result depends on it.
+The time is in `times.json` beside the files of the run, since no result depends on it.
 """
 
 from __future__ import annotations
@@ -11,81 +11,87 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from psyco._src.core import atomic_io
+from psyco._src.core.codec import decode, encode
 from psyco._src.core.errors import RunError
-from psyco._src.core.safe_io import from_json, read_bytes, read_text
-from psyco._src.envs.trust import NOBODY
+from psyco._src.core.safe_io import read_bytes, read_text
+from psyco._src.envs.registry import TRUST_NOTHING
 from psyco._src.learners.metrics import Metrics
 from psyco._src.logic.ast import Requirement
 from psyco._src.runs.checkpoint import checkpoint_files
 from psyco._src.runs.config import Config, is_sealed, read_config
 from psyco._src.runs.lock import is_locked
 from psyco._src.runs.problem import Problem
-from psyco._src.runs.session import build, execute, resume_run, start_run
+from psyco._src.runs.session import build_problem, execute, resume_run, start_run
 from psyco._src.runs.store import CONFIG, is_run
 from psyco._src.runs.train import Callback, RunProgress, TrainingState
-from psyco._src.studies.pruning import Pruned, PruningThreshold, jump, keep_pruned
+from psyco._src.studies.objective import Pruner, PruningThreshold
 
-TIMES = "times.json"
-TOLD_EVERY = 0.2  # seconds between two words about how far it is
-KEPT_EVERY = 2.0  # seconds between two notes of the time
-PATIENCE = 10.0  # seconds to wait for a process that was killed and has not let go of the folder yet
+TIMES_FILE = "times.json"
+REPORT_INTERVAL = 0.2  # seconds between progress reports
+SAVE_INTERVAL = 2.0  # seconds between writes of the time
+LOCK_TIMEOUT = 10.0  # seconds to wait for a killed process to release the folder
 
-Tell = Callable[
-    [int, int, str], None
-]  # what is done of how much, in the unit of its budget, and what it is doing
+# Called with the work done, the total, both in the unit of the budget, and the phase.
+Report = Callable[[int, int, str], None]
 
 
 def complete(
     folder: Path,
     config: Config,
     *,
-    trust: Collection[str] = NOBODY,
-    tell: Tell | None = None,
-    bar: PruningThreshold | None = None,
+    trust: Collection[str] = TRUST_NOTHING,
+    report: Report = lambda done, total, phase: None,
+    threshold: PruningThreshold | None = None,
 ) -> None:
-    """Bring the run of a cell to its end: begin it, or go on with it; what has finished is left as it is.
+    """Start the run of a cell, or resume it, until it is finished or pruned; a finished run is left unchanged.
 
     Args:
         folder: of the run.
-        config: what is run there.
-        trust: the code that it may name.
-        tell: called now and then with how far it is.
-        bar: below which the run is ended before its time; that is kept beside it, and no error.
+        config: of the run.
+        trust: code that the configuration may import.
+        report: called with the progress a few times per second.
+        threshold: a run below it is stopped early, which is recorded in its folder and no error.
     """
-    watch = _CellFollower(folder, tell or _nobody)
-    sinks = [watch.sink, *([jump(folder, bar)] if bar else [])]
-    try:
-        _complete(folder, config, watch, sinks, trust)
-    except Pruned as below:
-        assert bar is not None
-        keep_pruned(folder, bar, below)
+    follower = _CellFollower(folder, report)
+    pruner = Pruner(folder, threshold) if threshold else None
+    callbacks = [follower.callback, *([pruner.callback] if pruner else [])]
+    _start_or_resume(folder, config, follower, callbacks, trust)
+    if pruner and pruner.pruned_at is not None:
+        pruner.save()
 
 
-def _complete(
-    folder: Path, config: Config, watch: _CellFollower, sinks: Sequence[Callback], trust: Collection[str]
+def _start_or_resume(
+    folder: Path,
+    config: Config,
+    follower: _CellFollower,
+    callbacks: Sequence[Callback],
+    trust: Collection[str],
 ) -> None:
-    _wait_until_free(folder)
-    if is_run(folder) and not _lost(folder):
-        _check_own(folder, config)
+    deadline = time.monotonic() + LOCK_TIMEOUT
+    while is_locked(folder) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    if is_run(folder) and not _is_lost(folder):
+        _check_same_run(folder, config)
         with resume_run(folder, trust=trust) as session:
-            if session is None:
-                return
-            with watch:
-                execute(session, sinks=sinks)
+            if session is not None:
+                with follower:
+                    execute(session, callbacks=callbacks)
     else:
-        problem = build(config, trust=trust)
-        with start_run(folder, config, problem, overwrite=True) as session, watch:
-            execute(session, sinks=sinks)
+        problem = build_problem(config, trust=trust)
+        with start_run(folder, config, problem, overwrite=True) as session, follower:
+            execute(session, callbacks=callbacks)
 
 
 def belongs(found: Config, cell: Config) -> bool:
-    """Whether a run is that of a cell; its configuration has every default written out, so what is told apart by is
-    the domain, the requirement and the seed, beside the name of its folder."""
+    """Return whether a run is that of a cell.
+
+    The configuration of a run has every default written out, so domain, requirement and seed are compared. The folder's
+    name has the hash of the rest.
+    """
     return (found.domain, found.requirement.strip(), found.settings.seed) == (
         cell.domain,
         cell.requirement.strip(),
@@ -93,111 +99,102 @@ def belongs(found: Config, cell: Config) -> bool:
     )
 
 
-def first_check(metrics: Metrics, requirement: Requirement) -> int | None:
-    """The first row whose check found the requirement satisfied: by its verdict, or by its c_sat where it has none."""
+def first_satisfied_row(metrics: Metrics, requirement: Requirement) -> int | None:
+    """Return the first row whose check found the requirement satisfied.
+
+    The check's verdict decides, or where it has none whether c_sat reaches the required confidence.
+    """
     if not metrics.rows or not requirement.constraints:
         return None
-    needed = max(constraint.confidence for constraint in requirement.constraints)
+    required = max(constraint.confidence for constraint in requirement.constraints)
     tested = metrics["verdict"] != ""
-    good = np.where(tested, metrics["verdict"] == "SATISFIED", metrics["verified_confidence"] >= needed)
-    rows = np.flatnonzero(good)
+    satisfied = np.where(
+        tested, metrics["verdict"] == "SATISFIED", metrics["verified_confidence"] >= required
+    )
+    rows = np.flatnonzero(satisfied)
     return int(rows[0]) if len(rows) else None
 
 
-# ---- the time ----------------------------------------------------------------------------------------------------
+# ---- time --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class RunTimes:
-    """How long a run took, over all sessions; what a kill has cut off is not in it."""
+    """Duration of a run over all sessions, without the time that a kill cut off."""
 
-    seconds: float = 0.0  # on the clock
-    processor: float = 0.0  # seconds of the processor
-    first_check: float | None = (
-        None  # seconds on the clock until a check first found the requirement satisfied
-    )
+    seconds: float = 0.0  # wall clock
+    processor: float = 0.0  # processor seconds
+    # Wall clock seconds until a check first found the requirement satisfied.
+    first_satisfied: float | None = None
 
 
 def load_times(folder: Path) -> RunTimes:
-    """The times of a run; zero where nobody has kept them."""
+    """Read the times of a run; zero if there are none."""
+    path = folder / TIMES_FILE
     try:
-        content = from_json(
-            read_bytes(folder / TIMES, "description of a run", inside=folder), str(folder / TIMES)
-        )
-        first = content["first_check"]
-        return RunTimes(
-            float(content["seconds"]), float(content["processor"]), None if first is None else float(first)
-        )
-    except (RunError, KeyError, TypeError, ValueError):
+        return decode(read_bytes(path, "description of a run", inside=folder), RunTimes, str(path))
+    except RunError:
         return RunTimes()
 
 
 class _CellFollower:
-    """Follows a run: tells how far it is, and keeps the time; as a context it counts from its beginning to its end."""
+    """Reports the progress of a run and records its time, from entering the context to leaving it."""
 
-    def __init__(self, folder: Path, tell: Tell) -> None:
-        self.folder, self.tell = folder, tell
-        self.before = RunTimes()
-        self.first: float | None = None
-        self.began = self.worked = self.told = self.kept = 0.0
+    def __init__(self, folder: Path, report: Report) -> None:
+        self.folder, self.report = folder, report
+        self.earlier = RunTimes()  # of earlier sessions
+        self.first_satisfied: float | None = None
+        self.wall_start = self.processor_start = self.reported_at = self.saved_at = 0.0
 
     def __enter__(self) -> _CellFollower:
-        self.before = load_times(self.folder)
-        self.first = self.before.first_check
-        self.began, self.worked = time.monotonic(), time.process_time()
+        self.earlier = load_times(self.folder)
+        self.first_satisfied = self.earlier.first_satisfied
+        self.wall_start, self.processor_start = time.monotonic(), time.process_time()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._keep()
+        self._save()
 
     @property
-    def sink(self) -> Callback:
-        return Callback(rows=self._rows, reached=self._reached, progress=self._progress)
+    def callback(self) -> Callback:
+        return Callback(on_metrics=self._rows, on_checkpoint=self._reached, on_progress=self._progress)
 
     @property
-    def now(self) -> RunTimes:
+    def times(self) -> RunTimes:
         return RunTimes(
-            self.before.seconds + time.monotonic() - self.began,
-            self.before.processor + time.process_time() - self.worked,
-            self.first,
+            self.earlier.seconds + time.monotonic() - self.wall_start,
+            self.earlier.processor + time.process_time() - self.processor_start,
+            self.first_satisfied,
         )
 
     def _rows(self, problem: Problem, metrics: Metrics) -> None:
-        if self.first is None and first_check(metrics, problem.requirement) is not None:
-            self.first = self.now.seconds
+        if self.first_satisfied is None and first_satisfied_row(metrics, problem.requirement) is not None:
+            self.first_satisfied = self.times.seconds
 
     def _progress(self, stage: RunProgress) -> None:
-        """After learning, of which alone the length is known, the policy is selected and certified."""
-        ended = stage.phase != "learning" or stage.done >= stage.of
-        if ended or time.monotonic() - self.told >= TOLD_EVERY:
-            self.told = time.monotonic()
-            self.tell(stage.of if ended else stage.done, stage.of, "certifying" if ended else "learning")
+        # Only learning has a known length; selection and certification follow it.
+        learned = stage.phase != "learning" or stage.done >= stage.total
+        if learned or time.monotonic() - self.reported_at >= REPORT_INTERVAL:
+            self.reported_at = time.monotonic()
+            self.report(
+                stage.total if learned else stage.done, stage.total, "certifying" if learned else "learning"
+            )
 
-    def _reached(self, problem: Problem, position: TrainingState) -> None:
-        if time.monotonic() - self.kept >= KEPT_EVERY:
-            self._keep()
+    def _reached(self, problem: Problem, state: TrainingState) -> None:
+        if time.monotonic() - self.saved_at >= SAVE_INTERVAL:
+            self._save()
 
-    def _keep(self) -> None:
-        self.kept = time.monotonic()
-        with suppress(RunError):  # a full disk is for the run itself to report
-            atomic_io.write(self.folder / TIMES, (json.dumps(vars(self.now)) + "\n").encode())
-
-
-def _nobody(*_: Any) -> None:
-    pass
+    def _save(self) -> None:
+        self.saved_at = time.monotonic()
+        with suppress(RunError):  # the run itself reports a full disk
+            atomic_io.write(self.folder / TIMES_FILE, (json.dumps(encode(self.times)) + "\n").encode())
 
 
-# ---- what is in the folder ---------------------------------------------------------------------------------------
+# ---- the folder --------------------------------------------------------------------------------------------------
 
 
-def _wait_until_free(folder: Path) -> None:
-    until = time.monotonic() + PATIENCE
-    while is_locked(folder) and time.monotonic() < until:
-        time.sleep(0.1)
-
-
-def _lost(folder: Path) -> bool:
-    """Nothing is left that one could go on with; a study knows what was to be run there, and begins again."""
+def _is_lost(folder: Path) -> bool:
+    """Return whether the run can be neither resumed nor identified; the study then starts it again."""
     if any(checkpoint_files(folder)):
         return False
     try:
@@ -206,11 +203,11 @@ def _lost(folder: Path) -> bool:
         return True
 
 
-def _check_own(folder: Path, config: Config) -> None:
+def _check_same_run(folder: Path, config: Config) -> None:
     path = folder / CONFIG
     try:
         text = read_text(path, "configuration", inside=folder)
     except RunError:
         return  # a checkpoint holds a copy
     if is_sealed(text) and not belongs(read_config(text, str(path)), config):
-        raise RunError(f"{folder} holds another run than that of this study; move it away")
+        raise RunError(f"{folder} contains a run that is not part of this study; move it away")

@@ -1,4 +1,4 @@
-"""From the folders of runs to a table: one row per cell, which neither order nor interruptions nor time can change."""
+"""Collect the outcomes of cells from their folders: one row per cell, independent of order, interruptions and time."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from psyco._src.learners.metrics import Metrics
+from psyco._src.logic.ast import Requirement
 from psyco._src.logic.parser import parse
 from psyco._src.runs.store import Run, is_run, read_run
-from psyco._src.studies.cell import RunTimes, belongs, first_check, load_times
+from psyco._src.studies.cell import RunTimes, belongs, first_satisfied_row, load_times
 from psyco._src.studies.study_plan import Cell
+from psyco._src.verification.certificate import Certificate
 from psyco._src.verification.findings import Finding
 
 Row = dict[str, Any]
@@ -21,65 +23,71 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class CellOutcome:
-    """What became of one cell."""
+    """Outcome of one cell."""
 
     cell: Cell
-    state: str  # "finished", "failed", "stopped" (begun, not finished), "waiting", "running", "damaged"
-    error: str  # of one that failed, or what is wrong with its folder
-    run: Run | None  # of one that has begun
+    state: str  # "finished", "failed", "stopped" (started, not finished), "waiting", "running", "damaged"
+    error: str  # of a failed cell, or of a damaged folder
+    run: Run | None  # None: not started
     times: RunTimes
 
     @property
     def finished(self) -> bool:
-        """Whether it has come to its end."""
+        """Whether the run has finished."""
         return self.state == "finished"
 
     @property
+    def certificate(self) -> Certificate | None:
+        """Certificate of a finished run."""
+        return self.run.certificate if self.finished and self.run else None
+
+    @property
     def certified(self) -> bool:
-        """Whether it ended with a certificate that says SATISFIED."""
-        return (
-            self.finished
-            and self.run is not None
-            and self.run.certificate is not None
-            and (self.run.certificate.verdict.name == "SATISFIED")
-        )
+        """Whether the verdict of the certificate is SATISFIED."""
+        return self.certificate is not None and self.certificate.verdict.name == "SATISFIED"
 
     @property
     def score(self) -> float:
-        """The mean return of its policy on the episodes of its certificate, more being better; NaN if there is none."""
-        certificate = self.run.certificate if self.finished and self.run else None
-        if certificate is None or certificate.mean_return is None:
+        """Mean return on the episodes of the certificate, negated where it is minimised; NaN without a certificate."""
+        if self.certificate is None or self.certificate.mean_return is None:
             return np.nan
-        return certificate.mean_return if self.maximize else -certificate.mean_return
+        return self.certificate.mean_return if self.maximize else -self.certificate.mean_return
+
+    @property
+    def requirement(self) -> Requirement:
+        """Requirement of the cell."""
+        return parse(self.cell.config.requirement)
 
     @property
     def maximize(self) -> bool:
-        """Whether more return is better."""
-        return parse(self.cell.config.requirement).goal.maximize
+        """Whether the goal is to maximise the return."""
+        return self.requirement.goal.maximize
 
     @property
     def metrics(self) -> Metrics:
-        """Its table of learning."""
+        """Learning metrics of the run."""
         return self.run.metrics if self.run else Metrics({})
 
     @property
-    def first(self) -> tuple[int, int] | None:
-        """Episodes and steps of learning before a check first found the requirement satisfied."""
-        row = first_check(self.metrics, parse(self.cell.config.requirement))
+    def first_satisfied(self) -> tuple[int, int] | None:
+        """Training episodes and steps after which a check first found the requirement satisfied."""
+        row = first_satisfied_row(self.metrics, self.requirement)
         if row is None:
             return None
-        return int(self.metrics["episodes"][row]), steps_until(self.metrics, row + 1)
+        episodes = np.diff(self.metrics["episodes"], prepend=0)
+        steps = float((self.metrics["length"] * episodes)[: row + 1].sum())
+        return int(self.metrics["episodes"][row]), round(steps)
 
 
 def collect(
     cells: Iterable[Cell], folder: Path, failure: Callable[[str], str] = lambda name: ""
 ) -> list[CellOutcome]:
-    """What became of the cells, in their order; nothing is made, imported or changed for that.
+    """Return the outcomes of cells in their order, from files only: no domain is made, no code imported.
 
     Args:
         cells: of a plan.
-        folder: that holds their runs.
-        failure: the error with which a cell failed, by its name.
+        folder: that contains their runs.
+        failure: returns the error of a cell by its name, or an empty text.
     """
     return [_outcome(cell, folder / cell.name, failure(cell.name)) for cell in cells]
 
@@ -89,50 +97,40 @@ def _outcome(cell: Cell, folder: Path, error: str) -> CellOutcome:
         return CellOutcome(cell, "failed" if error else "waiting", error, None, RunTimes())
     run = read_run(folder)
     if run.config is not None and not belongs(run.config, cell.config):
-        return CellOutcome(
-            cell, "damaged", f"{folder} holds another run than that of this study", None, RunTimes()
-        )
+        error = f"{folder} contains a run that is not part of this study"
+        return CellOutcome(cell, "damaged", error, None, RunTimes())
     state = "failed" if error and run.state == "stopped" else run.state
     return CellOutcome(cell, state, error or "; ".join(run.problems), run, load_times(folder))
 
 
-def steps_until(metrics: Metrics, rows: int) -> int:
-    """Steps of the episodes of the first rows."""
-    episodes = np.diff(metrics["episodes"], prepend=0)
-    return round(float((metrics["length"] * episodes)[:rows].sum()))
-
-
-# ---- rows --------------------------------------------------------------------------------------------------------
-
-
-def row(outcome: CellOutcome) -> Row:
-    """Everything about one cell that is a function of its configuration."""
-    certificate = outcome.run.certificate if outcome.finished and outcome.run else None
-    findings = certificate.findings if certificate else ()
-    first = outcome.first if outcome.finished else None
-    found: Row = {
+def cell_row(outcome: CellOutcome) -> Row:
+    """Return everything about a cell that its configuration determines."""
+    certificate = outcome.certificate
+    run = outcome.run if outcome.finished else None
+    episodes, steps = (outcome.first_satisfied if run else None) or (None, None)
+    row: Row = {
         "task": outcome.cell.task,
         "method": outcome.cell.method,
         "seed": outcome.cell.seed,
         "state": outcome.state if outcome.finished else "unfinished",
         "verdict": certificate.verdict.name if certificate else None,
         "return": certificate.mean_return if certificate else None,
-        "return_error": certificate.return_error if certificate else None,
-        "episodes": outcome.run.episodes if outcome.finished and outcome.run else None,
-        "steps": outcome.run.steps if outcome.finished and outcome.run else None,
-        "first_satisfied_episodes": first[0] if first else None,
-        "first_satisfied_steps": first[1] if first else None,
+        "return_standard_error": certificate.return_standard_error if certificate else None,
+        "episodes": run.episodes if run else None,
+        "steps": run.steps if run else None,
+        "first_satisfied_episodes": episodes,
+        "first_satisfied_steps": steps,
         "certificate_episodes": certificate.episodes if certificate else None,
         "looks": len(certificate.looks) if certificate else None,
     }
-    for k, each in enumerate(findings):
-        found |= {
-            f"value[{k}]": each.share if isinstance(each, Finding) else each.mean,
-            f"lower[{k}]": each.lower,
-            f"upper[{k}]": each.upper,
-            f"confidence[{k}]": each.confidence,
+    for k, finding in enumerate(certificate.findings if certificate else ()):
+        row |= {
+            f"value[{k}]": finding.share if isinstance(finding, Finding) else finding.mean,
+            f"lower[{k}]": finding.lower,
+            f"upper[{k}]": finding.upper,
+            f"confidence[{k}]": finding.confidence,
         }
-    return found | {
+    return row | {
         "policy": certificate.policy if certificate else None,
         "domain": outcome.cell.config.domain,
         "requirement": " ".join(outcome.cell.config.requirement.split()),
@@ -142,9 +140,10 @@ def row(outcome: CellOutcome) -> Row:
 
 
 def time_row(outcome: CellOutcome) -> Row:
-    """How long one cell took, over all sessions; this does depend on the machine and on interruptions."""
+    """Return the duration of a cell over all sessions, which depends on the machine and on interruptions."""
     times = outcome.times
-    steps, certified = outcome.run.steps if outcome.run else 0, outcome.certified
+    first = times.first_satisfied
+    steps = outcome.run.steps if outcome.run else 0
     return {
         "cell": outcome.cell.name,
         "task": outcome.cell.task,
@@ -152,26 +151,17 @@ def time_row(outcome: CellOutcome) -> Row:
         "seed": outcome.cell.seed,
         "seconds": round(times.seconds, 3),
         "processor_seconds": round(times.processor, 3),
-        "seconds_to_first_satisfied": None if times.first_check is None else round(times.first_check, 3),
-        "seconds_to_certificate": round(times.seconds, 3) if certified else None,
+        "seconds_to_first_satisfied": None if first is None else round(first, 3),
+        "seconds_to_certificate": round(times.seconds, 3) if outcome.certified else None,
         "steps_per_second": round(steps / times.seconds) if steps and times.seconds else None,
     }
 
 
-def groups(outcomes: Sequence[CellOutcome]) -> dict[tuple[str, str], list[CellOutcome]]:
-    """The cells of each task and method, which differ in their seeds alone."""
-    found: dict[tuple[str, str], list[CellOutcome]] = {}
+def versions_used(outcomes: Sequence[CellOutcome]) -> Mapping[str, set[str]]:
+    """Return the versions of each package that the runs were started with."""
+    versions: dict[str, set[str]] = {}
     for outcome in outcomes:
-        found.setdefault((outcome.cell.task, outcome.cell.method), []).append(outcome)
-    return found
-
-
-def versions_of(outcomes: Sequence[CellOutcome]) -> Mapping[str, set[str]]:
-    """With which versions the runs were begun: of each package, all that there are."""
-    found: dict[str, set[str]] = {}
-    for outcome in outcomes:
-        for name, version in (
-            outcome.run.about.versions if outcome.run and outcome.run.about else {}
-        ).items():
-            found.setdefault(name, set()).add(version)
-    return found
+        about = outcome.run.info if outcome.run else None
+        for name, version in (about.versions if about else {}).items():
+            versions.setdefault(name, set()).add(version)
+    return versions

@@ -1,8 +1,8 @@
-"""Cells on a Ray cluster. Nothing is shared but Ray: a run's folder is made on the node, and its files come home.
+"""Cells of a study on a Ray cluster, without a shared file system: a node sends the files of a run back.
 
 Ray runs a task again when its node is lost. A run is a function of its configuration, so that costs the time since
 the cell began there, and no result. Every node needs PSyCo and the domain installed. A cell runs in a process beside
-Ray's own, which is kept for the next: one that crashes is named instead of tried without end.
+Ray's own, so that a crash is reported instead of retried without end.
 """
 
 from __future__ import annotations
@@ -17,79 +17,79 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from psyco._src.core.errors import PsycoError, RunError, told
-from psyco._src.rollout.ray_backend import connected
+from psyco._src.core.errors import PsycoError, RunError, format_exception
+from psyco._src.rollout.ray_backend import connect_ray
 from psyco._src.runs.lock import LOCK
 from psyco._src.studies.study_plan import Cell
 from psyco._src.studies.study_progress import StudyProgress
-from psyco._src.studies.workers import PATROL, WorkerTeam
+from psyco._src.studies.workers import PATROL_SECONDS, WorkerTeam
 
 Files = dict[str, bytes]  # path below the run's folder -> content
 
 
-def on_ray(
+def run_on_ray(
     cells: Sequence[Cell], folder: Path, progress: StudyProgress, *, address: str, trust: Collection[str]
 ) -> None:
-    """Bring all cells to their end on a cluster, or to an error that `progress` tells.
+    """Complete all cells on a cluster; an error of a cell is reported to `progress`.
 
     Args:
-        cells: what is to be run.
-        folder: that gets their runs; one that has begun there goes on.
-        progress: is told all that happens.
+        cells: the cells to run.
+        folder: folder of their runs; a run that has begun there is resumed.
+        progress: receives all events.
         address: of the cluster, or "local".
         trust: the code that cells may name.
     """
-    ray = connected(address)
-    # Without end: a node may be lost at any time, and what fails by itself comes back as a value.
+    ray = connect_ray(address)
+    # Unlimited: a node may be lost at any time, and errors of a cell are returned as values.
     task = ray.remote(max_retries=-1, num_cpus=1)(_task)
-    news = ray.remote(num_cpus=0, max_restarts=-1)(_ProgressActor).remote()
+    reports = ray.remote(num_cpus=0, max_restarts=-1)(_ProgressActor).remote()
     open_tasks: dict[Any, Cell] = {}
     try:
         for cell in cells:
-            open_tasks[task.remote(cell, _packed(folder / cell.name), tuple(trust), news)] = cell
+            open_tasks[task.remote(cell, _read_files(folder / cell.name), tuple(trust), reports)] = cell
         while open_tasks:
-            ready, _ = ray.wait(list(open_tasks), timeout=PATROL)
-            _hear(ray, news, progress)
+            ready, _ = ray.wait(list(open_tasks), timeout=PATROL_SECONDS)
+            _forward_reports(ray, reports, progress)
             for done in ready:
                 cell = open_tasks.pop(done)
-                progress.ended(cell.name, _home(ray, done, folder / cell.name))
-            progress.tell()
+                progress.mark_ended(cell.name, _store_result(ray, done, folder / cell.name))
+            progress.notify()
     except BaseException:
-        for each in open_tasks:
-            ray.cancel(each, force=True)
+        for open_task in open_tasks:
+            ray.cancel(open_task, force=True)
         raise
 
 
-def _home(ray: Any, done: Any, folder: Path) -> str:
-    """Put the files of a cell in their place; returns what went wrong, or nothing."""
+def _store_result(ray: Any, done: Any, folder: Path) -> str:
+    """Write the files of a completed cell; returns its error, or an empty text."""
     try:
         files, error = ray.get(done)
-    except Exception as problem:  # what a cell does wrong is a value: this is the cluster's, or a node's
-        return f"the Ray cluster failed: {told(problem)}; every node needs PSyCo and what the domain needs"
+    except Exception as problem:  # errors of a cell are values: this one is the cluster's, or a node's
+        return f"the Ray cluster failed: {format_exception(problem)}; every node needs PSyCo and what the domain needs"
     try:
         if files:
-            _unpack(files, folder)
+            _write_files(files, folder)
     except OSError as problem:
-        return f"cannot write {folder}: {problem.strerror or problem}; make room or mend it, then start the study again"
+        return f"cannot write {folder}: {problem.strerror or problem}; fix it, then start the study again"
     return str(error)
 
 
-def _hear(ray: Any, news: Any, progress: StudyProgress) -> None:
-    with suppress(Exception):  # it is only news: whoever tells it may be on a node that was lost
-        for name, (done, doing) in ray.get(news.take.remote(), timeout=PATROL).items():
+def _forward_reports(ray: Any, reports: Any, progress: StudyProgress) -> None:
+    with suppress(Exception):  # the actor of the reports may be on a lost node
+        for name, (done, phase) in ray.get(reports.take.remote(), timeout=PATROL_SECONDS).items():
             if progress.cells[name].state == "waiting":
-                progress.started(name)
-            progress.reached(name, done, doing)
+                progress.mark_started(name)
+            progress.update(name, done, phase)
 
 
 class _ProgressActor:
-    """An actor that hears how far cells are, until somebody asks."""
+    """An actor that collects progress reports of cells."""
 
     def __init__(self) -> None:
         self.latest: dict[str, tuple[int, str]] = {}
 
-    def tell(self, name: str, done: int, doing: str) -> None:
-        self.latest[name] = done, doing
+    def put(self, name: str, done: int, phase: str) -> None:
+        self.latest[name] = done, phase
 
     def take(self) -> dict[str, tuple[int, str]]:
         latest, self.latest = self.latest, {}
@@ -99,40 +99,40 @@ class _ProgressActor:
 # ---- on a node ---------------------------------------------------------------------------------------------------
 
 
-def _task(cell: Cell, files: Files, trust: tuple[str, ...], news: Any) -> tuple[Files, str]:
-    """What a task does: the files of a run that has come to its end, or as far as it came and what went wrong."""
+def _task(cell: Cell, files: Files, trust: tuple[str, ...], reports: Any) -> tuple[Files, str]:
+    """Run a cell in a Ray task; returns the files of its run, and its error or an empty text."""
     with tempfile.TemporaryDirectory(prefix="psyco-") as made:
         folder = Path(made)
         try:
             if files:
-                _unpack(files, folder / cell.name)
-            progress = StudyProgress.of([cell], lambda progress: _tell(progress, news))
+                _write_files(files, folder / cell.name)
+            progress = StudyProgress.of([cell], lambda progress: _report(progress, reports))
             _team().run([cell], folder, progress, trust)
             error = progress.cells[cell.name].error
         except PsycoError as problem:
             error = str(problem)
-        except OSError as problem:  # no room, or no processes
+        except OSError as problem:  # a full disk, or no processes
             error = f"{problem.strerror or problem}"
         place = f"on node {socket.gethostname()}: {error}" if error else ""
-        return _packed(folder / cell.name), place
+        return _read_files(folder / cell.name), place
 
 
-def _tell(progress: StudyProgress, news: Any) -> None:
-    for name, standing in progress.cells.items():
-        news.tell.remote(name, standing.done, standing.doing)
+def _report(progress: StudyProgress, reports: Any) -> None:
+    for name, cell in progress.cells.items():
+        reports.put.remote(name, cell.done, cell.phase)
 
 
 @cache
 def _team() -> WorkerTeam:
-    """The process that this one of Ray's gives its cells to."""
+    """Return the worker process of this Ray process."""
     return WorkerTeam(1, Path(tempfile.gettempdir()) / f"psyco-study-{os.getpid()}.log")
 
 
 # ---- a run as files ----------------------------------------------------------------------------------------------
 
 
-def _packed(folder: Path) -> Files:
-    """All files of a run, or none."""
+def _read_files(folder: Path) -> Files:
+    """Return all files of a run, or none."""
     if not folder.is_dir():
         return {}
     return {
@@ -142,15 +142,15 @@ def _packed(folder: Path) -> Files:
     }
 
 
-def _unpack(files: Files, folder: Path) -> None:
-    """A folder with these files instead of what was there, whole or not at all."""
+def _write_files(files: Files, folder: Path) -> None:
+    """Replace a folder by one with these files, atomically."""
     part = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     for name, content in files.items():
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            raise RunError(f"a node has sent a file that leads out of its folder: {name}")
+            raise RunError(f"a node has sent a file outside of its folder: {name}")
         path = part / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-    shutil.rmtree(folder, ignore_errors=True)  # it had not finished: this is it, further on
+    shutil.rmtree(folder, ignore_errors=True)  # an earlier, unfinished state of the same run
     part.rename(folder)

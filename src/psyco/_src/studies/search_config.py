@@ -1,7 +1,7 @@
-"""What is tuned: a learner's options, each in a range, become trials; nothing is made or run for that.
+"""The configuration of a tuning: which options of a learner are searched, in which ranges; every trial is one run.
 
-Every trial is one run. Three stages have seeds of their own, so that nobody is judged by the luck that chose him: the
-search, a few further runs of the best trials, and in the end the tuned options against the defaults.
+The three stages have disjoint seeds, so that no set of options is evaluated on the seeds that selected it: the search,
+reruns of the best trials, and the validation of the tuned options against the defaults.
 """
 
 from __future__ import annotations
@@ -20,110 +20,104 @@ from psyco._src.learners.learner_registry import LEARNERS, TUNED_BY_DEFAULT, lea
 from psyco._src.learners.search_space import NumberRange, OptionChoice, Ranges, read_range
 from psyco._src.studies.study_plan import Cell, StudyPlan, make_plan
 
-TRIALS, AT_ONCE = 50, 4
-FINALISTS, FINALS = 3, 3  # trials that are run again; further runs of each
-JUDGES = 10  # runs of the tuned options, and of the defaults, in the end
-APART = 10_000  # between the seeds of two stages, so that more trials change no other seed
-MOST_JUDGES = 200
-LAST_SEED = 2**31 - 1 - 4 * APART
-DEFAULTS, TUNED = "defaults", "tuned"  # what the two are called that are judged
+DEFAULT_TRIALS, DEFAULT_BATCH_SIZE, DEFAULT_RERUN_SEEDS, DEFAULT_VALIDATION_SEEDS = 50, 4, 3, 10
+SEED_STRIDE = 10_000  # between the first seeds of two stages, so that more trials change no other seed
+MAX_STAGE_SEEDS = 200  # of reruns and of the validation
+MAX_SEED = 2**31 - 1 - 4 * SEED_STRIDE
+DEFAULTS, TUNED = "defaults", "tuned"  # names of the two methods in the validation
 
 
 @dataclass(frozen=True)
 class SearchConfig:
-    """A tuning before it runs."""
+    """The configuration of a tuning."""
 
-    content: dict[str, Any]  # what all runs share, as config.toml has it
-    ranges: Ranges  # of the options that are tried
+    content: dict[str, Any]  # shared by all runs, as in config.toml
+    ranges: Ranges  # of the searched options
     trials: int
-    at_once: int  # trials that are proposed together
-    finals: int  # further runs of each of the best trials
-    judges: int  # runs of the tuned options and of the defaults in the end
+    batch_size: int  # trials that are proposed together
+    rerun_seeds: int  # further runs of each of the best trials
+    validation_seeds: int  # runs of the tuned options, and of the defaults
     seed: int
 
     @property
     def learner(self) -> str:
-        """Whose options they are."""
+        """Name of the tuned learner."""
         return str(self.content["learner"]["name"])
 
     @property
     def requirement(self) -> str:
-        """As text."""
+        """Text of the requirement."""
         return str(self.content["requirement"])
 
     @property
     def title(self) -> str:
-        """What it is called."""
+        """Title of the page."""
         return f"Tuning {self.learner} on {self.content['domain']['name']}"
 
     @property
     def digest(self) -> str:
-        """The same search, also one of more trials, in one word."""
-        what = [self.content, self.texts, self.at_once, self.seed]
-        return atomic_io.digest(json.dumps(what, sort_keys=True, default=str).encode())
+        """Hash of the search, without the number of trials: a longer search continues a shorter one."""
+        content = [self.content, self.range_texts, self.batch_size, self.seed]
+        return atomic_io.digest(json.dumps(content, sort_keys=True, default=str).encode())
 
     @property
-    def texts(self) -> dict[str, str]:
-        """The ranges for people."""
-        return {name: str(each) for name, each in self.ranges.items()}
+    def range_texts(self) -> dict[str, str]:
+        """Ranges as text, by option."""
+        return {name: str(values) for name, values in self.ranges.items()}
 
     @property
-    def fresh_seed(self) -> int:
-        """One that no run of this tuning has."""
-        return self.seed + 3 * APART
+    def unused_seed(self) -> int:
+        """A seed that no run of this tuning has."""
+        return self.seed + 3 * SEED_STRIDE
 
-    def trial(self, number: int, options: Mapping[str, Any]) -> Cell:
-        """The run of a trial; without options it is that of the defaults."""
-        plan = self._plan([self.seed + number], [self._variant(f"trial {number}", options)])
-        return plan.cells[0]
+    def trial_cell(self, number: int, options: Mapping[str, Any]) -> Cell:
+        """Return the run of a trial; without options it is that of the defaults."""
+        return self._plan([self.seed + number], {f"trial {number}": options}).cells[0]
 
-    def final(self, chosen: Mapping[str, Mapping[str, Any]]) -> StudyPlan:
-        """The study of the best trials, by what they are called."""
-        seeds = [self.seed + APART + k for k in range(self.finals)]
-        return self._plan(
-            seeds, [self._variant(name, each) for name, each in chosen.items()], "The best trials again"
-        )
+    def rerun_plan(self, options_by_name: Mapping[str, Mapping[str, Any]]) -> StudyPlan:
+        """Return the study that runs the best trials again."""
+        seeds = [self.seed + SEED_STRIDE + k for k in range(self.rerun_seeds)]
+        return self._plan(seeds, options_by_name, "Reruns of the best trials")
 
-    def judged(self, options: Mapping[str, Any]) -> StudyPlan:
-        """The study that compares tuned options with the defaults, at the same budget."""
-        seeds = [self.seed + 2 * APART + k for k in range(self.judges)]
-        both = [self._variant(TUNED, options), self._variant(DEFAULTS, {})]
-        return self._plan(seeds, both, "The tuned options against the defaults")
+    def validation_plan(self, options: Mapping[str, Any]) -> StudyPlan:
+        """Return the study that compares tuned options with the defaults at the same budget."""
+        seeds = [self.seed + 2 * SEED_STRIDE + k for k in range(self.validation_seeds)]
+        return self._plan(seeds, {TUNED: options, DEFAULTS: {}}, "The tuned options against the defaults")
 
-    def ends(self) -> StudyPlan:
-        """The defaults, and the ends or values of every range: what can be checked before anything runs."""
-        variants = [self._variant(DEFAULTS, {})]
-        for name, each in self.ranges.items():
-            values = each.values if isinstance(each, OptionChoice) else (each.low, each.high)
-            kind = type(learner_options(self.learner)[name])
-            variants += [self._variant(f"{name}={value}", {name: kind(value)}) for value in values]
+    def boundary_plan(self) -> StudyPlan:
+        """Return the defaults and the ends of every range, to check them before the first run."""
+        variants: dict[str, Mapping[str, Any]] = {DEFAULTS: {}}
+        for name, values in self.ranges.items():
+            ends = values.values if isinstance(values, OptionChoice) else (values.low, values.high)
+            kind = learner_options(self.learner)[name].kind or str
+            variants |= {f"{name}={value}": {name: kind(value)} for value in ends}
         return self._plan([self.seed], variants)
 
     def to_toml(self) -> str:
-        """For the record."""
-        asked = {name: getattr(self, name) for name in ("trials", "at_once", "finals", "judges", "seed")}
-        return "# What `psyco tune` was asked for.\n" + tomli_w.dumps(
-            {**asked, **self.content, "ranges": self.texts}, multiline_strings=True
-        )
+        """Return the configuration as the text of a file."""
+        names = ("trials", "batch_size", "rerun_seeds", "validation_seeds", "seed")
+        content = {name: getattr(self, name) for name in names} | self.content | {"ranges": self.range_texts}
+        return "# The configuration of `psyco tune`.\n" + tomli_w.dumps(content, multiline_strings=True)
 
-    def _variant(self, label: str, options: Mapping[str, Any]) -> dict[str, Any]:
-        return {"label": label, **({"learner": dict(options)} if options else {})}
+    def _plan(
+        self, seeds: Sequence[int], options_by_label: Mapping[str, Mapping[str, Any]], title: str = ""
+    ) -> StudyPlan:
+        cells = [
+            {"label": label, **({"learner": dict(options)} if options else {})}
+            for label, options in options_by_label.items()
+        ]
+        content = {"seeds": list(seeds), **self.content, "cells": cells}
+        return make_plan(({"title": title} if title else {}) | content, source="the tuning")
 
-    def _plan(self, seeds: Sequence[int], variants: list[dict[str, Any]], title: str = "") -> StudyPlan:
-        named = {"title": title} if title else {}
-        return make_plan(
-            {**named, "seeds": list(seeds), **self.content, "cells": variants}, source="the tuning"
-        )
 
-
-def ask_search(
+def make_search(
     domain: str,
     requirement: str | None,
     *,
-    trials: int = TRIALS,
-    at_once: int = AT_ONCE,
-    finals: int = FINALS,
-    judges: int = JUDGES,
+    trials: int = DEFAULT_TRIALS,
+    batch_size: int = DEFAULT_BATCH_SIZE,
+    rerun_seeds: int = DEFAULT_RERUN_SEEDS,
+    validation_seeds: int = DEFAULT_VALIDATION_SEEDS,
     seed: int = 0,
     over: Sequence[str] | Mapping[str, Any] | None = None,
     parameters: Mapping[str, Any] | None = None,
@@ -131,74 +125,74 @@ def ask_search(
     learner_options: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> SearchConfig:
-    """The search that is asked for; its arguments are those of `psyco.tune`."""
+    """Return a checked configuration; the arguments are those of `psyco.tune`."""
     if not isinstance(domain, str):
         raise RunError(f"tuning takes the name of a domain, as in 'particle-dance', got {domain!r}")
     if not requirement:
         raise RunError(
-            "tuning needs a requirement, since it looks for the best certified return: "
+            "tuning needs a requirement, since it searches for the largest certified return: "
             "--require 'P>=0.9 [ G ... ] & C>=0.98', as text or file"
         )
     if check_count("trials", trials, 0) < 2:
         raise RunError(
-            f"trials must be at least 2, got {trials}: the first is the defaults, the others are tried"
+            f"trials must be at least 2, got {trials}: the first trial is the defaults, the others are searched"
         )
-    if trials > APART:
-        raise RunError(f"trials must be at most {APART:,}, got {trials:,}")
-    if check_seed(seed) > LAST_SEED:
-        raise RunError(f"a tuning has further seeds of its own: begin at {LAST_SEED} or below, got {seed}")
+    if trials > SEED_STRIDE:
+        raise RunError(f"trials must be at most {SEED_STRIDE:,}, got {trials:,}")
+    if check_seed(seed) > MAX_SEED:
+        raise RunError(f"a tuning uses further seeds after the first: give at most {MAX_SEED}, got {seed}")
     if "seed" in (settings or {}):
-        raise RunError("settings.seed = ... is not allowed: a tuning has seeds of its own, from seed=0 on")
+        raise RunError("settings.seed = ... is not allowed: a tuning chooses its seeds, from seed=0 on")
     name, fixed = learner or TUNED_BY_DEFAULT, dict(learner_options or {})
-    check_known(
-        "learner to tune", name, LEARNERS
-    )  # "auto" is none: its options are those of whichever it chooses
+    # "auto" is refused: its options are those of the learner that it will choose.
+    check_known("learner to tune", name, LEARNERS)
     content = {
         "requirement": requirement,
         "domain": {**(parameters or {}), "name": domain},
         "learner": {**fixed, "name": name},
         "settings": dict(settings or {}),
     }
+    stages = {"rerun_seeds": rerun_seeds, "validation_seeds": validation_seeds}
+    for stage, count in stages.items():
+        if check_count(stage, count) > MAX_STAGE_SEEDS:
+            raise RunError(f"{stage} must be at most {MAX_STAGE_SEEDS}, got {count:,}")
     search = SearchConfig(
-        {key: value for key, value in content.items() if value},
-        _ranges(name, fixed, over),
-        trials,
-        check_count("at_once", at_once),
-        check_count("finals", finals),
-        check_count("judges", judges),
-        seed,
+        content={key: value for key, value in content.items() if value},
+        ranges=_search_space(name, fixed, over),
+        trials=trials,
+        batch_size=check_count("batch_size", batch_size),
+        rerun_seeds=rerun_seeds,
+        validation_seeds=validation_seeds,
+        seed=seed,
     )
-    if judges > MOST_JUDGES or finals > MOST_JUDGES:
-        raise RunError(f"finals and judges must be at most {MOST_JUDGES}, got {finals:,} and {judges:,}")
-    search.trial(
-        0, {}
-    )  # says what is wrong with domain, requirement, options and settings, as far as that is data
+    search.trial_cell(0, {})  # checks domain, requirement, options and settings as data
     return search
 
 
-def _ranges(learner: str, fixed: Mapping[str, Any], over: Any) -> dict[str, NumberRange | OptionChoice]:
-    """The options to try: those that the learner declares, or those that are named, with the ranges that are given."""
+def _search_space(learner: str, fixed: Mapping[str, Any], over: Any) -> dict[str, NumberRange | OptionChoice]:
+    """Return the options to search: those that the learner declares, or the named ones with their ranges."""
     options, declared = learner_options(learner), learner_ranges(learner)
     if over is None:
-        found = {name: each for name, each in declared.items() if name not in fixed}
-        if not found:
+        space = {name: values for name, values in declared.items() if name not in fixed}
+        if not space:
             raise RunError(
-                f"nothing is left to tune of {learner}: name an option and its range, as in alpha=0.001:0.1"
+                f"nothing is left to tune of {learner}: name an option and its range, as in learning_rate=0.001:0.1"
             )
-        return found
-    named = over if isinstance(over, Mapping) else dict(str(each).partition("=")[::2] for each in over)
+        return space
+    named = over if isinstance(over, Mapping) else dict(str(text).partition("=")[::2] for text in over)
     check_has(learner, "option", named, options)
     if not named:
-        raise RunError("over names no option; leave it out for those that the learner declares")
-    found = {}
+        raise RunError("over names no option; leave it out for the options that the learner declares")
+    space = {}
     for name, text in named.items():
         if name in fixed:
             raise RunError(f"{name} is given and tuned; give it once")
-        if not text and name not in declared:
+        if text:
+            space[name] = read_range(str(text), options[name])
+        elif name in declared:
+            space[name] = declared[name]
+        else:
             raise RunError(
-                f"{learner} declares no range for {name}: say it, as in {name}=0.01:0.3 or {name}=10,20,40"
+                f"{learner} declares no range for {name}: give one, as in {name}=0.01:0.3 or {name}=10,20,40"
             )
-        found[name] = (
-            read_range(name, str(text), options[name], declared.get(name)) if text else declared[name]
-        )
-    return found
+    return space

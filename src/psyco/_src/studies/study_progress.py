@@ -1,4 +1,4 @@
-"""How far a study is, cell by cell, and when it will have come to its end."""
+"""Progress of a study, cell by cell, and an estimate of the time left."""
 
 from __future__ import annotations
 
@@ -10,93 +10,95 @@ from statistics import median
 from psyco._src.studies.study_plan import Cell
 
 WAITING, RUNNING, FINISHED, FAILED = "waiting", "running", "finished", "failed"
+LEARNING_FRACTION = 0.95  # of the work of a run; selection and certification are the rest
 
 
 @dataclass
 class CellProgress:
-    """Where one cell stands."""
+    """Progress of one cell."""
 
     cell: Cell
     state: str = WAITING
-    done: int = 0  # of its budget of learning, in episodes or steps
-    doing: str = ""  # "learning", "certifying"
-    error: str = ""  # of one that failed
-    kept: bool = False  # it had finished before
-    since: float | None = None  # when it began, on the clock of `time.monotonic`
-    at_first: int = 0  # what of that had been there when it began
-    seconds: float = 0.0  # that it took in this session, once it has finished
+    done: int = 0  # episodes or steps of learning
+    phase: str = ""  # "starting", "learning", "certifying"
+    error: str = ""  # of a failed cell
+    reused: bool = False  # finished before this session
+    started_at: float | None = None  # by `time.monotonic`
+    done_before: int = 0  # `done` when this session began
+    seconds: float = 0.0  # duration in this session, once finished
 
     @property
     def total(self) -> int:
-        """Its budget of learning, in episodes or steps."""
+        """Training budget in episodes or steps."""
         return self.cell.config.settings.steps or self.cell.config.settings.episodes
 
     @property
-    def share(self) -> float:
-        """Of its work that is done, 0 to 1; what follows learning counts for a twentieth."""
-        return 1.0 if self.state in (FINISHED, FAILED) else 0.95 * min(1.0, self.done / self.total)
+    def fraction(self) -> float:
+        """Fraction of the work that is done, 0 to 1."""
+        if self.state in (FINISHED, FAILED):
+            return 1.0
+        return LEARNING_FRACTION * min(1.0, self.done / self.total)
 
 
 @dataclass
 class StudyProgress:
-    """Where all cells stand; whoever executes them tells it, and it tells `listener`."""
+    """Progress of all cells; workers update it, and every update calls `on_progress`."""
 
     cells: dict[str, CellProgress]  # by name, in the order of the plan
-    listener: Callable[[StudyProgress], None] = lambda progress: None
+    on_progress: Callable[[StudyProgress], None] = lambda progress: None
 
     @classmethod
-    def of(cls, cells: Sequence[Cell], listener: Callable[[StudyProgress], None]) -> StudyProgress:
-        """Before anything has happened."""
-        return cls({cell.name: CellProgress(cell) for cell in cells}, listener)
+    def of(cls, cells: Sequence[Cell], on_progress: Callable[[StudyProgress], None]) -> StudyProgress:
+        """Return the progress before the first cell starts."""
+        return cls({cell.name: CellProgress(cell) for cell in cells}, on_progress)
 
     def count(self, state: str) -> int:
-        """How many cells are in that state."""
-        return sum(standing.state == state for standing in self.cells.values())
+        """Return the number of cells in a state."""
+        return sum(cell.state == state for cell in self.cells.values())
 
     @property
     def running(self) -> list[CellProgress]:
-        """The cells that are worked on now."""
-        return [standing for standing in self.cells.values() if standing.state == RUNNING]
+        """Cells that are running."""
+        return [cell for cell in self.cells.values() if cell.state == RUNNING]
 
     @property
-    def left(self) -> float | None:
-        """Seconds to the end, about; None before a cell has come to its end in this session.
+    def seconds_left(self) -> float | None:
+        """Estimate of the seconds left; None before a cell has finished in this session.
 
-        What is left is taken at the middle pace of the cells that have ended: the first ones of a kind are slow, since
-        they compile.
+        The median pace of finished cells is used, since the first cell of each kind compiles and is slow.
         """
         paces = [
-            s.seconds / (s.total - s.at_first)
-            for s in self.cells.values()
-            if s.seconds and s.total > s.at_first
+            cell.seconds / (cell.total - cell.done_before)
+            for cell in self.cells.values()
+            if cell.seconds and cell.total > cell.done_before
         ]
-        todo = sum((1.0 - s.share) * s.total for s in self.cells.values())
-        return todo * median(paces) / max(1, len(self.running)) if paces else None
+        left = sum((1.0 - cell.fraction) * cell.total for cell in self.cells.values())
+        return left * median(paces) / max(1, len(self.running)) if paces else None
 
-    def tell(self) -> None:
-        """Something has happened, or a little time has gone by."""
-        self.listener(self)
+    def notify(self) -> None:
+        """Call `on_progress`."""
+        self.on_progress(self)
 
-    def started(self, name: str, done: int = 0) -> None:
-        """A cell is worked on; so much of its budget had been spent before."""
-        standing = self.cells[name]
-        standing.state, standing.doing, standing.error = RUNNING, "starting", ""
-        standing.since, standing.done, standing.at_first = time.monotonic(), done, done
-        self.tell()
+    def mark_started(self, name: str, done: int = 0) -> None:
+        """Record that a cell runs; `done` of its budget was spent in earlier sessions."""
+        cell = self.cells[name]
+        cell.state, cell.phase, cell.error = RUNNING, "starting", ""
+        cell.started_at, cell.done, cell.done_before = time.monotonic(), done, done
+        self.notify()
 
-    def reached(self, name: str, done: int, doing: str) -> None:
-        """A cell has come so far."""
-        self.cells[name].done, self.cells[name].doing = done, doing
-        self.tell()
+    def update(self, name: str, done: int, phase: str) -> None:
+        """Record how far a cell has come."""
+        self.cells[name].done, self.cells[name].phase = done, phase
+        self.notify()
 
-    def ended(self, name: str, error: str = "") -> None:
-        """A cell has finished, or failed."""
-        standing = self.cells[name]
-        standing.state, standing.error = (FAILED, error) if error else (FINISHED, "")
-        standing.seconds = 0.0 if error or standing.since is None else time.monotonic() - standing.since
-        self.tell()
+    def mark_ended(self, name: str, error: str = "") -> None:
+        """Record that a cell has finished, or failed with an error."""
+        cell = self.cells[name]
+        cell.state, cell.error = (FAILED, error) if error else (FINISHED, "")
+        cell.seconds = 0.0 if error or cell.started_at is None else time.monotonic() - cell.started_at
+        self.notify()
 
-    def again(self, name: str) -> None:
-        """A cell waits again: its process or its node was lost."""
+    def mark_waiting(self, name: str) -> None:
+        """Record that a cell waits again because its process or node was lost."""
         self.cells[name].state = WAITING
-        self.tell()
+        self.notify()

@@ -1,15 +1,13 @@
-"""Tuning: search a learner's options, run the best ones again, judge the winner against the defaults on fresh seeds.
+"""Tuning: search the options of a learner, rerun the best trials, validate the winner against the defaults.
 
-    tuning.toml          what was asked for
-    search/cells/NAME/   the run of every trial, also of those that were ended early
-    finals/, judged/     two studies, each with tables and a page of its own
+    tuning.toml          the configuration
+    search/cells/NAME/   the run of every trial, also of pruned ones
+    rerun/, validation/  two studies with their tables and pages
     trials.csv           one row per trial
-    config.toml          the outcome, for `psyco synthesize --config`
-    tuning.html          all of it to look at
+    config.toml          the recommended configuration, for `psyco synthesize --config`
+    tuning.html          the page
 
-Optuna proposes and is told; what it was told is not kept, since a trial is a run in a folder named by content: the same
-tuning proposes the same trials again, and those that are there are not computed twice. Trials are proposed in rounds of
-a fixed size and told in their order, so that the number of workers changes nothing.
+Each stage has its own seeds; a repeated call reuses all finished runs.
 """
 
 from __future__ import annotations
@@ -17,10 +15,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,185 +25,141 @@ import numpy as np
 
 from psyco._src.core import atomic_io
 from psyco._src.core.errors import RunError
-from psyco._src.envs.registry import remake
-from psyco._src.envs.trust import NOBODY
+from psyco._src.envs.registry import TRUST_NOTHING, make_from_description
 from psyco._src.logic.parser import parse
 from psyco._src.runs.config import Config
 from psyco._src.runs.problem import prepare
-from psyco._src.studies.aggregate import plain, to_csv, to_html
-from psyco._src.studies.collect import CellOutcome, Row, collect
-from psyco._src.studies.objective import Score, score_of
-from psyco._src.studies.optuna_sampler import OptunaSampler, check_optuna
-from psyco._src.studies.pruning import PruningThreshold, pruned_at, raised, reached
-from psyco._src.studies.runner import CELLS, execute
-from psyco._src.studies.search_config import DEFAULTS, FINALISTS, TUNED, SearchConfig
-from psyco._src.studies.statistics import iqm, luck
-from psyco._src.studies.study_folder import PARENT, Study, check_place, run_study
+from psyco._src.studies.aggregate import to_csv, to_html, to_json_rows
+from psyco._src.studies.collect import Row
+from psyco._src.studies.runner import make_folder
+from psyco._src.studies.search_config import DEFAULTS, TUNED, SearchConfig
+from psyco._src.studies.statistics import iqm, rank_sum_p_value
+from psyco._src.studies.study_folder import PARENT, Study, check_target, run_study
 from psyco._src.studies.study_plan import check_plan
 from psyco._src.studies.study_progress import StudyProgress
-from psyco._src.studies.workers import LOG, WorkerTeam, cores
+from psyco._src.studies.trials import Trial, TrialSampler, import_optuna, run_search
 
-TUNING, TRIALS, CONFIG, PAGE = "tuning.toml", "trials.csv", "config.toml", "tuning.html"
-SEARCH, FINAL, JUDGED = "search", "finals", "judged"  # folders
-LUCK = 0.025  # what is as unlikely as that by luck counts as shown
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One set of options, and what became of its run."""
-
-    number: int
-    options: dict[str, Any]  # that differ from the defaults; number 0 has none
-    outcome: CellOutcome
-    score: Score | None  # None: it was ended early, or failed
-    points: tuple[Score | None, ...]  # what it had shown at some points of learning
-    pruned: float | None  # the part of learning after which it was ended
-
-    @property
-    def state(self) -> str:
-        """What became of it, in a word."""
-        if self.pruned is not None:
-            return "ended early"
-        return "finished" if self.score is not None else "failed"
-
-    @property
-    def called(self) -> str:
-        """In tables of studies."""
-        return f"trial {self.number}" if self.number else DEFAULTS
-
-    @property
-    def row(self) -> Row:
-        """For the table; whatever was certified is an estimate of one run, lucky where it was chosen for that."""
-        certificate = self.outcome.run.certificate if self.score is not None and self.outcome.run else None
-        return {
-            "trial": self.number,
-            "state": self.state,
-            "seed": self.outcome.cell.seed,
-            "verdict": certificate.verdict.name if certificate else None,
-            "return": certificate.mean_return if certificate else None,
-            "distance": -self.score.number if self.score is not None and not self.score.certified else None,
-            "ended_at": self.pruned,
-            "episodes": self.outcome.run.episodes if self.outcome.run else 0,
-            **self.options,
-            "cell": self.outcome.cell.name,
-        }
+CONFIG_FILE, TRIALS_FILE, RESULT_FILE, PAGE = "tuning.toml", "trials.csv", "config.toml", "tuning.html"
+SEARCH, RERUN, VALIDATION = "search", "rerun", "validation"  # folders
+RERUN_TRIALS = 3  # the best trials, which are run again
+SIGNIFICANCE = 0.025  # of the one-sided rank-sum test
 
 
 @dataclass(frozen=True, repr=False)
 class Tuning:
-    """A tuning that has come to its end, as it stands in its folder."""
+    """The result of a tuning."""
 
     search: SearchConfig
     folder: Path
     trials: tuple[Trial, ...]
-    finals: Study  # the best trials again
-    winner: Trial  # of these
-    judged: Study | None  # it against the defaults; None where it is the defaults
-    defaults: dict[str, Any]  # of the options that were tried
+    rerun: Study  # of the best trials
+    winner: Trial  # of the rerun
+    validation: Study | None  # the winner against the defaults; None if the defaults won
+    defaults: dict[str, Any]  # values of the searched options
 
     def __repr__(self) -> str:
         return f"<Tuning {self.folder}: {len(self.trials)} trials; {self.verdict}>"
 
     def _repr_html_(self) -> str:
-        """The verdict and the trials, for notebooks."""
+        """Return the verdict and the trials for notebooks."""
         return to_html(repr(self), [trial.row for trial in self.trials])
 
     @property
     def page(self) -> Path:
-        """Where its page is."""
+        """Path of the HTML page."""
         return self.folder / PAGE
 
     @property
     def config(self) -> Path:
-        """Where the configuration is that came out."""
-        return self.folder / CONFIG
+        """Path of the recommended configuration."""
+        return self.folder / RESULT_FILE
 
     @cached_property
-    def better(self) -> Row | None:
-        """How likely a tuned run beats one of the defaults, with its interval; None where that was not compared."""
-        rows = [] if self.judged is None else self.judged.answers.comparisons
+    def comparison(self) -> Row | None:
+        """Probability that a tuned run beats one of the defaults, with its interval; None without a comparison."""
+        rows = [] if self.validation is None else self.validation.tables.comparisons
         return next((row for row in rows if (row["method"], row["other"]) == (TUNED, DEFAULTS)), None)
 
     @cached_property
-    def by_luck(self) -> tuple[float, float]:
-        """The chances that tuned runs rank so high, and so low, if the options made no difference."""
+    def p_values(self) -> tuple[float, float]:
+        """One-sided p-values of the rank-sum test: the tuned options are better, and worse, than the defaults."""
+        if self.validation is None:
+            return 1.0, 1.0
         tuned, defaults = (
             [
-                (o.certified, o.score)
-                for o in self.judged.outcomes
-                if o.cell.method == name and math.isfinite(o.score)
+                (outcome.certified, outcome.score)
+                for outcome in self.validation.outcomes
+                if outcome.cell.method == method and math.isfinite(outcome.score)
             ]
-            if self.judged
-            else []
-            for name in (TUNED, DEFAULTS)
+            for method in (TUNED, DEFAULTS)
         )
-        return (luck(tuned, defaults), luck(defaults, tuned)) if tuned and defaults else (1.0, 1.0)
+        if not tuned or not defaults:
+            return 1.0, 1.0
+        return rank_sum_p_value(tuned, defaults), rank_sum_p_value(defaults, tuned)
 
     @property
     def outcome(self) -> str:
-        """Of the judging: "better", "open", "worse", or "same" where no trial did better than the defaults."""
+        """Result of the validation: "better", "inconclusive" or "worse"; "unchanged" if the defaults won the rerun."""
         if self.winner.number == 0:
-            return "same"
-        high, low = self.by_luck
-        return "better" if high <= LUCK else "worse" if low <= LUCK else "open"
+            return "unchanged"
+        better, worse = self.p_values
+        return "better" if better <= SIGNIFICANCE else "worse" if worse <= SIGNIFICANCE else "inconclusive"
 
     @property
     def options(self) -> dict[str, Any]:
-        """What is recommended: the winner's options if they did better on the fresh seeds, else none."""
-        ahead = self.better is not None and self.better["better_certified"] > 0.5
+        """Recommended options: the winner's if they did better in the validation, else none."""
+        ahead = self.comparison is not None and self.comparison["better_certified"] > 0.5
         return self.winner.options if ahead else {}
 
     @property
     def verdict(self) -> str:
         """Whether tuning helped, in a sentence."""
-        if self.outcome == "same":
+        if self.outcome == "unchanged":
             return "No trial did better than the defaults when it was run again, so the defaults stay"
-        if self.better is None:
-            return (
-                "It is not known whether the tuned options beat the defaults: runs that should judge failed"
-            )
-        chance, low, high = (self.better[f"better_certified{side}"] for side in ("", "_lower", "_upper"))
-        seen = self.by_luck[self.outcome == "worse"]
-        told = {
+        if self.comparison is None:
+            return "It is not known whether the tuned options beat the defaults: validation runs failed"
+        chance, low, high = (self.comparison[f"better_certified{side}"] for side in ("", "_lower", "_upper"))
+        result = {
             "better": "The tuned options beat the defaults",
             "worse": "The tuned options are worse than the defaults, so the defaults stay",
-            "open": "The tuned options are not shown to beat the defaults"
+            "inconclusive": "The tuned options are not shown to beat the defaults"
             + ("" if self.options else ", so the defaults stay"),
         }[self.outcome]
+        worse = self.outcome == "worse"
         return (
-            f"{told}: on {self.search.judges} fresh seeds each, at equal budget, a tuned run beats one of the defaults "
-            f"with probability {chance:.2f} ({low:.2f} to {high:.2f}), a certificate first; by luck alone runs "
-            f"rank {'so low' if self.outcome == 'worse' else 'so high'} with probability {seen:.2g}"
+            f"{result}: on {self.search.validation_seeds} fresh seeds each, at equal budget, a tuned run beats one of "
+            f"the defaults with probability {chance:.2f} ({low:.2f} to {high:.2f}), a certificate first; the rank-sum "
+            f"test that they are {'worse' if worse else 'better'} has p = {self.p_values[worse]:.2g}"
         )
 
     @property
     def failed(self) -> dict[str, str]:
-        """The errors of runs that failed, by what they are called."""
-        own = {f"trial {t.number}": t.outcome.error for t in self.trials if t.state == "failed"}
-        return own | self.finals.failed | (self.judged.failed if self.judged else {})
+        """Errors of failed runs, by label."""
+        failed = {f"trial {t.number}": t.outcome.error for t in self.trials if t.state == "failed"}
+        return failed | self.rerun.failed | (self.validation.failed if self.validation else {})
 
     @property
     def episodes(self) -> int:
         """Training episodes of all runs."""
-        outcomes = [*(trial.outcome for trial in self.trials), *self.finals.outcomes]
-        outcomes += self.judged.outcomes if self.judged else ()
+        outcomes = [*(trial.outcome for trial in self.trials), *self.rerun.outcomes]
+        outcomes += self.validation.outcomes if self.validation else ()
         return sum(outcome.run.episodes for outcome in outcomes if outcome.run)
 
     def to_json(self) -> str:
-        """Everything as JSON."""
+        """Return the result as JSON."""
         content = {
             "tuning": str(self.folder),
             "outcome": self.outcome,
             "verdict": self.verdict,
             "options": self.options,
             "defaults": self.defaults,
-            "ranges": self.search.texts,
+            "ranges": self.search.range_texts,
             "winner": self.winner.number,
-            "better": None if self.better is None else _plain(self.better),
-            "by_luck": self.by_luck[0],
-            "judged": [] if self.judged is None else [_plain(row) for row in self.judged.answers.summary],
-            "finals": [_plain(row) for row in self.finals.answers.summary],
-            "trials": [_plain(trial.row) for trial in self.trials],
+            "comparison": None if self.comparison is None else to_json_rows([self.comparison])[0],
+            "p_value": self.p_values[0],
+            "validation": [] if self.validation is None else to_json_rows(self.validation.tables.summary),
+            "rerun": to_json_rows(self.rerun.tables.summary),
+            "trials": to_json_rows([trial.row for trial in self.trials]),
             "episodes": self.episodes,
             "failed": self.failed,
             "config": str(self.config),
@@ -221,167 +174,80 @@ def run_tuning(
     *,
     workers: int | None = None,
     ray: str | None = None,
-    trust: Collection[str] = NOBODY,
+    trust: Collection[str] = TRUST_NOTHING,
     on_progress: Callable[[StudyProgress], None] = lambda progress: None,
-    on_news: Callable[[str], None] = lambda news: None,
+    on_message: Callable[[str], None] = lambda message: None,
 ) -> Tuning:
-    """Bring a tuning to its end; the same again, also after an interruption, computes only what is missing.
+    """Run a tuning; a repeated call, also after an interruption, runs only the missing cells.
 
     Args:
-        search: what is tried.
-        folder: of the tuning; one that holds something else is refused.
-        workers: processes at the same time; default: one for each core.
-        ray: the address of a Ray cluster to use instead, or "local".
-        trust: the code that the domain may name.
-        on_progress: called when something has happened to a run, and about twice a second.
-        on_news: called with a sentence when a stage has come to its end.
+        search: configuration of the search.
+        folder: of the tuning; one with other content is refused.
+        workers: number of processes; default: one per core.
+        ray: address of a Ray cluster to use instead, or "local".
+        trust: code that the domain may import.
+        on_progress: called after every change of a run, and about twice a second.
+        on_message: called with a sentence after every round and stage.
     """
-    check_optuna()
-    text = search.to_toml()
-    check_place(folder, TUNING)
-    check_plan(search.ends(), trust)
-    defaults = _defaults(search, trust)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"cannot make the folder {folder}: {error.strerror}") from None
-    atomic_io.write(folder / TUNING, text.encode())
-    how: dict[str, Any] = {"workers": workers, "ray": ray, "trust": trust, "on_progress": on_progress}
-    trials = _searched(search, OptunaSampler(search, defaults), folder / SEARCH, how, on_news)
-    best = sorted((t for t in trials if t.score is not None), key=_rank)[:FINALISTS]
+    import_optuna()
+    check_target(folder, CONFIG_FILE)
+    check_plan(search.boundary_plan(), trust)
+    defaults = _resolve_defaults(search, trust)
+    make_folder(folder)
+    atomic_io.write(folder / CONFIG_FILE, search.to_toml().encode())
+    execution: dict[str, Any] = {"workers": workers, "ray": ray, "trust": trust, "on_progress": on_progress}
+    trials = run_search(search, TrialSampler(search, defaults), folder / SEARCH, execution, on_message)
+    finished = [trial for trial in trials if trial.score is not None]
+    best = sorted(finished, key=lambda trial: trial.rank)[:RERUN_TRIALS]
     if not best:
         why = next((t.outcome.error for t in trials if t.outcome.error), "none has a certificate")
-        raise RunError(f"no trial has come to its end: {why}")
-    on_news(f"{len(best)} trials run again, {search.finals} times each")
-    finals = run_study(search.final({t.called: t.options for t in best}), folder / FINAL, **how)
-    winner = max(best, key=lambda trial: _standing(finals, trial))
-    judged = None
+        raise RunError(f"no trial has finished: {why}")
+    on_message(f"{len(best)} trials are run again, {search.rerun_seeds} times each")
+    rerun = run_study(search.rerun_plan({t.label: t.options for t in best}), folder / RERUN, **execution)
+    winner = max(best, key=lambda trial: _rerun_result(rerun, trial))
+    validation = None
     if winner.number:
-        on_news(f"{winner.called} against the defaults, {search.judges} fresh seeds each")
-        judged = run_study(search.judged(winner.options), folder / JUDGED, **how)
-    tuning = Tuning(search, folder, tuple(trials), finals, winner, judged, defaults)
-    atomic_io.write(folder / TRIALS, to_csv([trial.row for trial in trials]).encode())
-    atomic_io.write(folder / CONFIG, _config(tuning).to_toml().encode())
-    from psyco._src.studies.tuning_page import tune_page
+        on_message(f"{winner.label} against the defaults, {search.validation_seeds} fresh seeds each")
+        validation = run_study(search.validation_plan(winner.options), folder / VALIDATION, **execution)
+    tuning = Tuning(search, folder, tuple(trials), rerun, winner, validation, defaults)
+    atomic_io.write(folder / TRIALS_FILE, to_csv([trial.row for trial in trials]).encode())
+    atomic_io.write(tuning.config, _recommended_config(tuning).to_toml().encode())
+    from psyco._src.studies.tuning_page import tuning_page
 
-    atomic_io.write(tuning.page, tune_page(tuning).encode())
+    atomic_io.write(tuning.page, tuning_page(tuning).encode())
     return tuning
 
 
-def default_tune_folder(search: SearchConfig) -> Path:
-    """The same tuning has the same folder, also with more trials."""
-    words = search.trial(0, {}).name.rpartition("-seed")[0]
+def default_tuning_folder(search: SearchConfig) -> Path:
+    """Return the folder of a tuning, which does not depend on the number of trials."""
+    words = search.trial_cell(0, {}).name.rpartition("-seed")[0]
     return PARENT / f"tune-{words}-{search.digest[:8]}"
 
 
-# ---- the search --------------------------------------------------------------------------------------------------
+def _rerun_result(rerun: Study, trial: Trial) -> tuple[int, float, int]:
+    """Return the sort key of a trial in the rerun: certified runs first, then the return."""
+    outcomes = [outcome for outcome in rerun.outcomes if outcome.cell.method == trial.label]
+    scores = np.array([outcome.score for outcome in outcomes if math.isfinite(outcome.score)])
+    mean = float(iqm(scores)) if len(scores) else -math.inf
+    return sum(outcome.certified for outcome in outcomes), mean, -trial.number
 
 
-def _searched(
-    search: SearchConfig,
-    proposals: OptunaSampler,
-    folder: Path,
-    how: dict[str, Any],
-    on_news: Callable[[str], None],
-) -> list[Trial]:
-    """All trials, round by round."""
-    trials: list[Trial] = []
-    with _crew(folder, how) as team:
-        for first in range(0, search.trials, search.at_once):
-            numbers = range(first, min(first + search.at_once, search.trials))
-            options = [proposals.ask(number) for number in numbers]
-            bar = raised([trial.points for trial in trials if trial.score is not None])
-            cells = [
-                dataclasses.replace(search.trial(number, each), bar=bar)
-                for number, each in zip(numbers, options, strict=True)
-            ]
-            errors = execute(cells, folder, **how, team=team)
-            outcomes = collect(cells, folder / CELLS, partial(_error, errors))
-            for number, each, outcome in zip(numbers, options, outcomes, strict=True):
-                trial = _trial(number, each, outcome, folder / CELLS / outcome.cell.name, bar)
-                proposals.tell(number, trial.score, trial.points, pruned=trial.pruned is not None)
-                trials.append(trial)
-            on_news(_news(trials, search.trials))
-    return trials
+def _resolve_defaults(search: SearchConfig, trust: Collection[str]) -> dict[str, Any]:
+    """Return the default values of the searched options for this domain and budget."""
+    config = search.trial_cell(0, {}).config
+    settings = dataclasses.replace(
+        config.settings, normalization="none"
+    )  # sampled normalization samples episodes
+    problem = prepare(make_from_description(config.description, trust), parse(config.requirement), settings)
+    return {name: problem.settings.options[name] for name in search.ranges}
 
 
-def _trial(
-    number: int, options: dict[str, Any], outcome: CellOutcome, folder: Path, bar: PruningThreshold
-) -> Trial:
-    config = outcome.cell.config
-    requirement = parse(config.requirement)
-    certificate = outcome.run.certificate if outcome.finished and outcome.run else None
-    score = score_of(certificate, requirement)
-    pruned = pruned_at(folder, bar) if score is None else None
-    return Trial(number, options, outcome, score, reached(folder, requirement, config.settings), pruned)
-
-
-def _error(errors: Mapping[str, str], name: str) -> str:
-    return errors.get(name, "")
-
-
-def _news(trials: Sequence[Trial], of: int) -> str:
-    done = [trial for trial in trials if trial.score is not None]
-    early = sum(trial.pruned is not None for trial in trials)
-    words = f"{len(trials)} of {of} trials" + f", {early} ended early" * bool(early)
-    if not done:
-        return words
-    best = min(done, key=_rank)
-    row = best.row
-    certified = row["distance"] is None
-    seen = f"return {row['return']:.2f}" if certified else f"not certified, {row['distance']:.3f} away"
-    return f"{words}; best so far: {best.called}, {seen}"
-
-
-def _rank(trial: Trial) -> tuple[float, int]:
-    """The best first, of equals the earlier one."""
-    assert trial.score is not None
-    return -trial.score.value, trial.number
-
-
-def _standing(finals: Study, trial: Trial) -> tuple[int, float, int]:
-    """How a trial did when it was run again: certificates first, then the return."""
-    own = [outcome for outcome in finals.outcomes if outcome.cell.method == trial.called]
-    scores = np.array([outcome.score for outcome in own if math.isfinite(outcome.score)])
-    middle = float(iqm(scores)) if len(scores) else -math.inf
-    return sum(outcome.certified for outcome in own), middle, -trial.number
-
-
-@contextmanager
-def _crew(folder: Path, how: Mapping[str, Any]) -> Iterator[WorkerTeam | None]:
-    """Processes for all rounds, since each has to import and to compile first; none where a cluster does the work."""
-    if how["ray"] is not None:
-        yield None
-        return
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"cannot make the folder {folder}: {error.strerror}") from None
-    with WorkerTeam(how["workers"] or cores(), folder / LOG) as team:
-        yield team
-
-
-# ---- the outcome -------------------------------------------------------------------------------------------------
-
-
-def _defaults(search: SearchConfig, trust: Collection[str]) -> dict[str, Any]:
-    """What the options that are tried have been so far, resolved for this domain and budget."""
-    config = search.trial(0, {}).config
-    settings = dataclasses.replace(config.settings, scaling="none")  # sampled scaling plays episodes
-    learner = prepare(remake(config.description, trust), parse(config.requirement), settings).learner
-    return {name: getattr(learner, name) for name in search.ranges}
-
-
-def _config(tuning: Tuning) -> Config:
-    """The outcome as a run's configuration with every default written out, and a seed that nobody here has seen."""
-    label = (TUNED if tuning.options else DEFAULTS) if tuning.judged else tuning.winner.called
-    study = tuning.judged or tuning.finals
+def _recommended_config(tuning: Tuning) -> Config:
+    """Return the configuration of the recommended options with every default written out, and an unused seed."""
+    label = (TUNED if tuning.options else DEFAULTS) if tuning.validation else tuning.winner.label
+    study = tuning.validation or tuning.rerun
     runs = [outcome.run for outcome in study.outcomes if outcome.cell.method == label and outcome.run]
-    written = next((run.config for run in runs if run.config is not None), None)
-    found = written or tuning.search.trial(0, tuning.options).config
-    settings = dataclasses.replace(found.settings, seed=tuning.search.fresh_seed)
-    return dataclasses.replace(found, settings=settings)
-
-
-def _plain(row: Row) -> Row:
-    return {name: plain(value) for name, value in row.items()}
+    complete = next((run.config for run in runs if run.config is not None), None)
+    config = complete or tuning.search.trial_cell(0, tuning.options).config
+    settings = dataclasses.replace(config.settings, seed=tuning.search.unused_seed)
+    return dataclasses.replace(config, settings=settings)

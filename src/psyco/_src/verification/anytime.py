@@ -1,13 +1,13 @@
-"""An anytime-valid test: an e-process, the likelihood averaged over the alternative against the boundary.
+"""Anytime-valid test of a probability: an e-process, the mixture likelihood ratio against the boundary.
 
 For "p >= a" the evidence that p > a after s satisfied and v violated episodes is
 
     E(a) = 1/(1-a) ∫_a^1 (q/a)^s ((1-q)/(1-a))^v dq
 
 Under any p <= a this is a nonnegative supermartingale that starts at 1, so the chance that it *ever* reaches 1/δ is at
-most δ (Ville's inequality), however one chooses to stop. With q = a + u(1-a) it is ∫_0^1 (1 + u(1/a - 1))^s (1-u)^v du:
-falling in a, so the a with E(a) = 1/δ is a lower confidence bound that holds at all times at once, and the test accepts
-exactly when that bound has reached the requirement. Evidence that p < a is the same with the outcomes exchanged.
+most δ (Ville's inequality), under any stopping rule. With q = a + u(1-a) it is ∫_0^1 (1 + u(1/a - 1))^s (1-u)^v du:
+decreasing in a, so the a with E(a) = 1/δ is a time-uniform lower confidence bound, and the test accepts exactly when
+that bound has reached the requirement. Evidence that p < a is the same with the outcomes exchanged.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from psyco._src.verification.base import Counts, Guarantee, Task, decisions, percent
+from psyco._src.verification.base import Counts, Guarantee, Task, decisions
+from psyco._src.verification.rounding import percent
 
 
 def log_evidence(counts: Counts, a: float) -> Any:
-    """log E(a): evidence that p > a, by a mixture uniform over the alternative."""
-    with np.errstate(divide="ignore"):  # the tail vanishes only where p < a is obvious: log 0 = -inf is right
+    """Return log E(a), the evidence that p > a: a mixture uniform over the alternative."""
+    with np.errstate(divide="ignore"):  # where p < a is obvious the tail underflows: log 0 = -inf is right
         return _log_evidence_at_most(counts, a) + np.log(special.betainc(*_shape(counts)[::-1], 1.0 - a))
 
 
 def _log_evidence_at_most(counts: Counts, a: float) -> Any:
-    """log E(a) but for the share of the posterior above a, a number from 0 to 1 that is slow to compute."""
+    """Return an upper bound on log E(a): without the log posterior mass above a, which is slow to compute."""
     s, v = np.asarray(counts.satisfied, np.float64), np.asarray(counts.violated, np.float64)
     return special.betaln(*_shape(counts)) - s * np.log(a) - (v + 1.0) * np.log1p(-a)
 
@@ -38,13 +39,8 @@ def _shape(counts: Counts) -> tuple[Any, Any]:
     return np.asarray(counts.satisfied, np.float64) + 1.0, np.asarray(counts.violated, np.float64) + 1.0
 
 
-def swapped(counts: Counts) -> Counts:
-    """The outcomes of the negated formula."""
-    return Counts(counts.violated, counts.satisfied)
-
-
 def lower_bound(counts: Counts, delta: float) -> float:
-    """The a with E(a) = 1/δ: the chance that the true probability ever lies below it is at most δ."""
+    """Return the a with E(a) = 1/δ; the true probability ever lies below it with probability at most δ."""
     from scipy.optimize import brentq  # takes long to import
 
     if counts.satisfied == 0 or delta >= 1.0:
@@ -60,16 +56,16 @@ def lower_bound(counts: Counts, delta: float) -> float:
 
 
 def confidence_sequence(counts: Counts, delta: float) -> tuple[float, float]:
-    """Lower and upper bound; the chance that the one ever lies too high is at most δ, and so for the other."""
-    return lower_bound(counts, delta), 1.0 - lower_bound(swapped(counts), delta)
+    """Return time-uniform lower and upper bounds, each wrong at any time with probability at most δ."""
+    return lower_bound(counts, delta), 1.0 - lower_bound(counts.swapped, delta)
 
 
 @dataclass(frozen=True)
 class Anytime:
-    """Accept or reject when the evidence for it reaches 1/δ.
+    """Accept, or reject, when the evidence for that reaches 1/δ.
 
-    An interval is accepted when there is evidence enough against both of its outsides, each at the full δ: only
-    one of them can be true. It is rejected by the mean of the two evidences, which is evidence itself.
+    An interval is accepted when there is enough evidence against both of its outsides, each at the full δ: only one of
+    them can be true. It is rejected by the mean of the two evidences, which is an e-process itself.
     """
 
     task: Task
@@ -78,7 +74,7 @@ class Anytime:
     open_ended: ClassVar[bool] = True
 
     def decide(self, counts: Counts) -> NDArray[np.int8]:
-        """Compare both evidences with 1/δ; the slow part is computed only where it could matter."""
+        """Compare both evidences with 1/δ; the slow part is computed only where the upper bound suffices."""
         accept, reject = self._enough(_log_evidence_at_most, counts)
         possible = accept | reject
         if possible.any():
@@ -87,23 +83,23 @@ class Anytime:
         return decisions(accept, reject)
 
     def _enough(self, evidence: Any, counts: Counts) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Is there evidence enough to accept, to reject?"""
+        """Return where the evidence suffices to accept and to reject."""
         shape = np.broadcast_shapes(np.shape(counts.satisfied), np.shape(counts.violated))
         accept, total = np.ones(shape, bool), np.full(shape, -np.inf)
         sides = self.task.sides
         for side in sides:
             own = side.counts(counts)
             accept &= evidence(own, side.p_req) >= -np.log(self.task.false_accept)
-            total = np.logaddexp(total, evidence(swapped(own), 1.0 - side.p_req))
+            total = np.logaddexp(total, evidence(own.swapped, 1.0 - side.p_req))
         return accept, np.asarray(total - np.log(max(len(sides), 1)) >= -np.log(self.task.false_reject))
 
     def bounds(self, counts: Counts, delta: float) -> tuple[float, float]:
-        """The confidence sequence now: it holds at all times."""
+        """Return the current interval of the confidence sequence."""
         return confidence_sequence(counts, delta)
 
     @property
     def guarantee(self) -> Guarantee:
-        """An error rate that survives optional stopping."""
+        """An error rate under optional stopping."""
         accept, reject = self.task.false_accept, self.task.false_reject
         return Guarantee(
             "anytime",

@@ -1,29 +1,28 @@
-"""What every verification method is: init / update / decide over outcomes, and the guarantee it gives.
+"""Hypothesis tests of one constraint: task, test protocol and guarantee, over counts and over values.
 
-Tests of a probability judge by two counts, how many episodes satisfied the formula and how many violated it. So
-`decide` takes counts that may be arrays, and one line serves a single episode, a million recorded ones and the exact
-dynamic programs that predict how a test behaves. Tests of a mean judge by values, of which each keeps what it needs:
-a state that `feed` moves on. `run_tests` sees a tally of either kind.
+A test of a probability (`Test`) judges by two counts: episodes that satisfied the formula, and episodes that violated
+it. `decide` takes counts that may be arrays, so that one implementation serves a single episode, a million recorded
+ones, and the exact dynamic programs that predict the behaviour of a test.
+
+A test of a mean (`MeanTest`) judges by values. It keeps a state, which `feed` updates.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from enum import Enum
-from typing import Any, ClassVar, NamedTuple, Protocol, overload
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from psyco._src.core.errors import RangeError, RunError
+from psyco._src.core.errors import RunError
 from psyco._src.logic.ast import Constraint, Requirement
 
 
 class Verdict(Enum):
-    """How a verification ended."""
+    """The result of a verification."""
 
     SATISFIED = "the requirement holds at the stated confidence"
     VIOLATED = "the requirement fails at the stated confidence"
@@ -33,61 +32,74 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Guarantee:
-    """What a verdict is worth."""
+    """The error rates of a verdict, and the guarantee in words."""
 
-    kind: str  # a word for programs: posterior, anytime, capped, fixed, indifference, exact
-    statement: str  # sentences for people
-    wrongly_satisfied: float | None = (
-        None  # at most so often SATISFIED although it is not; None: no error rate
-    )
-    wrongly_violated: float | None = None
-    condition: str | None = None  # under which the error rates hold, for people; None: under any
-
-
-class Counts(NamedTuple):
-    """Outcomes so far; numbers or arrays of equal shape."""
-
-    satisfied: Any
-    violated: Any
-
-
-def init() -> Counts:
-    """No outcome yet."""
-    return Counts(0, 0)
-
-
-def update(counts: Counts, outcome: bool) -> Counts:
-    """One more episode."""
-    return Counts(counts.satisfied + bool(outcome), counts.violated + (not outcome))
+    kind: str  # for programs: posterior, anytime, capped, fixed, indifference or exact
+    statement: str  # for people
+    # Upper bounds on the probability of a wrong SATISFIED and of a wrong VIOLATED; None: no error rate is claimed.
+    false_accept: float | None = None
+    false_reject: float | None = None
+    condition: str | None = None  # under which the error rates hold, for people; None: unconditional
 
 
 ACCEPT, CONTINUE, REJECT = 1, 0, -1
 
 
+def decisions(accept: ArrayLike, reject: ArrayLike) -> NDArray[np.int8]:
+    """Return ACCEPT, REJECT or CONTINUE for each entry of two Boolean arrays."""
+    return np.where(accept, ACCEPT, np.where(reject, REJECT, CONTINUE)).astype(np.int8)
+
+
+def first_decision(codes: NDArray[np.int8]) -> int:
+    """Return the index of the first code other than CONTINUE, or of the last code if there is none."""
+    decided = codes != CONTINUE
+    return int(np.argmax(decided)) if decided.any() else len(codes) - 1
+
+
+# ---- probabilities: tests over counts -------------------------------------------------------------------------------
+
+
+class Counts(NamedTuple):
+    """Numbers of episodes by outcome; integers or arrays of equal shape."""
+
+    satisfied: Any = 0
+    violated: Any = 0
+
+    @property
+    def swapped(self) -> Counts:
+        """Counts of the negated formula."""
+        return Counts(self.violated, self.satisfied)
+
+
+def add_outcome(counts: Counts, outcome: bool) -> Counts:
+    """Return the counts after one more episode."""
+    return Counts(counts.satisfied + bool(outcome), counts.violated + (not outcome))
+
+
 class Side(NamedTuple):
-    """One bound of a constraint as "the probability is at least p_req"; an upper bound is that of the negation."""
+    """One bound of a constraint, as "the probability is at least p_req"; an upper bound is that of the negation."""
 
     p_req: float
     negated: bool
 
     def counts(self, counts: Counts) -> Counts:
-        """Outcomes of the formula that this side speaks of."""
-        return Counts(counts.violated, counts.satisfied) if self.negated else counts
+        """Return the counts of the formula that this side bounds."""
+        return counts.swapped if self.negated else counts
 
     def bound(self, p: float) -> float:
-        """A probability of that formula as one of the constraint's own."""
+        """Return a probability of that formula as a probability of the constraint's own formula."""
         return 1.0 - p if self.negated else p
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a test has to settle, and how often it may be wrong.
+    """A constraint on a probability and the permitted error rates.
 
     Args:
-        constraint: what is to be shown.
-        false_accept: at most so often may it be accepted although it does not hold.
-        false_reject: at most so often may it be rejected although it holds.
-        max_episodes: there will be no more than so many; None if nobody knows.
+        constraint: the constraint under test.
+        false_accept: maximum probability of accepting the constraint although it does not hold.
+        false_reject: maximum probability of rejecting the constraint although it holds.
+        max_episodes: maximum number of episodes; None if unknown.
     """
 
     constraint: Constraint
@@ -95,52 +107,72 @@ class Task:
     false_reject: float
     max_episodes: int | None = None
 
-    @property
+    @cached_property
     def sides(self) -> tuple[Side, ...]:
-        """What is asked for; nothing for a bound that every probability meets."""
-        demands = Requirement(constraints=(self.constraint,)).demands
-        return tuple(Side(d.p_req, d.negated) for d in demands if d.p_req > 0.0)
+        """The bounds to test; a bound that every probability meets is left out."""
+        bounds = Requirement(constraints=(self.constraint,)).probability_bounds
+        return tuple(Side(b.p_req, b.negated) for b in bounds if b.p_req > 0.0)
 
 
 class Test(Protocol):
-    """One method, set up for one task."""
+    """A verification method, set up for one task."""
 
-    error_rate: ClassVar[bool]  # does the method bound how often it is wrong?
-    sequential: ClassVar[bool]  # does it stop by what it has seen?
-    open_ended: ClassVar[bool]  # may it go on after the maximum of episodes, and keep what it promised?
+    error_rate: ClassVar[bool]  # whether the method bounds its error rate
+    sequential: ClassVar[bool]  # whether the stopping time depends on the outcomes
+    open_ended: ClassVar[bool]  # whether the guarantee survives more episodes than the maximum
 
     @property
     def task(self) -> Task:
-        """What it has to settle."""
+        """The constraint and the permitted error rates."""
 
     def decide(self, counts: Counts) -> NDArray[np.int8]:
-        """ACCEPT, REJECT or CONTINUE for each of the counts."""
+        """Return ACCEPT, REJECT or CONTINUE for each of the counts."""
 
     def bounds(self, counts: Counts, delta: float) -> tuple[float, float]:
-        """Lower and upper bound for the true probability, each wrong with a chance (or belief) of at most `delta`."""
+        """Return bounds on the true probability, each wrong with probability (or belief) at most `delta`."""
 
     @property
     def guarantee(self) -> Guarantee:
-        """What its verdicts are worth."""
+        """The guarantee of the verdicts."""
 
 
-NARROWEST, WIDEST = 1e-100, 1e100  # range: its square must be a number
+# ---- means and rates: tests over values -----------------------------------------------------------------------------
+
+MIN_RANGE_WIDTH, MAX_RANGE_WIDTH = 1e-100, 1e100  # the square must be a finite, positive number
+
+
+class WeightedSums(NamedTuple):
+    """Sums over episodes; numbers or arrays. The excess of an episode is its total minus the least possible total."""
+
+    count: Any = 0.0
+    weight: Any = 0.0
+    excess: Any = 0.0
+    excess_squared: Any = 0.0
+    excess_times_weight: Any = 0.0
+    weight_squared: Any = 0.0
+
+
+class MeanSide(NamedTuple):
+    """One bound of a mean."""
+
+    bound: float
+    at_least: bool  # a lower bound on the mean; else an upper bound
 
 
 @dataclass(frozen=True)
 class MeanTask:
-    """Is the mean of an episode's value between `lower` and `upper`? As `Task`, for values in a known range.
+    """Bounds on the mean value of an episode and the permitted error rates, for values in a known range.
 
-    With `steps` it is a rate, the mean total of an episode over the mean number of its steps. Then a value is a pair,
-    the total and the steps, and range and bounds are those of the average of a step. A mean is the rate of episodes of
-    one step: tests treat both alike, by the weight of an episode, which is 1 or its steps.
+    With `steps` the subject is a rate: mean total of an episode over mean number of steps. Then a value is a pair
+    (total, steps), and range and bounds are those of the average per step. A mean is the rate of episodes of one step,
+    so tests treat both alike, by the weight of an episode: 1, or its number of steps.
 
     Args:
-        lo: no value can be smaller.
-        hi: no value can be larger.
-        lower: the least mean that is allowed; strict or not makes no difference to a test.
-        upper: the largest one.
-        steps: of a rate, no episode can have more.
+        lo: smallest possible value.
+        hi: largest possible value.
+        lower: lower bound on the mean; tests do not distinguish > from >=.
+        upper: upper bound on the mean.
+        steps: for a rate, the maximum length of an episode.
         false_accept: as in `Task`.
         false_reject: as in `Task`.
         max_episodes: as in `Task`.
@@ -159,10 +191,10 @@ class MeanTask:
     def __post_init__(self) -> None:
         if not (np.isfinite([self.lo, self.hi]).all() and self.lo < self.hi):
             raise RunError(f"a range is two finite numbers, the smaller one first; got {self.range_text}")
-        if not NARROWEST <= (self.hi - self.lo) * (self.steps or 1) <= WIDEST:
+        if not MIN_RANGE_WIDTH <= (self.hi - self.lo) * (self.steps or 1) <= MAX_RANGE_WIDTH:
             raise RunError(
-                f"a range is no narrower than {NARROWEST:g} and no wider than {WIDEST:g}, got {self.range_text}; "
-                "take another unit"
+                f"a range is no narrower than {MIN_RANGE_WIDTH:g} and no wider than {MAX_RANGE_WIDTH:g}, "
+                f"got {self.range_text}; take another unit"
             )
         if not self.lower <= self.upper or self.lower > self.hi or self.upper < self.lo:
             raise RunError(
@@ -170,74 +202,58 @@ class MeanTask:
                 "correct the bounds or the range"
             )
 
+    @cached_property
+    def sides(self) -> tuple[MeanSide, ...]:
+        """The bounds to test; a bound that every mean meets is left out."""
+        below = (MeanSide(self.lower, True),) * (self.lower > self.lo)
+        return below + (MeanSide(self.upper, False),) * (self.upper < self.hi)
+
     @property
     def range_text(self) -> str:
-        """The range for people."""
+        """The range as text."""
         return f"[{self.lo:.12g}, {self.hi:.12g}]"
 
     @property
     def condition(self) -> str:
-        """What must be so for a test to mean anything, for people."""
+        """The assumption behind every test of this task, as text."""
         if self.steps is None:
             return f"no episode can have a value outside of {self.range_text}"
         return f"no episode can have more than {self.steps:,} steps, or an average of them outside of {self.range_text}"
 
-    def weighed(self, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The totals `[B]` and weights `[B]` of values `[B]`, or of pairs `[B, 2]`."""
+    def totals_and_weights(
+        self, values: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the totals `[B]` and weights `[B]` of values `[B]`, or of pairs `[B, 2]`."""
         values = np.asarray(values, np.float64)
         return (values, np.ones(len(values))) if self.steps is None else (values[:, 0], values[:, 1])
 
-    def positions(self, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """How far totals lie above what they must be, and weights: both `[B]`, as parts of the largest, from 0 to 1."""
-        total, weight = self.weighed(values)
+    def normalize(self, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return excess totals and weights, both `[B]`, as fractions of the largest possible ones."""
+        total, weight = self.totals_and_weights(values)
         heaviest = float(self.steps or 1)
         return (total - self.lo * weight) / (heaviest * (self.hi - self.lo)), weight / heaviest
 
-    def inside(self, values: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Which values lie in the range, `[B]`; NaN does not."""
-        total, weight = self.weighed(values)
+    def in_range(self, values: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return which values lie in the range, `[B]`; NaN does not."""
+        total, weight = self.totals_and_weights(values)
         fits = (weight >= 1.0) & (weight <= (self.steps or 1))
         return fits & (total >= self.lo * weight) & (total <= self.hi * weight)
 
-    def running(self, start: WeightedSums, values: NDArray[np.float64]) -> WeightedSums:
-        """The moments before and after each of further values, `[B+1]`."""
-        total, weight = self.weighed(values)
-        above = total - self.lo * weight
-        added = (np.ones(len(above)), weight, above, above**2, above * weight, weight**2)
+    def cumulative_sums(self, start: WeightedSums, values: NDArray[np.float64]) -> WeightedSums:
+        """Return the sums before the first value and after each one, `[B+1]`."""
+        total, weight = self.totals_and_weights(values)
+        excess = total - self.lo * weight
+        added = (np.ones(len(excess)), weight, excess, excess**2, excess * weight, weight**2)
         # One after the other, so that the sums don't depend on how the values were batched.
         return WeightedSums(*(np.cumsum(np.append(old, new)) for old, new in zip(start, added, strict=True)))
 
-    def mean(self, moments: WeightedSums) -> float:
-        """The mean, or the rate, of what was seen."""
-        return self.lo + moments.above / moments.weight if moments.count else float("nan")
-
-    @property
-    def sides(self) -> tuple[MeanSide, ...]:
-        """What is asked for; nothing for a bound that every mean meets."""
-        below = (MeanSide(self.lower, True),) * (self.lower > self.lo)
-        return below + (MeanSide(self.upper, False),) * (self.upper < self.hi)
-
-
-class WeightedSums(NamedTuple):
-    """Sums over episodes, of their weights and of what their totals lie above the least ones; numbers or arrays."""
-
-    count: Any = 0.0
-    weight: Any = 0.0
-    above: Any = 0.0
-    squares: Any = 0.0  # of what they lie above
-    products: Any = 0.0  # of that and the weight
-    weights: Any = 0.0  # squared
-
-
-class MeanSide(NamedTuple):
-    """One bound of a mean."""
-
-    bound: float
-    at_least: bool  # the mean should be at least that, else at most
+    def mean(self, sums: WeightedSums) -> float:
+        """Return the observed mean, or rate; NaN before the first episode."""
+        return self.lo + sums.excess / sums.weight if sums.count else float("nan")
 
 
 class MeanTest(Protocol):
-    """One method, set up for the task about a mean: `Test`, but for values in place of outcomes."""
+    """A verification method, set up for one task about a mean: `Test`, but over values."""
 
     error_rate: ClassVar[bool]
     sequential: ClassVar[bool]
@@ -245,212 +261,17 @@ class MeanTest(Protocol):
 
     @property
     def task(self) -> MeanTask:
-        """What it has to settle."""
+        """The bounds on the mean and the permitted error rates."""
 
     def init(self) -> Any:
-        """What it knows before the first value."""
+        """Return the state before the first value."""
 
     def feed(self, state: Any, values: NDArray[np.float64]) -> tuple[Any, int, int]:
-        """Consume values `[B]`, or pairs, until a decision: the new state, how many were consumed, the decision."""
+        """Consume values `[B]`, or pairs `[B, 2]`, until a decision; return state, number consumed and decision."""
 
     def bounds(self, state: Any, delta: float) -> tuple[float, float]:
-        """Lower and upper bound for the true mean, each wrong with a chance (or belief) of at most `delta`."""
+        """Return bounds on the true mean, each wrong with probability (or belief) at most `delta`."""
 
     @property
     def guarantee(self) -> Guarantee:
-        """What its verdicts are worth."""
-
-
-def first_decision(codes: NDArray[np.int8]) -> int:
-    """The index of the first decision among `codes`, one per episode; of the last code if there is none."""
-    decided = codes != CONTINUE
-    return int(np.argmax(decided)) if decided.any() else len(codes) - 1
-
-
-def decisions(accept: ArrayLike, reject: ArrayLike) -> NDArray[np.int8]:
-    """Two Boolean arrays as one of decisions."""
-    return np.where(accept, ACCEPT, np.where(reject, REJECT, CONTINUE)).astype(np.int8)
-
-
-# Numbers are rounded outward: what is printed must never claim more than what was shown.
-
-WIDE = Context(prec=400)  # for every finite number, with some digits behind the point
-
-
-def percent(rate: float) -> str:
-    """An error rate as a reader would say it, at most a little too large: 2%, 0.1%."""
-    return f"{_percentage(rate).normalize():f}%"
-
-
-def confidence_percent(level: float) -> str:
-    """The confidence 1 - δ in the same way, at most a little too small: 98.66%."""
-    return f"{(100 - _percentage(1.0 - level)).normalize():f}%"
-
-
-def rounded_down(p: float, digits: int = 4) -> str:
-    """A lower bound in print."""
-    return _rounded(p, digits, ROUND_FLOOR)
-
-
-def rounded_up(p: float, digits: int = 4) -> str:
-    """An upper bound in print."""
-    return _rounded(p, digits, ROUND_CEILING)
-
-
-def _rounded(p: float, digits: int, way: str) -> str:
-    if not math.isfinite(p):
-        return str(p)
-    return format(Decimal(str(p)).quantize(Decimal(10) ** -digits, way, WIDE), "f")
-
-
-def _percentage(rate: float) -> Decimal:
-    # Seven digits first: 1 - 0.98 is a little more than 0.02.
-    return Context(prec=3, rounding=ROUND_CEILING).create_decimal(f"{100 * rate:.7g}")
-
-
-_VERDICTS = {ACCEPT: Verdict.SATISFIED, REJECT: Verdict.VIOLATED, CONTINUE: Verdict.UNDECIDED}
-
-
-class Tally(NamedTuple):
-    """Where the test of one probability stands."""
-
-    counts: Counts
-    verdict: Verdict
-
-    @property
-    def episodes(self) -> int:
-        """How many outcomes it has consumed."""
-        return int(self.counts.satisfied + self.counts.violated)
-
-    @property
-    def share(self) -> float:
-        """The share of satisfying episodes among them."""
-        return self.counts.satisfied / self.episodes if self.episodes else float("nan")
-
-    def fed(self, test: Any, outcomes: NDArray[Any]) -> Tally:
-        """After outcomes `[B]`, or those of them up to a decision."""
-        if self.verdict is not Verdict.UNDECIDED or not len(outcomes):
-            return self
-        hits = np.cumsum(outcomes, dtype=np.int64)
-        misses = np.arange(1, len(outcomes) + 1) - hits
-        s, v = self.counts.satisfied + hits, self.counts.violated + misses
-        codes = np.asarray(test.decide(Counts(s, v)))
-        last = first_decision(codes)
-        return Tally(Counts(int(s[last]), int(v[last])), _VERDICTS[int(codes[last])])
-
-
-class MeanTally(NamedTuple):
-    """Where the test of one mean, or rate, stands."""
-
-    moments: WeightedSums  # of the values that it has consumed
-    state: Any  # what the test keeps of them
-    verdict: Verdict
-
-    @property
-    def episodes(self) -> int:
-        """How many values it has consumed."""
-        return int(self.moments.count)
-
-    def fed(self, test: Any, values: NDArray[Any]) -> MeanTally:
-        """After values `[B]`, or pairs `[B, 2]`, or those of them up to a decision."""
-        if self.verdict is not Verdict.UNDECIDED or not len(values):
-            return self
-        values = np.asarray(values, np.float64)
-        state, used, code = test.feed(self.state, values)
-        sums = test.task.running(self.moments, values[:used])
-        return MeanTally(WeightedSums(*(float(each[-1]) for each in sums)), state, _VERDICTS[code])
-
-
-Batch = NDArray[Any] | Sequence[NDArray[Any]]
-
-
-@overload
-def run_tests(
-    tests: Sequence[Test], batches: Iterable[Batch], *, max_episodes: int | None
-) -> list[Tally]: ...
-
-
-@overload
-def run_tests(
-    tests: Sequence[Test | MeanTest], batches: Iterable[Batch], *, max_episodes: int | None
-) -> list[Tally | MeanTally]: ...
-
-
-def run_tests(tests: Any, batches: Iterable[Batch], *, max_episodes: int | None) -> list[Any]:
-    """Feed outcomes and values to K tests, one episode at a time in their order, until all is known.
-
-    A test stops where it would have stopped alone. The whole stops when one constraint is violated, when all are
-    decided, or when `max_episodes` are spent. A value outside of the range of its test before that is an error.
-
-    Args:
-        tests: one per constraint.
-        batches: `[B, K]`, or K columns: outcomes or values `[B]`, of a rate totals and steps `[B, 2]`.
-        max_episodes: no more than so many.
-    """
-    progress: list[Any] = [_start(test) for test in tests]
-    used = 0
-    for batch in batches:
-        columns = list(batch.T) if isinstance(batch, np.ndarray) else list(batch)
-        if max_episodes is not None:
-            columns = [column[: max_episodes - used] for column in columns]
-        size = len(columns[0]) if columns else 0
-        inside = min(map(_inside, tests, columns), default=size)
-        progress = _fed(tests, progress, [column[:inside] for column in columns])
-        if overall(progress) is not Verdict.UNDECIDED:
-            break
-        if inside < size:
-            _refuse(tests, used + inside, [column[inside : inside + 1] for column in columns])
-        used += size
-        if used == max_episodes:
-            break
-    return progress
-
-
-def observed(test: Any, tally: Tally | MeanTally) -> float:
-    """The share, the mean or the rate of what a test has consumed."""
-    return tally.share if isinstance(tally, Tally) else float(test.task.mean(tally.moments))
-
-
-def overall(progress: Sequence[Tally | MeanTally]) -> Verdict:
-    """SATISFIED if all constraints are, VIOLATED if one is, else UNDECIDED."""
-    verdicts = {p.verdict for p in progress}
-    if Verdict.VIOLATED in verdicts:
-        return Verdict.VIOLATED
-    return Verdict.UNDECIDED if Verdict.UNDECIDED in verdicts else Verdict.SATISFIED
-
-
-def _start(test: Any) -> Tally | MeanTally:
-    if isinstance(test.task, MeanTask):
-        return MeanTally(WeightedSums(), test.init(), Verdict.UNDECIDED)
-    return Tally(init(), Verdict.UNDECIDED)
-
-
-def _fed(tests: Any, progress: list[Any], columns: Sequence[NDArray[Any]]) -> list[Any]:
-    ahead = [p.fed(test, column) for test, p, column in zip(tests, progress, columns, strict=True)]
-    # A violated constraint ends the whole: the others are not fed beyond that episode.
-    ends = [
-        a.episodes - p.episodes for p, a in zip(progress, ahead, strict=True) if a.verdict is Verdict.VIOLATED
-    ]
-    if not ends:
-        return ahead
-    limit = min(ends)
-    return [
-        a if a.episodes - p.episodes <= limit else p.fed(test, column[:limit])
-        for test, p, a, column in zip(tests, progress, ahead, columns, strict=True)
-    ]
-
-
-def _inside(test: Any, column: NDArray[Any]) -> int:
-    """How many values come before the first one outside of the test's range."""
-    if not isinstance(test.task, MeanTask):
-        return len(column)
-    outside = ~test.task.inside(column)
-    return int(np.argmax(outside)) if outside.any() else len(column)
-
-
-def _refuse(tests: Any, position: int, row: Sequence[NDArray[Any]]) -> None:
-    """Name the value that ended the whole: clipping it would void what is promised."""
-    for test, value in zip(tests, row, strict=True):
-        if not _inside(test, value):
-            total, weight = test.task.weighed(value)
-            raise RangeError(position, float(total[0] / weight[0]), test.task.range_text)
+        """The guarantee of the verdicts."""

@@ -13,20 +13,19 @@ from psyco._src.core.errors import RunError
 from psyco._src.verification.base import (
     Counts,
     Guarantee,
-    MeanTally,
     MeanTask,
-    Tally,
     Task,
     WeightedSums,
     decisions,
     first_decision,
 )
+from psyco._src.verification.tally import MeanTally, Tally
 
 
 def posterior_mass(
     counts: Counts, lower: float, upper: float, prior: tuple[float, float] = (1.0, 1.0)
 ) -> NDArray[np.float64]:
-    """The posterior probability that p lies in [lower, upper]: c_sat of Eq. c_sat where upper is 1."""
+    """Return the posterior probability that p lies in [lower, upper]: c_sat of Eq. c_sat where upper is 1."""
     a, b = counts.satisfied + prior[0], counts.violated + prior[1]
     # I_{1-p}(b, a) = 1 - I_p(a, b): each tail is computed where it is small.
     if upper >= 1.0:
@@ -42,8 +41,8 @@ class Bayes:
     """Accept when c_sat reaches the required confidence, reject when 1 - c_sat does.
 
     Args:
-        task: what is to be settled.
-        prior: Beta(a, b) before any episode; the paper's is uniform.
+        task: the constraint and the required confidence.
+        prior: parameters of the Beta(a, b) prior; uniform in the paper.
     """
 
     task: Task
@@ -68,13 +67,13 @@ class Bayes:
         return decisions(c_sat >= 1.0 - self.task.false_accept, 1.0 - c_sat >= 1.0 - self.task.false_reject)
 
     def bounds(self, counts: Counts, delta: float) -> tuple[float, float]:
-        """The central credible interval: it is believed with `delta` that p lies below it, and so above."""
+        """Return the central credible interval, with posterior mass `delta` on either side of it."""
         a, b = counts.satisfied + self.prior[0], counts.violated + self.prior[1]
         return float(special.betaincinv(a, b, delta)), float(special.betainccinv(a, b, delta))
 
     @property
     def guarantee(self) -> Guarantee:
-        """A statement of belief, not an error rate."""
+        """A posterior probability, not an error rate."""
         return Guarantee(
             "posterior",
             f"Starting from a Beta({self.prior[0]:g}, {self.prior[1]:g}) prior, SATISFIED or VIOLATED is said as soon "
@@ -86,9 +85,9 @@ class Bayes:
 # ---- means ----------------------------------------------------------------------------------------------------------
 
 
-def mean_belief(task: MeanTask, moments: WeightedSums, prior: float = 1.0) -> NDArray[np.float64]:
-    """The posterior probability that the mean lies within its bounds, after one value or more; see `BayesMean`."""
-    freedom, mean, scale = _posterior(task, moments, prior)
+def mean_belief(task: MeanTask, sums: WeightedSums, prior: float = 1.0) -> NDArray[np.float64]:
+    """Return the posterior probability that the mean meets its bounds, after one value or more; see `BayesMean`."""
+    freedom, mean, scale = _posterior(task, sums, prior)
     belief = np.ones(np.shape(mean))
     for side in task.sides:
         short = (side.bound - mean) / scale
@@ -97,45 +96,47 @@ def mean_belief(task: MeanTask, moments: WeightedSums, prior: float = 1.0) -> ND
 
 
 def mean_credible(
-    task: MeanTask, moments: WeightedSums, delta: float, prior: float = 1.0
+    task: MeanTask, sums: WeightedSums, delta: float, prior: float = 1.0
 ) -> tuple[float, float]:
-    """The central credible interval for the mean, as far as it lies in the range."""
-    if not moments.count:
+    """Return the central credible interval of the mean, clipped to the range."""
+    if not sums.count:
         return task.lo, task.hi
-    freedom, mean, scale = _posterior(task, moments, prior)
+    freedom, mean, scale = _posterior(task, sums, prior)
     reach = -scale * special.stdtrit(freedom, delta)
     return max(task.lo, float(mean - reach)), min(task.hi, float(mean + reach))
 
 
-def _posterior(task: MeanTask, moments: WeightedSums, prior: float) -> tuple[Any, Any, Any]:
-    """Degrees of freedom, location and scale of Student's t."""
-    count, weight, above, squares, products, weights = moments
-    mean, freedom = above / weight, prior + count - 1.0
+def _posterior(task: MeanTask, sums: WeightedSums, prior: float) -> tuple[Any, Any, Any]:
+    """Return degrees of freedom, location and scale of Student's t."""
+    count, weight, excess, excess_squared, product, weight_squared = sums
+    mean, freedom = excess / weight, prior + count - 1.0
     # A quarter of the squared range is the largest variance; rounding must not make the other term negative.
     largest = ((task.steps or 1) * (task.hi - task.lo)) ** 2 / 4.0
-    spread = prior * largest + np.maximum(squares - 2.0 * mean * products + mean**2 * weights, 0.0)
+    spread = prior * largest + np.maximum(
+        excess_squared - 2.0 * mean * product + mean**2 * weight_squared, 0.0
+    )
     return freedom, task.lo + mean, np.sqrt(spread / freedom * count) / weight
 
 
 def belief(test: Any, tally: Tally | MeanTally) -> float:
-    """The posterior probability that what a test is about holds (c_sat), from the priors that `bayes` has by itself."""
+    """Return the posterior probability of a constraint (c_sat) after a test, under the default priors of `bayes`."""
     if isinstance(tally, MeanTally):
-        return float(mean_belief(test.task, tally.moments))
+        return float(mean_belief(test.task, tally.sums))
     return float(posterior_mass(tally.counts, test.task.constraint.lower, test.task.constraint.upper))
 
 
 @dataclass(frozen=True)
 class BayesMean:
-    """Accept when the belief that the mean meets its bounds reaches the required confidence; reject likewise.
+    """Accept when the posterior probability that the mean meets its bounds reaches the confidence; reject likewise.
 
-    The belief is that of normal values with unknown mean and variance: Student's t around the mean of what was seen;
-    for a rate, with the spread of what totals exceed it by. A few values without any spread prove nothing, so the prior
-    knows the largest variance that the range permits. A uniform prior, as for probabilities, would drown the first
+    The posterior is that of normal values with unknown mean and variance: Student's t around the observed mean; for a
+    rate, with the variance of the totals' residuals. A few values without variance prove nothing, so the prior contains
+    the largest variance that the range permits. A uniform prior, as for probabilities, would dominate the first
     thousand values of a wide range.
 
     Args:
-        task: what is to be settled.
-        prior: so many values' worth of the largest variance are believed in before any episode.
+        task: the bounds on the mean and the required confidence.
+        prior: weight of the largest variance in the prior, as a number of values.
     """
 
     task: MeanTask
@@ -149,12 +150,12 @@ class BayesMean:
             raise RunError(f"the prior of a mean is a positive number of values, got {self.prior!r}")
 
     def init(self) -> WeightedSums:
-        """No value yet."""
+        """Return empty sums."""
         return WeightedSums()
 
     def feed(self, state: WeightedSums, values: NDArray[np.float64]) -> tuple[WeightedSums, int, int]:
-        """Look at the belief after every value, as Alg. BV does after every outcome."""
-        after = WeightedSums(*(sums[1:] for sums in self.task.running(state, values)))
+        """Threshold the posterior after every value, as Alg. BV does after every outcome."""
+        after = WeightedSums(*(sums[1:] for sums in self.task.cumulative_sums(state, values)))
         belief = mean_belief(self.task, after, self.prior)
         codes = decisions(
             belief >= 1.0 - self.task.false_accept, 1.0 - belief >= 1.0 - self.task.false_reject
@@ -163,12 +164,12 @@ class BayesMean:
         return WeightedSums(*(float(sums[last]) for sums in after)), last + 1, int(codes[last])
 
     def bounds(self, state: WeightedSums, delta: float) -> tuple[float, float]:
-        """The central credible interval, as far as it lies in the range."""
+        """Return the central credible interval, clipped to the range."""
         return mean_credible(self.task, state, delta, self.prior)
 
     @property
     def guarantee(self) -> Guarantee:
-        """A statement of belief, not an error rate."""
+        """A posterior probability, not an error rate."""
         return Guarantee(
             "posterior",
             f"Starting from a flat prior for the mean and {self.prior:g} values' worth of the largest variance in "

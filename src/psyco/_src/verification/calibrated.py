@@ -1,4 +1,4 @@
-"""The paper's statistic with thresholds that keep its promise: calibrated for a cap by dynamic programming."""
+"""The paper's posterior test with a true error rate: thresholds calibrated for a cap by dynamic programming."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from scipy import special
 
 from psyco._src.core.errors import RunError
 from psyco._src.verification.anytime import confidence_sequence
-from psyco._src.verification.base import Counts, Guarantee, Task, decisions, percent
+from psyco._src.verification.base import Counts, Guarantee, Task, decisions
 from psyco._src.verification.methods import LARGEST_CAP
+from psyco._src.verification.rounding import percent
 
 
 @lru_cache(maxsize=1024)
 def calibrated_doubt(p_req: float, delta: float, cap: int) -> float:
-    """The largest doubt (posterior mass below p_req) at which a test may accept within `cap` episodes.
+    """Return the largest doubt (posterior mass below p_req) at which a test may accept within `cap` episodes.
 
-    At the boundary p = p_req, the worst case, the doubt falls that low at any time with probability at most δ. Smaller
-    p accept less often: turning outcomes into violations moves every path away from the boundary.
+    At the boundary p = p_req, the worst case, the doubt falls that low at any time with probability at most δ. A
+    smaller p is accepted less often: turning outcomes into violations moves every path away from the boundary.
     """
     if delta >= 1.0:
         return 1.0
@@ -41,9 +42,9 @@ def calibrated_doubt(p_req: float, delta: float, cap: int) -> float:
 def needed_successes(
     p_req: float, doubt: float, fewest: NDArray[np.int64], most: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """`[cap+1]`: how many successes make the doubt small enough at 0, 1, ... violations.
+    """Return the number of successes, `[cap+1]`, that make the doubt small enough at 0, 1, ... violations.
 
-    Between `fewest` and `most`, by bisection for all violations at once; with cap+1 episodes or more it is too late.
+    Bisects between `fewest` and `most` for all violations at once; a sum above `cap` means never.
     """
     violations = np.arange(len(most))
     low, high = fewest, most
@@ -56,10 +57,10 @@ def needed_successes(
 
 
 def crossing_probability(needed: NDArray[np.int64], p: float) -> float:
-    """The chance that outcomes of probability p ever reach the boundary `needed` `[cap+1]`, exactly.
+    """Return the exact probability that outcomes of probability p ever reach the boundary `needed` `[cap+1]`.
 
-    Column by column: `arrive[s]` is the chance of getting to v violations with s successes without having crossed. At a
-    fixed v successes come one by one, `alive[s] = arrive[s] + p alive[s-1]`, a recursive filter.
+    Column by column: `arrive[s]` is the probability of reaching v violations with s successes without having crossed.
+    At a fixed v successes come one by one, `alive[s] = arrive[s] + p alive[s-1]`, a recursive filter.
     """
     from scipy.signal import lfilter  # takes long to import, and few runs need it
 
@@ -80,10 +81,10 @@ def crossing_probability(needed: NDArray[np.int64], p: float) -> float:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """Threshold the posterior after every episode, as the paper does, at levels that make the error rate true.
+    """Threshold the posterior after every episode, as the paper does, at levels that hold the error rate.
 
     Args:
-        task: what is to be settled; its maximum of episodes is the cap that the thresholds are made for.
+        task: the constraint and the permitted error rates; the thresholds are calibrated for its `max_episodes`.
     """
 
     task: Task
@@ -101,7 +102,7 @@ class Calibrated:
 
     @property
     def thresholds(self) -> tuple[tuple[float, float], ...]:
-        """For each side the posterior probabilities at which to accept and to reject."""
+        """Posterior probabilities at which to accept and to reject, for each side."""
         return tuple((1.0 - accept, 1.0 - reject) for accept, reject in self._doubts)
 
     @property
@@ -125,11 +126,11 @@ class Calibrated:
             above = special.betainc(own.violated + 1.0, own.satisfied + 1.0, 1.0 - side.p_req)
             accept &= below <= accept_at
             reject |= above <= reject_at
-        within = s + v <= self.task.max_episodes  # nothing is promised beyond the cap
+        within = s + v <= self.task.max_episodes  # no guarantee beyond the cap
         return decisions(accept & within, reject & within)
 
     def bounds(self, counts: Counts, delta: float) -> tuple[float, float]:
-        """The confidence sequence of `Anytime`: these thresholds are made for one probability only."""
+        """Return the confidence sequence of `Anytime`: these thresholds are calibrated for one probability only."""
         return confidence_sequence(counts, delta)
 
     @property

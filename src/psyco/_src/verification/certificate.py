@@ -15,207 +15,163 @@ from textwrap import shorten
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from psyco._src.core.codec import decode, encode
 from psyco._src.core.errors import RunError
-from psyco._src.core.safe_io import check_kinds, from_json
-from psyco._src.core.versions import versions
-from psyco._src.logic.ast import Expectation, LongRun, Node, Quantity, Question, Reaching, Requirement
-from psyco._src.verification.base import (
-    Guarantee,
-    MeanTally,
-    MeanTest,
-    Tally,
-    Test,
-    Verdict,
-    confidence_percent,
-    overall,
-    percent,
-    rounded_down,
-    rounded_up,
-)
-from psyco._src.verification.bayes import belief
-from psyco._src.verification.combined_guarantee import guarantee_of_all
+from psyco._src.core.provenance import package_versions
+from psyco._src.core.safe_io import from_json
+from psyco._src.logic.ast import Requirement
+from psyco._src.verification.base import Guarantee, MeanTest, Test, Verdict
 from psyco._src.verification.findings import (
     Answer,
     Estimate,
     Finding,
     MeanFinding,
     ShareEstimate,
-    between,
-    check,
-    read_answer,
-    read_estimate,
-    read_finding,
-    shown,
+    format_bounds,
+    format_mean,
+    joint_guarantee,
+    make_findings,
+    standard_error,
 )
 from psyco._src.verification.methods import METHODS
+from psyco._src.verification.rounding import confidence_percent, percent, rounded_down, rounded_up
+from psyco._src.verification.tally import MeanTally, Tally, overall_verdict
 
-FORMAT = "psyco-certificate-3"
-# Still read, and written back as they were. The third differs from the second by what it can say of expected values
-# and questions.
-SECOND, FIRST = "psyco-certificate-2", "psyco-certificate-1"
-# What the first version did not have, in certificates, findings and guarantees.
-ADDED = frozenset(
-    {"horizon", "policy_kind", "policy_version", "code", "notes", "estimate", "level", "condition", "cap"}
-)
-IF_ANY = frozenset(
-    {"answers", "means", "questions"}
-)  # left out where there are none, as before the third version
+FORMAT = "psyco-certificate-1"
 
 
 @dataclass(frozen=True)
 class Look:
-    """One attempt to certify; the permitted error is shared among all of them."""
+    """One attempt to certify; the permitted error is shared among all looks."""
 
     policy: str | None  # SHA-256 of the policy file
     seed: int | None
-    block: int | None  # of the stream of certificates: each attempt has episodes of its own
-    share: float  # of the permitted error
+    seed_block: int | None  # block of the random stream: each look has fresh episodes
+    share: float  # fraction of the permitted error
     verdict: Verdict
     episodes: int
+    max_episodes: int | None
     satisfied: tuple[int | None, ...]  # per constraint; None for an expected value
     violated: tuple[int | None, ...]
-    cap: int | None = None  # at most so many episodes
-    means: tuple[float | None, ...] = ()  # per constraint, if there is an expected value among them
+    means: tuple[float | None, ...]  # per constraint; None for a probability
 
 
 @dataclass(frozen=True)
 class EpisodeOrigin:
-    """What the episodes came from: a policy in a domain, or outcomes that were recorded elsewhere."""
+    """The origin of the episodes: a policy in a domain, or recorded outcomes."""
 
     domain: str | None = None
     parameters: dict[str, Any] = dataclasses.field(default_factory=dict)
+    horizon: int | None = None  # maximum length of an episode
+    code: str | None = None  # SHA-256 of the domain's source code
     policy: str | None = None  # SHA-256 of the policy file
-    seed: int | None = None
-    stream: str | None = None
-    block: int | None = None
-    outcomes: str | None = None  # SHA-256 of recorded outcomes
-    horizon: int | None = None  # the longest episode
     policy_kind: str | None = None
     policy_version: str | None = None
-    code: str | None = None  # SHA-256 of the domain's source code
+    seed: int | None = None
+    stream: str | None = None
+    seed_block: int | None = None
+    outcomes: str | None = None  # SHA-256 of recorded outcomes
 
 
 @dataclass(frozen=True, repr=False)
 class Certificate:
-    """What was shown. `print` gives a short block, `to_json` everything."""
+    """The result of a verification. `print` gives a short block, `to_json` everything."""
 
     verdict: Verdict
     requirement: str
-    tree: dict[str, Any]  # the same, taken apart
-    findings: tuple[Finding | MeanFinding, ...]
+    syntax_tree: dict[str, Any]  # of the requirement
+    findings: tuple[Finding | MeanFinding, ...]  # one per constraint
+    answers: tuple[Answer, ...]  # one per question
     guarantee: Guarantee  # of the verdict about all constraints, over all looks
     episodes: int
     mean_return: float | None
-    return_error: float | None  # standard error of that mean
+    return_standard_error: float | None
+    estimate: Estimate | None
     domain: str | None
     parameters: dict[str, Any]
-    policy: str | None
-    outcomes: str | None
+    horizon: int | None  # the statement is about episodes of at most this many steps
+    code: str | None  # SHA-256 of the domain's source code, where available
+    policy: str | None  # SHA-256
+    # What `policy` is the hash of: "file", "tensors", or "name", which says little about what a function does.
+    policy_kind: str | None
+    policy_version: str | None  # as given by the user
+    outcomes: str | None  # SHA-256 of recorded outcomes
     method: str
     options: dict[str, Any]
     max_episodes: int | None
     seed: int | None
     stream: str | None
-    block: int | None
-    share: float  # of the permitted error that this look may use
+    seed_block: int | None
+    share: float  # fraction of the permitted error for this look
     looks: tuple[Look, ...]
+    notes: tuple[str, ...]  # caveats, in sentences
     issued: str  # UTC
     versions: dict[str, str]
-    horizon: int | None = None  # the statement is about episodes of at most so many steps
-    # What `policy` is a hash of: "file", "tensors", or "name", which says little about what a function does.
-    policy_kind: str | None = None
-    policy_version: str | None = None  # as the user gave it
-    code: str | None = None  # SHA-256 of the domain's source code, where it can be found
-    notes: tuple[str, ...] = ()  # what a reader should know besides, in sentences
-    estimate: Estimate | None = None
-    answers: tuple[Answer, ...] = ()  # one per question
-    format: str = FORMAT
 
     def to_json(self) -> str:
-        """All of it, as JSON, with a checksum of everything else at the end."""
-        left_out = ADDED if self.format == FIRST else frozenset[str]()
-        content = {"format": self.format, **_plain(self, left_out)}
+        """Return the certificate as JSON, with a checksum of everything else at the end."""
+        content = {"format": FORMAT, **encode(self)}
         return json.dumps({**content, "checksum": _checksum(content)}, indent=2, allow_nan=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str, *, origin: str = "the certificate", strict: bool = True) -> Certificate:
         """Read a certificate; `strict` refuses one that was changed after it was issued."""
-        try:
-            content = from_json(text, origin)
-            if content["format"] not in (FIRST, SECOND, FORMAT):
-                raise RunError(
-                    f"{origin} has format {content['format']!r}; this version reads "
-                    f"{FORMAT!r}, {SECOND!r} and {FIRST!r}"
-                )
-            checksum = content.pop("checksum")
-            given = {"notes": [], "estimate": None, **content} if content["format"] == FIRST else content
-            check(content, int, "episodes")
-            check(content, int | float | None, "mean_return", "return_error", "share")
-            check(content, dict, "parameters", "options", "versions")
-            if not all(isinstance(note, str) for note in given["notes"]):
-                raise TypeError(f"its notes are {given['notes']!r:.100}")
-            certificate = cls(
-                **{
-                    **given,
-                    "verdict": Verdict[content["verdict"]],
-                    "guarantee": Guarantee(**content["guarantee"]),
-                    "findings": tuple(map(read_finding, content["findings"])),
-                    "looks": tuple(map(_look, content["looks"])),
-                    "notes": tuple(given["notes"]),
-                    "estimate": read_estimate(given["estimate"]),
-                    "answers": tuple(map(read_answer, given.get("answers", ()))),
-                }
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise RunError(f"{origin} is not a PSyCo certificate, or it is damaged ({error!r})") from None
-        parts = (
-            certificate,
-            certificate.guarantee,
-            *certificate.findings,
-            *certificate.answers,
-            *certificate.looks,
-        )
-        for part in parts:
-            check_kinds(part, origin)
-        lacking = certificate.policy is not None and certificate.max_episodes is None
-        if lacking or (certificate.mean_return is None) != (certificate.return_error is None):
-            raise RunError(f"{origin} is damaged: a number that belongs to the others is missing")
-        if strict and (checksum != _checksum(content) or certificate.to_json() != text):
+        content = from_json(text, origin)
+        if not isinstance(content, dict) or "format" not in content:
+            raise RunError(f"{origin} is not a PSyCo certificate: it has no format")
+        if content["format"] != FORMAT:
+            raise RunError(f"{origin} has format {content['format']!r:.100}; this version reads {FORMAT!r}")
+        record = {name: value for name, value in content.items() if name not in ("format", "checksum")}
+        certificate = decode(record, cls, origin)
+        certificate._check_consistency(origin)
+        if strict and certificate.to_json() != text:
             raise RunError(
                 f"{origin} was changed after it was issued: its checksum does not fit its content; "
                 "`psyco verify --replay` says what"
             )
         return certificate
 
+    def _check_consistency(self, origin: str) -> None:
+        """Raise if numbers that belong together are missing: the text of the certificate needs them."""
+        estimate = self.estimate
+        for name, damaged in {
+            "looks": not self.looks,
+            "max_episodes": self.policy is not None and self.max_episodes is None,
+            "return_standard_error": (self.mean_return is None) != (self.return_standard_error is None),
+            "estimate": estimate is not None
+            and (estimate.episodes < 1 or len(estimate.constraints) != len(self.findings)),
+        }.items():
+            if damaged:
+                raise RunError(f"{origin} is damaged: {name} does not fit the other fields")
+
     def __str__(self) -> str:
-        lines = [f"{self.verdict.name}: {self.meaning}"]
+        lines = [f"{self.verdict.name}: {self.verdict_summary}"]
         for f in self.findings:
             lines += [
                 f"  {f.constraint}",
                 f"    {f.verdict.name} after {f.episodes:,} episodes: {f.observed}",
-                f"    {f.about} {f.interval}",
+                f"    {f.estimand} {f.interval}",
                 f"    c_sat {rounded_down(f.confidence, 6)}",
             ]
         for answer in self.answers:
-            lines += [f"  {answer.question}", f"    {answer.words}"]
+            lines += [f"  {answer.question}", f"    {answer.summary}"]
         if self.mean_return is not None:
-            lines += [f"  return {self.returned}"]
-        lines += [f"  {line}" for line in self.estimated]
+            lines += [f"  return {self.return_summary}"]
+        lines += [f"  {line}" for line in self.estimate_lines]
         lines += [f"  {self.subject}, method {self.method}"]
-        if self.setting:
-            lines += [f"  {self.setting}"]
+        if self.setting_summary:
+            lines += [f"  {self.setting_summary}"]
         if len(self.looks) > 1:
-            lines += [f"  {len(self.looks)} looks: " + ", ".join(map(_shown_look, self.looks))]
+            lines += [f"  {len(self.looks)} looks: " + ", ".join(map(_look_summary, self.looks))]
         lines += [f"  note: {note}" for note in self.notes]
         lines += [f"  {self.guarantee.statement}"]
         if len(self.findings) > 1:
-            lines += [f"  {f.called}: {f.guarantee.statement}" for f in self.findings]
+            lines += [f"  {f.label}: {f.guarantee.statement}" for f in self.findings]
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        return f"<Certificate {self.verdict.name} after {self.looked_at:,} episodes: {self.subject}>"
+        return f"<Certificate {self.verdict.name} after {self.episodes_seen:,} episodes: {self.subject}>"
 
     def _repr_html_(self) -> str:
         from psyco._src.verification.certificate_html import certificate_html
@@ -223,43 +179,34 @@ class Certificate:
         return certificate_html(self)
 
     def with_looks(self, looks: tuple[Look, ...]) -> Certificate:
-        """The same with another list of looks, and the guarantee that goes with it."""
-        guarantee = guarantee_of_all(self.findings, looks, self.share)
+        """Return this certificate with another list of looks, and the guarantee over these."""
+        answered = looks[-1].verdict is Verdict.ANSWERED
+        guarantee = joint_guarantee(self.findings, answered=answered, looks=len(looks), share=self.share)
         return dataclasses.replace(self, looks=looks, guarantee=guarantee)
 
     @property
-    def looked_at(self) -> int:
-        """How many episodes the verdict and the answers are from: questions go on where constraints are decided."""
+    def episodes_seen(self) -> int:
+        """Number of episodes behind the verdict and the answers, which may use more."""
         return max([self.episodes, *(answer.episodes for answer in self.answers)])
 
     @property
-    def _unseen(self) -> str:
-        """A word on recorded outcomes that nobody needed."""
-        rest = (self.max_episodes or self.looked_at) - self.looked_at
-        return f" (decided before the other {rest:,}, which were not looked at)" if rest > 0 else ""
-
-    @property
-    def meaning(self) -> str:
-        """The verdict in words, and of an open one what may be done about it."""
-        return "; ".join(filter(None, (self._outcome, self.advice)))
-
-    @property
-    def _outcome(self) -> str:
-        """The verdict in words; a run ends a test that would hardly come to a good end, and says so."""
-        most = self.max_episodes or 0
+    def verdict_summary(self) -> str:
+        """The verdict in words; if it is UNDECIDED, also the advice."""
+        outcome, most = self.verdict.value, self.max_episodes or 0
         if self.verdict is Verdict.UNDECIDED and self.stream == "certify" and self.episodes < most:
-            return (
+            # A run stops a test for futility.
+            outcome = (
                 f"the evidence does not suffice, and the test was ended after {self.episodes:,} of at most {most:,} "
                 "episodes, since the others would hardly have changed that"
             )
-        return self.verdict.value
+        return "; ".join(filter(None, (outcome, self.advice)))
 
     @property
     def advice(self) -> str:
         """What may be done after UNDECIDED without voiding the guarantee; empty after another verdict."""
         if self.verdict is not Verdict.UNDECIDED or self.method not in METHODS:
             return ""
-        if self.stream == "certify":  # of a run, which keeps account
+        if self.stream == "certify":  # of a run, which keeps a ledger of its looks
             return (
                 "psyco verify RUN takes a further look at fresh episodes, with a share of the permitted error"
             )
@@ -276,61 +223,66 @@ class Certificate:
         )
 
     @property
-    def returned(self) -> str:
-        """The mean return in words, if there is one; answers may be from more episodes."""
-        of = f" of the first {self.episodes:,} episodes" * (self.looked_at > self.episodes)
-        return f"{self.mean_return:.2f} ± {self.return_error:.2f} (mean ± standard error{of})"
+    def return_summary(self) -> str:
+        """The mean return in words, if there is one."""
+        of = f" of the first {self.episodes:,} episodes" * (self.episodes_seen > self.episodes)
+        return f"{self.mean_return:.2f} ± {self.return_standard_error:.2f} (mean ± standard error{of})"
 
     @property
-    def estimated(self) -> list[str]:
+    def estimate_lines(self) -> list[str]:
         """The estimate in words, if there is one."""
         if (e := self.estimate) is None:
             return []
         lines = [f"estimate from {e.episodes:,} further episodes, which the stopping rule does not bias:"]
-        for each, f in zip(e.shares, self.findings, strict=True):
-            of = f" of {f.called}" if len(self.findings) > 1 else ""
-            if isinstance(each, ShareEstimate):
-                found = f"share {each.satisfied / e.episodes:.4f}"
-                bounds = f"between {rounded_down(each.lower)} and {rounded_up(each.upper)}"
+        for part, f in zip(e.constraints, self.findings, strict=True):
+            of = f" of {f.label}" if len(self.findings) > 1 else ""
+            if isinstance(part, ShareEstimate):
+                value = f"share {part.satisfied / e.episodes:.4f}"
+                bounds = f"between {rounded_down(part.lower)} and {rounded_up(part.upper)}"
             else:
-                found, bounds = f"{'rate' if f.about == 'rate' else 'mean'} {shown(each)}", between(each)
-            lines += [f"  {found}{of}, {bounds} ({confidence_percent(each.level)} confidence interval)"]
-        return [*lines, f"  return {e.mean_return:.2f} ± {e.return_error:.2f}"]
+                value = f"{'rate' if f.estimand == 'rate' else 'mean'} {format_mean(part)}"
+                bounds = format_bounds(part)
+            lines += [
+                f"  {value}{of}, {bounds} ({confidence_percent(part.interval_level)} confidence interval)"
+            ]
+        return [*lines, f"  return {e.mean_return:.2f} ± {e.return_standard_error:.2f}"]
 
     @property
-    def setting(self) -> str:
-        """What the episodes were like: horizon and parameters of the domain, in one line."""
+    def setting_summary(self) -> str:
+        """Horizon and parameters of the domain, in one line."""
         steps = [] if self.horizon is None else [f"episodes of at most {self.horizon:,} steps"]
         values = [f"{name}={value}" for name, value in self.parameters.items() if name != "horizon"]
         return shorten(", ".join([*steps, *values]), 200, placeholder=" ...")
 
     @property
     def subject(self) -> str:
-        """What was verified, in a few words."""
+        """The verified policy or recording, in a few words."""
         if self.policy is None:
-            given = "" if self.max_episodes is None else f"{self.looked_at:,} of {self.max_episodes:,} "
-            return f"{given}recorded outcomes sha256:{str(self.outcomes)[:16]}{self._unseen}"
-        policy = f"policy sha256:{self.policy[:16]}{self.qualification}"
-        return f"{policy} on {self.domain}, seed {self.seed}, block {self.block}"
+            given = "" if self.max_episodes is None else f"{self.episodes_seen:,} of {self.max_episodes:,} "
+            rest = (self.max_episodes or self.episodes_seen) - self.episodes_seen
+            unseen = f" (decided before the other {rest:,}, which were not looked at)" if rest > 0 else ""
+            return f"{given}recorded outcomes sha256:{str(self.outcomes)[:16]}{unseen}"
+        policy = f"policy sha256:{self.policy[:16]}{self.policy_qualifier}"
+        return f"{policy} on {self.domain}, seed {self.seed}, block {self.seed_block}"
 
     @property
-    def qualification(self) -> str:
-        """What goes with the policy's hash: what it is of, where that is no more than a name, and the version."""
-        about = ["of its name only"] * (self.policy_kind == "name")
-        about += [] if self.policy_version is None else [f"version {self.policy_version}"]
-        return f" ({', '.join(about)})" * bool(about)
+    def policy_qualifier(self) -> str:
+        """A remark on the policy's hash: that it covers a name only, and the version."""
+        parts = ["of its name only"] * (self.policy_kind == "name")
+        parts += [] if self.policy_version is None else [f"version {self.policy_version}"]
+        return f" ({', '.join(parts)})" * bool(parts)
 
 
 def certificate_schema() -> dict[str, Any]:
-    """The JSON schema (draft 2020-12) of `Certificate.to_json`."""
+    """Return the JSON schema (draft 2020-12) of `Certificate.to_json`."""
     return json.loads(files(__package__).joinpath("certificate.schema.json").read_text(encoding="utf-8"))
 
 
 def certify(
     requirement: Requirement,
-    subject: EpisodeOrigin,
+    origin: EpisodeOrigin,
     tests: Sequence[Test | MeanTest],
-    progress: Sequence[Tally | MeanTally],
+    tallies: Sequence[Tally | MeanTally],
     *,
     returns: Any = (),
     reached: Any = None,
@@ -344,201 +296,87 @@ def certify(
     estimate: Estimate | None = None,
     answers: tuple[Answer, ...] = (),
 ) -> Certificate:
-    """Write down how a verification ended."""
-    no_verdict = requirement.questions and not requirement.constraints
-    verdict = Verdict.ANSWERED if no_verdict else overall(progress)
-    findings = _findings(requirement, tests, progress, reached, subject.horizon)
+    """Return the certificate of a finished verification.
+
+    `returns` and `reached` are those of the episodes consumed, where known; `earlier` are the looks that share the
+    permitted error with this one.
+    """
+    answered = bool(requirement.questions and not requirement.constraints)
+    verdict = Verdict.ANSWERED if answered else overall_verdict(tallies)
+    findings = make_findings(requirement, tests, tallies, reached, origin.horizon)
     episodes = max((f.episodes for f in findings), default=len(returns))
 
-    def of_each(number: str) -> tuple[Any, ...]:
-        return tuple(
-            getattr(f, number, None) for f in findings
-        )  # a mean has no outcomes, and the other way round
+    def per_constraint(name: str) -> tuple[Any, ...]:
+        return tuple(getattr(f, name, None) for f in findings)
 
     look = Look(
-        subject.policy, subject.seed, subject.block, share, verdict, episodes,
-        of_each("satisfied"), of_each("violated"), max_episodes, of_each("mean") if _means(findings) else (),
+        origin.policy, origin.seed, origin.seed_block, share, verdict, episodes, max_episodes,
+        per_constraint("satisfied"), per_constraint("violated"), per_constraint("mean"),
     )  # fmt: skip
     looks = (*earlier, look)
     returns = np.asarray(returns, np.float64)
+    known: dict[str, Any] = vars(origin) | {
+        "parameters": json.loads(json.dumps(origin.parameters, default=str))
+    }
     return Certificate(
         verdict=verdict,
         requirement=str(requirement),
-        tree=tree(requirement),
+        syntax_tree=syntax_tree(requirement),
         findings=findings,
-        guarantee=guarantee_of_all(findings, looks, share),
+        answers=answers,
+        guarantee=joint_guarantee(findings, answered=answered, looks=len(looks), share=share),
         episodes=episodes,
         mean_return=float(returns.mean()) if len(returns) else None,
-        return_error=standard_error(returns) if len(returns) else None,
-        domain=subject.domain,
-        parameters=json.loads(json.dumps(subject.parameters, default=str)),
-        policy=subject.policy,
-        outcomes=subject.outcomes,
+        return_standard_error=standard_error(returns) if len(returns) else None,
+        estimate=estimate,
         method=method,
         options=json.loads(json.dumps(dict(options))),
         max_episodes=max_episodes,
-        seed=subject.seed,
-        stream=subject.stream,
-        block=subject.block,
         share=share,
         looks=looks,
+        notes=(*notes, *_bias_notes(tests, findings, origin, estimate)),
         issued=issued or now(),
-        versions=versions(),
-        horizon=subject.horizon,
-        policy_kind=subject.policy_kind,
-        policy_version=subject.policy_version,
-        code=subject.code,
-        notes=(*notes, *_bias(tests, findings, subject, estimate)),
-        estimate=estimate,
-        answers=answers,
+        versions=package_versions(),
+        **known,
     )
 
 
-def _means(findings: Sequence[Finding | MeanFinding]) -> bool:
-    return any(isinstance(f, MeanFinding) for f in findings)
-
-
-def _bias(
+def _bias_notes(
     tests: Sequence[Test | MeanTest],
     findings: Sequence[Finding | MeanFinding],
-    subject: EpisodeOrigin,
+    origin: EpisodeOrigin,
     estimate: Estimate | None,
 ) -> Iterator[str]:
-    """A test that stops by what it has seen stops where the share looks good, or bad."""
+    """Yield a note on stopping bias: a sequential test stops where the share looks good, or bad."""
     if estimate is None and any(test.sequential for test in tests):
-        remedy = "; psyco verify --estimate N adds an estimate without that bias" if subject.policy else ""
-        if _means(findings):
-            what = "Shares, means and the mean return are" if subject.policy else "Shares and means are"
+        remedy = "; psyco verify --estimate N adds an estimate without that bias" if origin.policy else ""
+        if any(isinstance(f, MeanFinding) for f in findings):
+            what = "Shares, means and the mean return are" if origin.policy else "Shares and means are"
         else:
-            what = "The share and the mean return are" if subject.policy else "The share is"
+            what = "The share and the mean return are" if origin.policy else "The share is"
         yield f"{what} biased by where the test stopped{remedy}."
 
 
-def tree(node: Requirement | Node | Any) -> Any:
-    """A requirement taken apart: nested objects whose `kind` is the name of the operator."""
+def syntax_tree(node: Any) -> Any:
+    """Return a requirement as nested objects whose `kind` is the name of the operator."""
     if isinstance(node, tuple):
-        return [tree(each) for each in node]
+        return [syntax_tree(child) for child in node]
     if not dataclasses.is_dataclass(node):
-        return None if node in (-math.inf, math.inf) else node  # an expected value without such a bound
-    shown = {f.name: tree(getattr(node, f.name)) for f in dataclasses.fields(node) if f.compare}
-    return {"kind": type(node).__name__, **{k: v for k, v in shown.items() if v or k not in IF_ANY}}
+        return None if node in (-math.inf, math.inf) else node  # None: no bound on the expected value
+    children = {f.name: syntax_tree(getattr(node, f.name)) for f in dataclasses.fields(node) if f.compare}
+    return {"kind": type(node).__name__, **children}
 
 
 def now() -> str:
-    """The time of issue: UTC in seconds; SOURCE_DATE_EPOCH replaces the clock, for reproducible files."""
+    """Return the time of issue: UTC in seconds; SOURCE_DATE_EPOCH replaces the clock, for reproducible files."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH")
     moment = datetime.fromtimestamp(int(epoch), UTC) if epoch else datetime.now(UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _findings(
-    requirement: Requirement,
-    tests: Sequence[Test | MeanTest],
-    progress: Sequence[Tally | MeanTally],
-    reached: Any,
-    horizon: int | None,
-) -> tuple[Finding | MeanFinding, ...]:
-    found: list[Finding | MeanFinding] = []
-    for stated, test, tally in zip(requirement.constraints, tests, progress, strict=True):
-        if isinstance(stated, Expectation):
-            besides = circumstances(requirement, stated, reached, tally.episodes, horizon)
-            found.append(_mean_finding(stated, test, tally, *besides))
-        else:
-            found.append(_finding(test, tally))
-    return tuple(found)
-
-
-def circumstances(
-    requirement: Requirement,
-    stated: Expectation | Question,
-    reached: Any,
-    episodes: int,
-    horizon: int | None,
-) -> tuple[int | None, str | None]:
-    """What a number says only together with it: episodes that never reached what they wait for; when it starts again.
-
-    Args:
-        requirement: what was measured.
-        stated: the part of it that is meant.
-        reached: as in Episodes, `[B, M]`; the first `episodes` of it count.
-        episodes: how many were consumed.
-        horizon: the longest episode; None if it is not known.
-    """
-    match stated.subject:
-        case Quantity(_, Reaching()) if reached is not None:
-            return int((~reached[:episodes, requirement.measured.index(stated)]).sum()), None
-        case Quantity(_, LongRun()):
-            limit = "" if horizon is None else f", by itself or after {horizon:,} steps"
-            return None, f"whenever an episode ends{limit}"
-    return None, None
-
-
-def _finding(test: Any, tally: Any) -> Finding:
-    constraint, delta = test.task.constraint, test.task.false_accept
-    lower, upper = test.bounds(tally.counts, delta / 2.0)  # half of the error for either side
-    return Finding(
-        constraint=str(constraint),
-        name=constraint.name,
-        verdict=tally.verdict,
-        episodes=tally.episodes,
-        satisfied=int(tally.counts.satisfied),
-        violated=int(tally.counts.violated),
-        confidence=belief(test, tally),
-        lower=lower,
-        upper=upper,
-        guarantee=test.guarantee,
-        level=1.0 - delta,
-    )
-
-
-def _mean_finding(
-    stated: Expectation, test: Any, tally: Any, unreached: int | None, restart: str | None
-) -> MeanFinding:
-    task, delta = test.task, test.task.false_accept
-    lower, upper = test.bounds(tally.state, delta / 2.0)
-    return MeanFinding(
-        constraint=str(stated),
-        name=stated.name,
-        verdict=tally.verdict,
-        episodes=tally.episodes,
-        mean=task.mean(tally.moments),
-        confidence=belief(test, tally),
-        lower=lower,
-        upper=upper,
-        level=1.0 - delta,
-        range=(task.lo, task.hi),
-        unreached=unreached,
-        restart=restart,
-        guarantee=test.guarantee,
-    )
-
-
-def standard_error(returns: NDArray[np.float64]) -> float:
-    return float(returns.std(ddof=1) / np.sqrt(len(returns))) if len(returns) > 1 else 0.0
-
-
-def _shown_look(look: Look) -> str:
+def _look_summary(look: Look) -> str:
     return f"{look.verdict.name} after {look.episodes:,} ({percent(look.share)} of the error)"
-
-
-def _plain(value: Any, left_out: frozenset[str]) -> Any:
-    """Dataclasses, tuples and verdicts as what JSON has; fields of the names `left_out` are not in it."""
-    if isinstance(value, Verdict):
-        return value.name
-    if dataclasses.is_dataclass(value):
-        shown = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.name not in left_out}
-        return {name: _plain(each, left_out) for name, each in shown.items() if each or name not in IF_ANY}
-    if isinstance(value, tuple | list):
-        return [_plain(each, left_out) for each in value]
-    return value
 
 
 def _checksum(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _look(content: dict[str, Any]) -> Look:
-    check(content, int, "episodes")
-    check(content, int | float, "share")
-    counts = {key: tuple(content.get(key, ())) for key in ("satisfied", "violated", "means")}
-    return Look(**{**content, **counts, "verdict": Verdict[content["verdict"]]})

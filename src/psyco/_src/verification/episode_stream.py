@@ -1,10 +1,12 @@
-"""Where the episodes of a look come from, and how tests see them: a column for each constraint and each question."""
+"""The stream of episodes behind a look, and the columns that tests read: one per constraint and question."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,96 +14,133 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from psyco._src.core.errors import RangeError
-from psyco._src.envs.base import Domain
-from psyco._src.envs.value_bounds import ValueRange, spans
-from psyco._src.logic.ast import Constraint, Expectation, LongRun, Quantity, Question, Requirement
-from psyco._src.rollout.episodes import COMPILER, Episodes, Sampler, episode_keys
-from psyco._src.rollout.jax_sampler import refuse_broken
-from psyco._src.rollout.range_check import check_values
+from psyco._src.core.errors import RangeError, RequirementError, SourceLocation, suggest
+from psyco._src.envs.base import Domain, signal_table
+from psyco._src.envs.gym_env import INFO_PREFIX
+from psyco._src.envs.value_bounds import ValueRange, value_ranges
+from psyco._src.logic.ast import (
+    Constraint,
+    Expectation,
+    Label,
+    LongRun,
+    Quantity,
+    Question,
+    Requirement,
+    Signal,
+    roots,
+    walk,
+)
+from psyco._src.logic.validate import subjects
+from psyco._src.rollout.episodes import COMPILER_OPTIONS, Episodes, Sampler, check_value_ranges, episode_keys
+from psyco._src.rollout.jax_sampler import raise_nonfinite
 
-HOST_BATCH = 64  # where an episode takes long, few more than a test needs
-FEWEST = 8  # at first; more at once as long as they are quick
-QUICK = 1.0  # seconds
-SIZES = 25, 250  # of compiled batches: two, so that little is compiled; a test consumes episodes one by one
+# Batches of environments stepped on the host start small and double while they are quick: where an episode takes long,
+# few more are made than a test needs.
+FIRST_HOST_BATCH, LARGEST_HOST_BATCH = 8, 64
+QUICK_BATCH_SECONDS = 1.0
+# Only two sizes, so that little is compiled; a test consumes the episodes of a batch one by one.
+COMPILED_BATCH_SIZES = 25, 250
 
 
-class EpisodeStream(NamedTuple):
-    """A stream of episodes: parameters in a domain, judged by a requirement."""
+@dataclass(frozen=True, eq=False)
+class EpisodeStream:
+    """An endless stream of episodes: parameters in a domain, judged by a requirement.
+
+    Args:
+        sampler: makes the episodes.
+        theta: parameters `[D]`.
+        key: random key; episode i is a function of it and of i.
+        domain: the domain of the sampler.
+        requirement: the requirement of the sampler.
+        progress: called with the number of episodes of each batch.
+        value_ranges: ranges of the measured values; computed from requirement and domain if not given.
+    """
 
     sampler: Sampler
-    theta: Array  # [D]
-    key: Array  # episode i is a function of it and of i
+    theta: Array
+    key: Array
     domain: Domain
     requirement: Requirement
-    told: Callable[[int], None] | None = None  # called with how many episodes were made, batch by batch
+    progress: Callable[[int], None] | None = None
+    value_ranges: tuple[ValueRange, ...] = ()
 
-    @property
-    def spans(self) -> tuple[ValueRange, ...]:
-        """Where the values of what is measured lie."""
-        return spans(self.requirement, self.domain)
+    def __post_init__(self) -> None:
+        if not self.value_ranges:
+            object.__setattr__(self, "value_ranges", value_ranges(self.requirement, self.domain))
 
     def sample(self, count: int, *, first: int = 0) -> Iterator[Episodes]:
-        """Episodes `first` to `first + count - 1`, batch by batch."""
-        for episodes in sample(self.sampler, self.theta, self.key, count, first=first):
-            if self.told is not None:
-                self.told(len(episodes.ret))
+        """Yield the episodes `first` to `first + count - 1` in batches."""
+        for episodes in sample_episodes(self.sampler, self.theta, self.key, count, first=first):
+            if self.progress is not None:
+                self.progress(len(episodes.returns))
             yield episodes
 
-    def refuse(self, error: RangeError, episodes: Episodes, *, first: int = 0) -> None:
-        """Name the one of the episodes from `first` on whose value lies outside of its range."""
-        one = jax.tree.map(lambda each: each[error.position : error.position + 1], episodes)
-        check_values(one, self.requirement, self.domain, episode_keys(self.key, first + error.position, 1))
+    def raise_range_error(self, error: RangeError, episodes: Episodes, *, first: int = 0) -> None:
+        """Raise an error that names the episode, counted from `first`, whose value lies outside of its range."""
+        one = jax.tree.map(lambda column: column[error.position : error.position + 1], episodes)
+        check_value_ranges(
+            one, self.requirement, self.domain, episode_keys(self.key, first + error.position, 1)
+        )
 
 
-def sample(sampler: Sampler, theta: Array, key: Array, count: int, *, first: int = 0) -> Iterator[Episodes]:
-    """Episodes `first` to `first + count - 1` of a stream for one parameter vector `[D]`, batch by batch."""
+def sample_episodes(
+    sampler: Sampler, theta: Array, key: Array, count: int, *, first: int = 0
+) -> Iterator[Episodes]:
+    """Yield the episodes `first` to `first + count - 1` of a stream, for parameters `[D]`, in batches."""
     if not sampler.compiled:
-        yield from _by_time(sampler, theta, key, count, first)
+        yield from _host_batches(sampler, theta, key, count, first)
         return
-    size = next((size for size in SIZES if size >= count), SIZES[-1])
+    size = next((size for size in COMPILED_BATCH_SIZES if size >= count), COMPILED_BATCH_SIZES[-1])
     for start in range(first, first + count, size):
         wanted = slice(first + count - start)  # the last batch may hold more
-        made = jax.device_get(_batch(sampler, size, theta, key, np.uint32(start)))
+        made = jax.device_get(_compiled_batch(sampler, size, theta, key, np.uint32(start)))
         episodes = jax.tree.map(lambda column, wanted=wanted: column[wanted], made)
-        if np.any(episodes.broken):
+        if np.any(episodes.nonfinite):
             keys = episode_keys(key, start, size)
-            refuse_broken(sampler, episodes.broken, theta[None].repeat(size, 0), keys)
+            raise_nonfinite(sampler, episodes.nonfinite, theta[None].repeat(size, 0), keys)
         yield episodes
 
 
-def _by_time(sampler: Sampler, theta: Array, key: Array, count: int, first: int) -> Iterator[Episodes]:
-    """Small batches where episodes take long, so that whoever waits hears of them; the episodes are the same."""
-    start, end, size = first, first + count, FEWEST
+def _host_batches(sampler: Sampler, theta: Array, key: Array, count: int, first: int) -> Iterator[Episodes]:
+    """Yield batches whose size adapts to the speed of the environment; the episodes do not depend on the sizes."""
+    parameters = np.asarray(theta)
+    start, end, size = first, first + count, FIRST_HOST_BATCH
     while start < end:
         began = time.monotonic()
-        keys = episode_keys(key, start, min(size, end - start))
-        yield sampler(jnp.broadcast_to(theta, (len(keys), theta.size)), keys)
+        keys = _batch_keys(key, np.uint32(start), min(size, end - start))
+        batch: Any = np.broadcast_to(parameters, (len(keys), parameters.size))
+        yield sampler(batch, keys)
         start += len(keys)
-        if time.monotonic() - began < QUICK:
-            size = min(2 * size, HOST_BATCH)
+        if time.monotonic() - began < QUICK_BATCH_SECONDS:
+            size = min(2 * size, LARGEST_HOST_BATCH)
 
 
-@jax.jit(static_argnums=(0, 1), compiler_options=COMPILER)
-def _batch(sampler: Sampler, count: int, theta: Array, key: Array, first: Array) -> Episodes:
+# Compiled: called eagerly, operation by operation, it takes as long as a short episode.
+_batch_keys = partial(jax.jit, static_argnums=2)(episode_keys)
+
+
+@jax.jit(static_argnums=(0, 1), compiler_options=COMPILER_OPTIONS)
+def _compiled_batch(sampler: Sampler, count: int, theta: Array, key: Array, first: Array) -> Episodes:
     return sampler(jnp.broadcast_to(theta, (count, theta.size)), episode_keys(key, first, count))
 
 
 # ---- columns ----------------------------------------------------------------------------------------------------
 
 
-def columns_of(requirement: Requirement, episodes: Episodes) -> list[NDArray[Any]]:
-    """For the constraints and then the questions: did it hold, bool `[B]`; the value `[B]`; of a rate `[B, 2]`."""
+def episode_columns(requirement: Requirement, episodes: Episodes) -> list[NDArray[Any]]:
+    """Return a column per constraint, then per question: outcomes bool `[B]`, values `[B]`, for a rate `[B, 2]`."""
     held, values = constraint_outcomes(requirement, np.asarray(episodes.satisfied)), None
-    if episodes.value is not None and episodes.stray is not None:
-        values = np.where(episodes.stray, np.nan, episodes.value)  # outside of any range
+    if episodes.value is not None and episodes.first_out_of_range is not None:
+        values = np.where(
+            episodes.first_out_of_range, np.nan, episodes.value
+        )  # NaN lies outside of any range
     return make_columns(requirement, held, values, np.asarray(episodes.length))
 
 
 def make_columns(
     requirement: Requirement, held: NDArray[np.bool_], values: Any, steps: NDArray[Any]
 ) -> list[NDArray[Any]]:
-    """The same from outcomes `[B, P]` of the constraints on probabilities, values `[B, M]` and steps `[B]`."""
+    """Return these columns from the outcomes `[B, P]` of the P probabilities, values `[B, M]` and steps `[B]`."""
     outcomes = iter(held.T)
     measured = iter([] if values is None else np.asarray(values, np.float64).T)
 
@@ -110,16 +149,68 @@ def make_columns(
             return next(outcomes)
         return np.stack([next(measured), steps], 1) if is_rate(stated) else next(measured)
 
-    return [column(each) for each in (*requirement.constraints, *requirement.questions)]
+    return [column(stated) for stated in (*requirement.constraints, *requirement.questions)]
 
 
 def is_rate(stated: Expectation | Question) -> bool:
-    """Is it about the long-run average of a step?"""
+    """Return whether the subject is a long-run average per step."""
     return isinstance(stated.subject, Quantity) and isinstance(stated.subject.over, LongRun)
 
 
 def constraint_outcomes(requirement: Requirement, satisfied: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """From demands `[B, demands]` to constraints on probabilities `[B, P]`: did the constraint's own formula hold?"""
-    first = {d.constraint: (i, d.negated) for i, d in reversed(list(enumerate(requirement.demands)))}
+    """Return whether each constraint's own formula held, `[B, P]`, from the one-sided bounds `[B, K]`."""
+    first = {
+        b.constraint: (i, b.negated) for i, b in reversed(list(enumerate(requirement.probability_bounds)))
+    }
     columns = [satisfied[:, i] ^ negated for _, (i, negated) in sorted(first.items())]
     return np.stack(columns, axis=1) if columns else satisfied[:, :0]
+
+
+# ---- `info` keys that an environment did not report -------------------------------------------------------------
+
+
+def check_info_keys(requirement: Requirement, domain: Domain, missing: Any) -> list[str]:
+    """Return notes for the certificate on keys that were missing in some states; raise for a key never reported.
+
+    A missing key counts as 0, which must not go unnoticed.
+
+    Args:
+        requirement: the requirement with the `info.` signals.
+        domain: the domain of the episodes.
+        missing: `Episodes.missing_info` `[B, I]`; None if no formula names a key.
+    """
+    if missing is None:
+        return []
+    named = {
+        node.name: node
+        for subject in subjects(requirement)
+        for tree in roots(subject)
+        for node in walk(tree)
+        if isinstance(node, Signal | Label) and node.name.startswith(INFO_PREFIX)
+    }
+    notes = []
+    for key, fraction in zip(sorted(named), missing.T, strict=True):
+        count = len(fraction)
+        nowhere, sometimes = int((fraction == 1).sum()), int(((fraction > 0) & (fraction < 1)).sum())
+        if nowhere == count:
+            raise unknown_key_error(domain, key, f"in none of the {count:,} episodes", named[key].location)
+        where = [f"all states of {nowhere:,}"] * bool(nowhere) + [f"some of {sometimes:,}"] * bool(sometimes)
+        if where:
+            notes.append(
+                f"{key} was missing in {' and '.join(where)} of the {count:,} episodes; where it is missing it "
+                "counts as 0, or false."
+            )
+    return notes
+
+
+def unknown_key_error(
+    domain: Domain, key: str, where: str, place: SourceLocation | None = None
+) -> RequirementError:
+    """Return the error for a key that was never reported, with its place in the requirement."""
+    known = [name for name in signal_table(domain) if name.startswith(INFO_PREFIX) and name != INFO_PREFIX]
+    return RequirementError(
+        f"{domain.name} reported {key} {where}{suggest(key, known)}",
+        place,
+        f"keys seen when it was tried out: {', '.join(known) or 'none'}; correct the name, or let the environment "
+        "report the key: where it is missing it would count as 0, and nothing would be shown",
+    )

@@ -1,17 +1,25 @@
-"""What was found about one constraint or question, in numbers and in words."""
+"""Findings: the result for each constraint and question, in numbers and in words, and their joint guarantee."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from psyco._src.verification.base import Guarantee, Verdict, confidence_percent, rounded_down, rounded_up
+import numpy as np
+from numpy.typing import NDArray
+
+from psyco._src.logic.ast import LongRun, Quantity, Reaching, Requirement
+from psyco._src.verification.base import Guarantee, MeanTest, Test, Verdict
+from psyco._src.verification.bayes import belief
+from psyco._src.verification.rounding import confidence_percent, percent, rounded_down, rounded_up
+from psyco._src.verification.tally import MeanTally, Tally
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found about one constraint on a probability."""
+    """The result for one constraint on a probability."""
 
     constraint: str  # as text
     name: str | None
@@ -20,26 +28,24 @@ class Finding:
     satisfied: int  # episodes in which the formula held
     violated: int
     confidence: float  # posterior probability that the constraint holds (c_sat), from a uniform prior
-    lower: float  # bounds for the true probability, in the sense of the guarantee
+    lower: float  # bounds on the true probability, in the sense of the guarantee
     upper: float
     guarantee: Guarantee
-    level: float | None = (
-        None  # of both bounds together; None: each of them holds at the confidence by itself
-    )
+    interval_level: float  # of both bounds together
 
     @property
     def share(self) -> float:
-        """The observed share of satisfying episodes; where the test chose its end by looking, it is biased."""
+        """The observed share of satisfying episodes; biased if the test is sequential."""
         return self.satisfied / self.episodes if self.episodes else float("nan")
 
     @property
-    def called(self) -> str:
-        """A name for it in sentences."""
+    def label(self) -> str:
+        """The name of the constraint, or its text."""
         return self.name or self.constraint
 
     @property
-    def about(self) -> str:
-        """What is bounded."""
+    def estimand(self) -> str:
+        """The bounded quantity, in words."""
         return "probability"
 
     @property
@@ -49,190 +55,283 @@ class Finding:
 
     @property
     def interval(self) -> str:
-        """The bounds in words, with what they are worth."""
+        """The bounds in words, with their level."""
         return _interval(self, f"between {rounded_down(self.lower)} and {rounded_up(self.upper)}")
 
 
 @dataclass(frozen=True)
 class MeanFinding:
-    """What was found about one constraint on an expected value, or on a rate."""
+    """The result for one constraint on an expected value or a rate."""
 
     constraint: str  # as text
     name: str | None
     verdict: Verdict
     episodes: int
-    mean: float  # of the episodes' values; of a rate, of all their steps
+    mean: float  # of the episodes' values; for a rate, of all their steps
     confidence: float  # posterior probability that the constraint holds (c_sat), by Student's t
-    lower: float  # bounds for the true mean, in the sense of the guarantee
+    lower: float  # bounds on the true mean, in the sense of the guarantee
     upper: float
-    level: float  # of both bounds together
-    range: tuple[float, float]  # no episode can have a value outside of it; of a rate, no average of a step
-    unreached: int | None  # of [ F φ ]: episodes in which φ never held, so that they count to their end
-    restart: str | None  # of a rate: when the system starts again
+    interval_level: float  # of both bounds together
+    range: tuple[float, float]  # of the value of an episode; for a rate, of the average of its steps
+    unreached: int | None  # for [ F φ ]: episodes in which φ never held, whose value runs to their end
+    restart: str | None  # for a rate: when the system starts again
     guarantee: Guarantee
 
     @property
-    def called(self) -> str:
-        """A name for it in sentences."""
+    def label(self) -> str:
+        """The name of the constraint, or its text."""
         return self.name or self.constraint
 
     @property
-    def about(self) -> str:
-        """What is bounded."""
+    def estimand(self) -> str:
+        """The bounded quantity, in words."""
         return "expected value" if self.restart is None else "rate"
 
     @property
     def observed(self) -> str:
-        """The values in words."""
-        average = f"mean {shown(self)}" if self.restart is None else f"{shown(self)} per step"
-        return f"{average}{_circumstances(self)}"
+        """The observed mean in words."""
+        average = f"mean {format_mean(self)}" if self.restart is None else f"{format_mean(self)} per step"
+        return f"{average}{_circumstances_text(self)}"
 
     @property
     def interval(self) -> str:
-        """The bounds in words, with what they are worth."""
-        return _interval(self, between(self))
+        """The bounds in words, with their level."""
+        return _interval(self, format_bounds(self))
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An estimate with an interval that holds at all times: whenever one stops, both bounds are right at the level."""
+    """An estimate with a time-uniform interval: both bounds hold at the level under any stopping rule."""
 
     question: str  # as text
     name: str | None
     episodes: int
-    mean: float  # of the episodes' values: a share of outcomes, a mean or a rate
-    lower: float  # bounds for the true one
+    mean: float  # a share of outcomes, a mean of values, or a rate
+    lower: float  # bounds on the true value
     upper: float
-    level: float  # of both bounds together
-    range: tuple[float, float]  # no episode can have a value outside of it; of a rate, no average of a step
-    unreached: int | None  # as in MeanFinding
+    interval_level: float  # of both bounds together
+    range: tuple[float, float]  # as in MeanFinding
+    unreached: int | None
     restart: str | None
-    width: float | None  # that was asked for; None: as narrow as the episodes allowed
+    width: float | None  # requested width; None: as narrow as the episodes allow
 
     @property
-    def words(self) -> str:
-        """All of it in one line."""
+    def summary(self) -> str:
+        """The answer in one line."""
         low, high = self.range
         known = f", if no value can lie outside of [{low:.12g}, {high:.12g}]" * (self.range != (0.0, 1.0))
-        level = f"{confidence_percent(self.level)} confidence interval, at all times{known}"
+        level = f"{confidence_percent(self.interval_level)} confidence interval, at all times{known}"
         wide = self.width is not None and self.upper - self.lower > self.width
         short = f"; not yet as narrow as {self.width:g}" if wide else ""
-        seen = f"after {self.episodes:,} episodes{_circumstances(self)}"
-        return f"{shown(self)}, {between(self)} ({level}{short}) {seen}"
+        seen = f"after {self.episodes:,} episodes{_circumstances_text(self)}"
+        return f"{format_mean(self)}, {format_bounds(self)} ({level}{short}) {seen}"
 
 
-def _interval(found: Finding | MeanFinding, between: str) -> str:
-    if found.level is None:
-        return f"{between} (each bound by itself)"
+@dataclass(frozen=True)
+class ShareEstimate:
+    """The share of episodes that satisfied one formula, with the interval of Clopper and Pearson."""
+
+    satisfied: int
+    lower: float
+    upper: float
+    interval_level: float  # of both bounds together
+
+
+@dataclass(frozen=True)
+class MeanEstimate:
+    """The mean or rate of one constraint, with the interval of the method `fixed`."""
+
+    mean: float
+    lower: float
+    upper: float
+    interval_level: float  # of both bounds together
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Estimates from a fixed number of further episodes of a look, after the decision: no stopping rule biases them."""
+
+    episodes: int
+    constraints: tuple[ShareEstimate | MeanEstimate, ...]  # one per constraint
+    mean_return: float
+    return_standard_error: float
+
+
+# ---- words ------------------------------------------------------------------------------------------------------
+
+
+def _interval(found: Finding | MeanFinding, bounds: str) -> str:
     kind = "credible" if found.guarantee.kind == "posterior" else "confidence"
-    # A verdict spends the whole error on one side, so the requirement may still lie inside.
+    # A verdict spends the whole error on one side, so the requirement may still lie inside the two-sided interval.
     why = "" if found.verdict is Verdict.UNDECIDED else "; the verdict needs one side at a time"
-    return f"{between} ({confidence_percent(found.level)} {kind} interval, two-sided{why})"
+    return f"{bounds} ({confidence_percent(found.interval_level)} {kind} interval, two-sided{why})"
 
 
-def between(found: MeanFinding | Answer | MeanEstimate) -> str:
-    """The bounds of a mean, rounded outward."""
+def format_bounds(found: MeanFinding | Answer | MeanEstimate) -> str:
+    """Return the bounds of a mean, rounded outward."""
     digits = _digits(found)
     return f"between {rounded_down(found.lower, digits)} and {rounded_up(found.upper, digits)}"
 
 
-def shown(found: MeanFinding | Answer | MeanEstimate) -> str:
-    """A mean with as many digits as its bounds have."""
+def format_mean(found: MeanFinding | Answer | MeanEstimate) -> str:
+    """Return a mean with as many digits as its bounds."""
     return f"{found.mean:.{_digits(found)}f}"
 
 
 def _digits(found: MeanFinding | Answer | MeanEstimate) -> int:
-    """So many that three of the interval's width are seen: rates are small, and costs may be large."""
+    """Return decimals that show three digits of the interval's width: rates are small, and costs may be large."""
     width = found.upper - found.lower
     return 4 if width <= 0.0 else min(max(2 - math.floor(math.log10(width)), 2), 12)
 
 
-def _circumstances(found: MeanFinding | Answer) -> str:
+def _circumstances_text(found: MeanFinding | Answer) -> str:
     if found.unreached is not None:
         return f"; {found.unreached:,} of them did not get there, and count to their end"
     return "" if found.restart is None else f"; the system starts again {found.restart}"
 
 
-# ---- estimates --------------------------------------------------------------------------------------------------
+# ---- from tests -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ShareEstimate:
-    """How often one constraint's formula held, with Clopper and Pearson's interval."""
+def make_findings(
+    requirement: Requirement,
+    tests: Sequence[Test | MeanTest],
+    tallies: Sequence[Tally | MeanTally],
+    reached: Any,
+    horizon: int | None,
+) -> tuple[Finding | MeanFinding, ...]:
+    """Return one finding per constraint; `reached` and `horizon` are those of `circumstances`."""
+    findings: list[Finding | MeanFinding] = []
+    for stated, test, tally in zip(requirement.constraints, tests, tallies, strict=True):
+        delta = test.task.false_accept
+        common: dict[str, Any] = {
+            "constraint": str(stated),
+            "name": stated.name,
+            "verdict": tally.verdict,
+            "episodes": tally.episodes,
+            "confidence": belief(test, tally),
+            "guarantee": test.guarantee,
+            "interval_level": 1.0 - delta,
+        }
+        state = tally.counts if isinstance(tally, Tally) else tally.state
+        common["lower"], common["upper"] = test.bounds(
+            state, delta / 2.0
+        )  # half of the error for either side
+        if isinstance(tally, Tally):
+            satisfied, violated = map(int, tally.counts)
+            findings.append(Finding(satisfied=satisfied, violated=violated, **common))
+        else:
+            task: Any = test.task
+            unreached, restart = circumstances(requirement, stated, reached, tally.episodes, horizon)
+            findings.append(
+                MeanFinding(
+                    mean=task.mean(tally.sums),
+                    range=(task.lo, task.hi),
+                    unreached=unreached,
+                    restart=restart,
+                    **common,
+                )
+            )
+    return tuple(findings)
 
-    satisfied: int
-    lower: float
-    upper: float
-    level: float  # of both bounds together
 
+def circumstances(
+    requirement: Requirement, stated: Any, reached: Any, episodes: int, horizon: int | None
+) -> tuple[int | None, str | None]:
+    """Return the number of episodes that never reached their target, and when a rate's system starts again.
 
-@dataclass(frozen=True)
-class MeanEstimate:
-    """The mean, or rate, that one constraint is about, with the interval of the method `fixed`."""
-
-    mean: float
-    lower: float
-    upper: float
-    level: float  # of both bounds together
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """Further episodes of the same look, as many as were asked for: no stopping rule biases them.
-
-    They come after the decision and are no part of it.
+    Args:
+        requirement: the measured requirement.
+        stated: its expectation or question.
+        reached: `Episodes.reached` `[B, M]`; None if unknown.
+        episodes: number of episodes consumed, the first ones of `reached`.
+        horizon: maximum length of an episode; None if unknown.
     """
+    match stated.subject:
+        case Quantity(_, Reaching()) if reached is not None:
+            return int((~reached[:episodes, requirement.measured.index(stated)]).sum()), None
+        case Quantity(_, LongRun()):
+            limit = "" if horizon is None else f", by itself or after {horizon:,} steps"
+            return None, f"whenever an episode ends{limit}"
+    return None, None
 
-    episodes: int
-    shares: tuple[ShareEstimate | MeanEstimate, ...]  # per constraint
-    mean_return: float
-    return_error: float  # standard error of that mean
+
+def standard_error(returns: NDArray[np.float64]) -> float:
+    """Return the standard error of the mean; 0 for a single value."""
+    return float(returns.std(ddof=1) / np.sqrt(len(returns))) if len(returns) > 1 else 0.0
 
 
-# ---- reading ----------------------------------------------------------------------------------------------------
+# ---- the joint guarantee ----------------------------------------------------------------------------------------
 
 
-def read_finding(content: dict[str, Any]) -> Finding | MeanFinding:
-    """From JSON."""
-    verdict, guarantee = Verdict[content["verdict"]], Guarantee(**content["guarantee"])
-    check(content, str, "constraint")
-    check(content, int, "episodes")
-    check(content, int | float, "confidence", "lower", "upper")
-    if "mean" in content:
-        check(content, int | float, "mean", "level")
-        return MeanFinding(
-            **{**content, "verdict": verdict, "guarantee": guarantee, "range": _range(content)}
+def joint_guarantee(
+    findings: Sequence[Finding | MeanFinding], *, answered: bool, looks: int, share: float
+) -> Guarantee:
+    """Return the guarantee of the verdict about the whole requirement, over all looks.
+
+    Args:
+        findings: one per constraint.
+        answered: whether the requirement has questions only.
+        looks: number of looks that share the permitted error.
+        share: fraction of the permitted error of the last look.
+    """
+    if not findings:
+        statement = (
+            "There is no constraint, so no verdict can be wrong; each answer says what it is worth."
+            if answered
+            else "There is no constraint, so there is nothing to be wrong about."
         )
-    check(content, int, "satisfied", "violated")
-    return Finding(**{**content, "verdict": verdict, "guarantee": guarantee})
+        return Guarantee("exact", statement, 0.0, 0.0)
+    own = findings[0].guarantee
+    if own.false_accept is None:
+        accept = reject = None
+        statement = own.statement if len(findings) == 1 else _joint_beliefs(findings)
+        jointly = "so each of them holds the belief to a stricter level than a single one would have."
+    else:
+        accept = max(f.guarantee.false_accept or 0.0 for f in findings)
+        reject = sum(f.guarantee.false_reject or 0.0 for f in findings)
+        statement = own.statement if len(findings) == 1 else _joint_error_rates(findings, accept, reject)
+        # This look has its share of the error; all looks together have the whole.
+        accept, reject = accept / share, reject / share
+        jointly = (
+            f"so the chance that any of them wrongly ends in SATISFIED is at most {percent(accept)} in total, "
+            f"and that any wrongly ends in VIOLATED at most {percent(reject)}."
+        )
+    if looks > 1:
+        statement += (
+            f" There were {looks} looks, each at fresh episodes of its own. They share the permitted error, "
+            f"{jointly}"
+        )
+    elif share < 1.0:
+        statement += (
+            f" This look used {percent(share)} of the permitted error; the rest was kept for further looks."
+        )
+    return Guarantee(own.kind, statement, accept, reject, _joint_condition(findings))
 
 
-def read_answer(content: dict[str, Any]) -> Answer:
-    """From JSON."""
-    check(content, str, "question")
-    check(content, int, "episodes")
-    check(content, int | float, "mean", "lower", "upper", "level")
-    return Answer(**{**content, "range": _range(content)})
+def _joint_error_rates(findings: Sequence[Finding | MeanFinding], accept: float, reject: float) -> str:
+    condition = _joint_condition(findings)
+    return (
+        f"If at least one of the {len(findings)} constraints fails, the chance that all are called satisfied "
+        f"is at most {percent(accept)}; if all hold, the chance that one is called violated is at most "
+        f"{percent(reject)}. "
+        + (f"This is so {condition}. " if condition else "")
+        + "What is said of each constraint by itself is listed with it."
+    )
 
 
-def read_estimate(content: dict[str, Any] | None) -> Estimate | None:
-    """From JSON."""
-    if content is None:
-        return None
-    check(content, int, "episodes")
-    check(content, int | float, "mean_return", "return_error")
-    shares = tuple((MeanEstimate if "mean" in each else ShareEstimate)(**each) for each in content["shares"])
-    return Estimate(**{**content, "shares": shares})
+def _joint_beliefs(findings: Sequence[Finding | MeanFinding]) -> str:
+    levels = ", ".join(f"{confidence_percent(f.interval_level)} for {f.label}" for f in findings)
+    return (
+        f"Each of the {len(findings)} constraints is judged by itself: SATISFIED or VIOLATED is said as soon as the "
+        f"belief in it reaches its own level ({levels}). Wrong verdicts can be more frequent than these numbers "
+        "suggest, and of all constraints together no belief is stated."
+    )
 
 
-def _range(content: dict[str, Any]) -> tuple[float, float]:
-    low, high = content["range"]
-    check({"low": low, "high": high}, int | float, "low", "high")
-    return low, high
-
-
-def check(content: dict[str, Any], kind: Any, *names: str) -> None:
-    """A damaged file may hold anything anywhere; what reads it counts on numbers."""
-    for name in names:
-        if not isinstance(content[name], kind):
-            raise TypeError(f"{name} is {content[name]!r}")
+def _joint_condition(findings: Sequence[Finding | MeanFinding]) -> str | None:
+    """Return the conditions of all constraints, under which their error rates hold together."""
+    conditions = {f.label: f.guarantee.condition for f in findings}
+    if len(set(conditions.values())) == 1:
+        return findings[0].guarantee.condition
+    return "; ".join(f"for {name}, {condition}" for name, condition in conditions.items() if condition)

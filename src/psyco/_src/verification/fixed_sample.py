@@ -1,4 +1,4 @@
-"""A fixed number of episodes, judged once: Clopper and Pearson's exact interval, and a bound by betting for means."""
+"""Tests with a fixed sample size: the exact interval of Clopper and Pearson, and a betting bound for means."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from scipy import special
 
 from psyco._src.core.errors import RunError
-from psyco._src.verification.base import CONTINUE, Counts, Guarantee, MeanTask, Task, decisions, percent
-from psyco._src.verification.betting import SMALLEST, lowest
+from psyco._src.verification.base import CONTINUE, Counts, Guarantee, MeanTask, Task, decisions
+from psyco._src.verification.betting import SMALLEST, solve_lower_bound
+from psyco._src.verification.rounding import percent
 
 
 def clopper_pearson(counts: Counts, delta: float) -> tuple[float, float]:
-    """Exact bounds for a number of episodes that was fixed in advance, each wrong with a chance of at most δ."""
+    """Return exact bounds for a sample size fixed in advance, each wrong with probability at most δ."""
     s, v = counts.satisfied, counts.violated
     low = float(special.betaincinv(s, v + 1.0, delta)) if s else 0.0
     high = float(special.betainccinv(s + 1.0, v, delta)) if v else 1.0
@@ -25,10 +26,10 @@ def clopper_pearson(counts: Counts, delta: float) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Fixed:
-    """Wait for all episodes; then accept if the lower bound meets the requirement, reject if the upper one fails.
+    """Wait for all episodes; then accept if the lower bound meets the requirement, reject if the upper bound fails it.
 
     Args:
-        task: what is to be settled; its maximum is the number of episodes, fixed in advance.
+        task: the constraint and the permitted error rates; its `max_episodes` is the sample size.
     """
 
     task: Task
@@ -37,10 +38,10 @@ class Fixed:
     open_ended: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _check_number(self.task)
+        _check_sample_size(self.task)
 
     def decide(self, counts: Counts) -> NDArray[np.int8]:
-        """Nothing until the last episode; then whether the outcome is too rare under the other hypothesis."""
+        """Return CONTINUE before the last episode; then compare the tail under the other hypothesis with δ."""
         s, v = np.broadcast_arrays(*counts)
         accept, reject = np.ones(s.shape, bool), np.zeros(s.shape, bool)
         last = s + v >= self.task.max_episodes
@@ -48,18 +49,16 @@ class Fixed:
         for side in sides:
             own = side.counts(Counts(s, v))
             accept &= _tail(own, side.p_req) <= self.task.false_accept
-            reject |= _tail(
-                Counts(own.violated, own.satisfied), 1.0 - side.p_req
-            ) <= self.task.false_reject / len(sides)
+            reject |= _tail(own.swapped, 1.0 - side.p_req) <= self.task.false_reject / len(sides)
         return decisions(accept & last, reject & last)
 
     def bounds(self, counts: Counts, delta: float) -> tuple[float, float]:
-        """Clopper and Pearson's."""
+        """Return the interval of Clopper and Pearson."""
         return clopper_pearson(counts, delta)
 
     @property
     def guarantee(self) -> Guarantee:
-        """An error rate for exactly this number of episodes."""
+        """An error rate for exactly this sample size."""
         return _guarantee(self.task)
 
 
@@ -80,27 +79,27 @@ def _guarantee(task: Task | MeanTask) -> Guarantee:
 
 
 def _tail(counts: Counts, p: float) -> NDArray[np.float64]:
-    """The chance of at least so many satisfied episodes at probability p."""
+    """Return the probability of at least `counts.satisfied` satisfying episodes at probability p."""
     s = np.asarray(counts.satisfied, np.float64)
     return np.where(s > 0, special.betainc(np.maximum(s, 1.0), counts.violated + 1.0, p), 1.0)
 
 
-def _check_number(task: Task | MeanTask) -> None:
+def _check_sample_size(task: Task | MeanTask) -> None:
     if task.max_episodes is None:
         raise RunError("the method 'fixed' needs a number of episodes; give max_episodes")
 
 
 # ---- means ----------------------------------------------------------------------------------------------------------
 
-_BOLDEST = 0.9  # part of the largest bet that cannot ruin; 0.5 is slow where values have little spread
+_MAX_BET = 0.9  # fraction of the largest bet that cannot ruin; 0.5 is slow where values have little spread
 
 
-def log_capital(position: NDArray[np.float64], weight: NDArray[np.float64], q: float, delta: float) -> float:
-    """The largest log-wealth, on the way, of those who bet on a mean above q; positions and weights `[N]` in [0, 1].
+def log_wealth(position: NDArray[np.float64], weight: NDArray[np.float64], q: float, delta: float) -> float:
+    """Return the running maximum of the log wealth from bets on a mean above q; positions, weights `[N]` in [0, 1].
 
-    Waudby-Smith and Ramdas' bets for a known N, from the variance so far: sqrt(2 log(1/δ) / (N var)). Bets know the
-    past only, so wealth reaches 1/δ with a chance of at most δ if the mean is at most q. It falls in q, and nothing
-    counts as won against the mean of the values themselves.
+    Bets of Waudby-Smith and Ramdas for a known N, from the variance so far: sqrt(2 log(1/δ) / (N var)). A bet depends
+    on the past only, so the wealth reaches 1/δ with probability at most δ if the mean is at most q. It decreases in q,
+    and is 0 from the observed mean on.
     """
     if not len(position) or position.sum() <= q * weight.sum():
         return 0.0
@@ -108,19 +107,19 @@ def log_capital(position: NDArray[np.float64], weight: NDArray[np.float64], q: f
     mean = (0.5 + np.cumsum(position)) / (1.0 + np.cumsum(weight))
     variance = (0.25 + np.cumsum((position - mean * weight) ** 2)) / (n + 1)
     before = np.append(0.25, variance[:-1])
-    bets = np.minimum(np.sqrt(2.0 * np.log(1.0 / delta) / (len(position) * before)), _BOLDEST / q)
+    bets = np.minimum(np.sqrt(2.0 * np.log(1.0 / delta) / (len(position) * before)), _MAX_BET / q)
     return float(np.cumsum(np.log1p(bets * (position - q * weight))).max(initial=0.0))
 
 
 @dataclass(frozen=True)
 class FixedMean:
-    """Wait for all episodes; then judge their mean by betting on them in their order.
+    """Wait for all episodes; then test their mean by betting on them in their order.
 
-    Chosen because it adapts to the spread of the values: Maurer and Pontil's bound does so too, but needs more than
-    twice as many episodes where the values use a small part of their range.
+    Betting adapts to the variance of the values. So does the bound of Maurer and Pontil, but it needs more than twice
+    as many episodes where the values use a small part of their range.
 
     Args:
-        task: what is to be settled; its maximum is the number of episodes, fixed in advance.
+        task: the constraint and the permitted error rates; its `max_episodes` is the sample size.
     """
 
     task: MeanTask
@@ -129,52 +128,52 @@ class FixedMean:
     open_ended: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _check_number(self.task)
+        _check_sample_size(self.task)
 
     def init(self) -> tuple[NDArray[np.float64], ...]:
-        """The values, batch by batch."""
+        """Return the empty list of batches."""
         return ()
 
     def feed(
         self, state: tuple[NDArray[np.float64], ...], values: NDArray[np.float64]
     ) -> tuple[tuple[NDArray[np.float64], ...], int, int]:
-        """Nothing until the last episode."""
+        """Collect the values; decide at the last episode."""
         missing = (self.task.max_episodes or 0) - sum(map(len, state))
-        taken = values[:missing].copy()  # whoever made the batch may use it again
+        taken = values[:missing].copy()  # the caller may reuse its batch
         state = (*state, taken)
         if len(taken) < missing or not missing:
             return state, len(taken), CONTINUE
-        return state, len(taken), int(self._judge(np.concatenate(state)))
+        return state, len(taken), int(self._decide(np.concatenate(state)))
 
-    def _judge(self, values: NDArray[np.float64]) -> NDArray[np.int8]:
+    def _decide(self, values: NDArray[np.float64]) -> NDArray[np.int8]:
         task, sides = self.task, self.task.sides
-        accept = all(self._shown(values, side.bound, side.at_least, task.false_accept) for side in sides)
+        accept = all(self._is_shown(values, side.bound, side.at_least, task.false_accept) for side in sides)
         reject = any(
-            self._shown(values, side.bound, not side.at_least, task.false_reject / len(sides))
+            self._is_shown(values, side.bound, not side.at_least, task.false_reject / len(sides))
             for side in sides
         )
         return decisions(accept, reject)
 
-    def _shown(self, values: NDArray[np.float64], bound: float, above: bool, delta: float) -> bool:
-        """Do the values show that their mean is above, or below, the bound?"""
+    def _is_shown(self, values: NDArray[np.float64], bound: float, above: bool, delta: float) -> bool:
+        """Return whether the values show that their mean is above, or below, the bound."""
         distance = bound - self.task.lo if above else self.task.hi - bound
         q = max(distance / (self.task.hi - self.task.lo), SMALLEST)
-        return log_capital(*self._seen_from(values, below=above), q, delta) >= np.log(1.0 / delta)
+        return log_wealth(*self._positions_from(values, below=above), q, delta) >= np.log(1.0 / delta)
 
-    def _seen_from(
+    def _positions_from(
         self, values: NDArray[np.float64], below: bool
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Positions and weights, counted from the lower or the upper end of the range."""
-        position, weight = self.task.positions(values)
+        """Return positions and weights, measured from the lower or the upper end of the range."""
+        position, weight = self.task.normalize(values)
         return position if below else np.maximum(weight - position, 0.0), weight
 
     def bounds(self, state: tuple[NDArray[np.float64], ...], delta: float) -> tuple[float, float]:
-        """Where the capital is 1/δ."""
+        """Return the means at which the wealth is 1/δ."""
         if not state:
             return self.task.lo, self.task.hi
         values = np.concatenate(state)
         above, below = (
-            lowest(partial(log_capital, *self._seen_from(values, below), delta=delta), delta)
+            solve_lower_bound(partial(log_wealth, *self._positions_from(values, below), delta=delta), delta)
             for below in (True, False)
         )
         width = self.task.hi - self.task.lo
@@ -182,5 +181,5 @@ class FixedMean:
 
     @property
     def guarantee(self) -> Guarantee:
-        """An error rate for exactly this number of episodes."""
+        """An error rate for exactly this sample size."""
         return _guarantee(self.task)

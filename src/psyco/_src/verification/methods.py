@@ -1,4 +1,4 @@
-"""The registry: method name -> test; and how the permitted error is shared among constraints and looks."""
+"""Registry of verification methods, and the split of the permitted error among constraints and looks."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from psyco._src.core.errors import RunError, check_has
 from psyco._src.core.lazy_registry import Registry
 
-if TYPE_CHECKING:  # the names of the methods are there without NumPy
+if TYPE_CHECKING:  # the method names are available without importing NumPy
     from psyco._src.envs.value_bounds import ValueRange
     from psyco._src.logic.ast import Constraint, Expectation, Question, Requirement
     from psyco._src.verification.base import MeanTask, MeanTest, Test
 
-# Frozen dataclasses with the field `task`, and options with defaults.
+# Each is a frozen dataclass with the field `task`, and options with defaults.
 METHODS = Registry(
     "verification method",
     {
@@ -35,44 +35,43 @@ MEAN_METHODS = Registry(
 )
 DEFAULT_METHOD = "anytime"
 DEFAULT_MAX_EPISODES = 10_000  # of a certificate
-LARGEST_CAP = (
-    20_000  # of what is planned or calibrated: that takes seconds, and four times as long at twice the cap
-)
+# Of a plan or a calibration: that takes seconds, and four times as long at twice the cap.
+LARGEST_CAP = 20_000
 
 
 def make_tests(
     method: str,
     requirement: Requirement,
     *,
-    spans: Sequence[ValueRange] = (),
+    value_ranges: Sequence[ValueRange] = (),
     max_episodes: int | None = None,
     share: float = 1.0,
     **options: Any,
 ) -> list[Test | MeanTest]:
-    """One test per constraint, with levels that make the verdict about all of them as reliable as about one.
+    """Return one test per constraint, with levels that make the joint verdict as reliable as a single one.
 
-    With δ_k = 1 - c_k for constraint k of K, and `share` the part of the error that this look may use:
+    With δ_k = 1 - c_k for constraint k of K, scaled by `share`, the fraction of the error that this look may use:
 
     - "all hold" needs every constraint accepted. If it is wrong, some constraint fails and was accepted, and that
       happens with probability at most δ_k. So every constraint is accepted at its full δ_k: no splitting.
-    - "not all hold" needs one constraint rejected. If it is wrong, any of the K may have been the one. So each is
-      rejected at δ_k / K, and the whole errs with probability at most the mean of the δ_k.
+    - "not all hold" needs one constraint rejected. If it is wrong, any of the K may have been rejected. So each is
+      rejected at δ_k / K, and the joint error probability is at most the mean of the δ_k.
 
-    `bayes` makes no statement about error rates, and thresholds each posterior as the paper does.
+    `bayes` has no error rates, and thresholds each posterior as the paper does.
 
     Args:
         method: a name in `METHODS`; in `MEAN_METHODS`, too, if a constraint is about an expected value.
-        requirement: what must hold.
-        spans: where the values of its expectations lie, one after the other.
-        max_episodes: there will be no more than so many.
-        share: see above.
-        **options: of the method.
+        requirement: the requirement under test.
+        value_ranges: ranges of the values of its expectations, in their order.
+        max_episodes: maximum number of episodes; None if unknown.
+        share: fraction of the permitted error.
+        **options: options of the method.
     """
     from psyco._src.logic.ast import Constraint
 
     kind = METHODS[method]
     split = max(len(requirement.constraints), 1) if kind.error_rate else 1
-    left = iter(spans)
+    ranges = iter(value_ranges)
     tests: list[Test | MeanTest] = []
     for constraint in requirement.constraints:
         delta = share * (1.0 - constraint.confidence)
@@ -84,16 +83,16 @@ def make_tests(
         if isinstance(constraint, Constraint):
             tests.append(make_test(method, constraint, **levels, **options))
         else:
-            tests.append(make_mean_test(method, mean_task(constraint, next(left), **levels), **options))
+            tests.append(make_mean_test(method, mean_task(constraint, next(ranges), **levels), **options))
     return tests
 
 
-def mean_task(stated: Expectation | Question, span: ValueRange, **levels: Any) -> MeanTask:
-    """What is asked about an expected value whose episodes lie in `span`; nothing is, by a question."""
+def mean_task(stated: Expectation | Question, value_range: ValueRange, **levels: Any) -> MeanTask:
+    """Return the task of an expectation or a question; a question has no bounds to test."""
     from psyco._src.verification.base import MeanTask
 
     bounds = {name: getattr(stated, name) for name in ("lower", "upper") if hasattr(stated, name)}
-    return MeanTask(span.lo, span.hi, steps=span.steps, **bounds, **levels)
+    return MeanTask(value_range.lo, value_range.hi, steps=value_range.steps, **bounds, **levels)
 
 
 def make_test(
@@ -105,7 +104,7 @@ def make_test(
     false_reject: float | None = None,
     **options: Any,
 ) -> Test:
-    """Set a method up for one constraint; without error levels, both are one minus its confidence."""
+    """Return the test of one constraint; the error rates default to one minus its confidence."""
     from psyco._src.verification.base import Task
 
     kind = METHODS[method]
@@ -122,7 +121,7 @@ def make_test(
 
 
 def make_mean_test(method: str, task: MeanTask, **options: Any) -> MeanTest:
-    """Set a method up for one task about a mean."""
+    """Return the test of one task about a mean."""
     if method in METHODS and method not in MEAN_METHODS:
         raise RunError(
             f"the method {method!r} tests probabilities only; for expected values there are: {', '.join(MEAN_METHODS)}"
@@ -134,5 +133,5 @@ def make_mean_test(method: str, task: MeanTask, **options: Any) -> MeanTest:
 
 
 def method_options(method: str, methods: Registry = METHODS) -> dict[str, Any]:
-    """The options of a method and their defaults."""
+    """Return the options of a method and their defaults."""
     return {f.name: f.default for f in dataclasses.fields(methods[method]) if f.name != "task"}

@@ -1,4 +1,8 @@
-"""How a test will behave, before any episode is sampled: exact dynamic programming over counts, means by simulation."""
+"""Operating characteristics of tests: exact by dynamic programming over counts; for means, by simulation.
+
+The behaviour of a test of a mean depends on the distribution of the values, of which only mean and standard deviation
+are known: so it is simulated with Beta-distributed values.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +15,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from psyco._src.core.errors import RunError
-from psyco._src.envs.value_bounds import RecordedSystem, ValueRange, spans
+from psyco._src.envs.value_bounds import RecordedSystem, ValueRange, value_ranges
 from psyco._src.logic.ast import Constraint, Expectation, Requirement
-from psyco._src.verification.base import ACCEPT, CONTINUE, REJECT, Counts, MeanTest, Test
+from psyco._src.verification.base import ACCEPT, CONTINUE, REJECT, Counts, MeanTask, MeanTest, Test, Verdict
 from psyco._src.verification.methods import MEAN_METHODS, METHODS, make_tests
-from psyco._src.verification.simulation import SimulationResult, simulate
+from psyco._src.verification.tally import run_tests
 
-CHANCES = (0.5, 0.9, 0.99)  # of a verdict; how many episodes it takes is shown for each
-NEGLIGIBLE = 1e-25  # states rarer than this are dropped: together they weigh less than rounding errors
+DECISION_QUANTILES = (0.5, 0.9, 0.99)  # probabilities of a verdict for which the number of episodes is shown
+NEGLIGIBLE = 1e-25  # rarer states are dropped: their total probability is below rounding errors
 
 
 class Characteristics(NamedTuple):
@@ -42,17 +46,17 @@ class Characteristics(NamedTuple):
 
     @property
     def undecided(self) -> NDArray[np.float64]:
-        """Probability that the cap comes first, `[P]`."""
+        """Probability of no verdict within the cap, `[P]`."""
         return np.maximum(1.0 - self.satisfied - self.violated, 0.0)
 
     @property
     def episodes(self) -> NDArray[np.float64]:
-        """Expected episodes, `[P]`: the sum of the probabilities of going on."""
+        """Expected number of episodes, `[P]`: the sum of the probabilities of going on."""
         return (1.0 - self.satisfied_by - self.violated_by)[:-1].sum(axis=0)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data; None where more episodes than the cap are needed."""
-        needed = {f"{chance:g}": self.needed(chance) for chance in CHANCES}
+        """Return plain data; None where more episodes than the cap are needed."""
+        needed = {f"{chance:g}": self.needed(chance) for chance in DECISION_QUANTILES}
         return {
             "satisfied": self.satisfied.tolist(),
             "violated": self.violated.tolist(),
@@ -64,22 +68,22 @@ class Characteristics(NamedTuple):
         }
 
     def needed(self, chance: float) -> NDArray[np.float64]:
-        """Episodes after which a verdict is there with that probability, `[P]`; infinite beyond the cap."""
+        """Return the episodes that give a verdict with probability `chance`, `[P]`; infinite beyond the cap."""
         enough = self.satisfied_by + self.violated_by >= chance
         return np.where(enough.any(axis=0), np.argmax(enough, axis=0), np.inf)
 
 
 @dataclass(frozen=True, repr=False)
 class VerificationPlan:
-    """How tests of a requirement will behave.
+    """Operating characteristics of the tests of a requirement.
 
-    `characteristics[k][method]` are those of constraint k: exact for a probability, for an expected value one
+    `characteristics[k][method]` are those of constraint k: exact for a probability; for an expected value, one
     simulation per mean.
     """
 
     requirement: Requirement
     max_episodes: int
-    share: float  # of the permitted error that the look may use
+    share: float  # fraction of the permitted error for the look
     tests: dict[str, list[Test | MeanTest]]  # by method, one per constraint
     characteristics: tuple[dict[str, Any], ...]
 
@@ -103,7 +107,7 @@ class VerificationPlan:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """The same table for notebooks."""
+        """Return the table for notebooks."""
         names = ("truth", "method", "satisfied", "violated", "undecided", "episodes")
         parts = []
         for constraint, found in zip(self.requirement.constraints, self.characteristics, strict=True):
@@ -118,7 +122,7 @@ class VerificationPlan:
         return "".join(parts)
 
     def to_json(self) -> list[dict[str, Any]]:
-        """As plain data, one entry per constraint."""
+        """Return plain data, one entry per constraint."""
         return [
             {
                 "constraint": str(constraint),
@@ -131,7 +135,7 @@ class VerificationPlan:
 
 
 def _rows(found: Any) -> Iterator[tuple[float, float, float, float, float]]:
-    """True value, chances of the three verdicts, expected or median episodes."""
+    """Yield true value, probabilities of the three verdicts, and expected or median episodes."""
     if isinstance(found, Characteristics):
         columns = (found.p, found.satisfied, found.violated, found.undecided, found.episodes)
         yield from zip(*columns, strict=True)
@@ -147,10 +151,10 @@ def _exact(found: dict[str, Characteristics]) -> dict[str, Any]:
 def _simulated(found: dict[str, list[SimulationResult]]) -> dict[str, Any]:
     first = next(iter(found.values()))
     return {
-        "mean": [each.mean for each in first],
+        "mean": [result.mean for result in first],
         "spread": first[0].spread,
         "note": first[0].note,
-        "methods": {name: [each.to_json() for each in streams] for name, streams in found.items()},
+        "methods": {name: [result.to_json() for result in results] for name, results in found.items()},
     }
 
 
@@ -167,25 +171,25 @@ def make_plan(
     horizon: int | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> VerificationPlan:
-    """The operating characteristics of one method, or of all, for every constraint.
+    """Return the operating characteristics of one method, or of all, for every constraint.
 
     Args:
-        requirement: what must hold.
-        method: one method only.
-        options: parameters of that method.
-        max_episodes: at most so many episodes.
-        share: the part of the permitted error that the look may use.
-        p: true probabilities to look at; by default interesting ones.
-        mean: true means to look at, of an expected value.
-        spread: the standard deviation of its values.
-        horizon: the longest episode, if the range of the values follows from it.
+        requirement: the requirement under test.
+        method: name of a method; None: all methods.
+        options: options of that method.
+        max_episodes: maximum number of episodes.
+        share: fraction of the permitted error for the look.
+        p: true probabilities; by default those of `default_probabilities`.
+        mean: true means of an expected value.
+        spread: standard deviation of its values.
+        horizon: maximum length of an episode, if the range of the values follows from it.
         on_progress: called with the name of each method before it is computed.
     """
     if not requirement.constraints:
         raise RunError("there is nothing to plan: the requirement has no constraint")
     if options and method is None:
         raise RunError("options belong to one method; say which")
-    expected = [each for each in requirement.constraints if isinstance(each, Expectation)]
+    expected = [stated for stated in requirement.constraints if isinstance(stated, Expectation)]
     means, deviation = np.unique(mean or []).tolist(), spread or 0.0
     if expected and (not means or spread is None):
         raise RunError(
@@ -195,8 +199,9 @@ def make_plan(
     if len(expected) > 1:
         raise RunError("one mean and spread fit one expected value: plan one at a time")
     # The average of a step of episodes of equal length is a mean like any other.
-    known = [
-        ValueRange(lo, hi) for lo, hi, _ in spans(requirement, RecordedSystem(horizon=horizon or np.inf))
+    known_ranges = [
+        ValueRange(lo, hi)
+        for lo, hi, _ in value_ranges(requirement, RecordedSystem(horizon=horizon or np.inf))
     ]
     tests: dict[str, list[Test | MeanTest]] = {}
     found: list[dict[str, Any]] = [{} for _ in requirement.constraints]
@@ -204,11 +209,11 @@ def make_plan(
         if on_progress is not None:
             on_progress(name)
         tests[name] = make_tests(
-            name, requirement, spans=known, max_episodes=max_episodes, share=share, **options
+            name, requirement, value_ranges=known_ranges, max_episodes=max_episodes, share=share, **options
         )
         for k, (constraint, test) in enumerate(zip(requirement.constraints, tests[name], strict=True)):
             if isinstance(constraint, Constraint):
-                grid = np.unique(p) if p else interesting_probabilities(constraint)
+                grid = np.unique(p) if p else default_probabilities(constraint)
                 found[k][name] = operating_characteristics(test, grid, max_episodes)
             else:
                 found[k][name] = [
@@ -218,9 +223,9 @@ def make_plan(
 
 
 def operating_characteristics(test: Any, p: ArrayLike, max_episodes: int) -> Characteristics:
-    """Exactly how `test` behaves on outcomes with true probability p `[P]`.
+    """Return the exact behaviour of `test` on outcomes with true probability p `[P]`.
 
-    The states after n episodes are the numbers of satisfied ones; those at which the test has decided are absorbed.
+    The state after n episodes is the number of satisfying ones; states at which the test decides are absorbing.
     """
     if max_episodes < 1:
         raise RunError(f"the maximum number of episodes must be at least 1, got {max_episodes}")
@@ -228,7 +233,10 @@ def operating_characteristics(test: Any, p: ArrayLike, max_episodes: int) -> Cha
     if not ((p >= 0.0) & (p <= 1.0)).all():
         raise RunError(f"a true probability lies between 0 and 1, got {p.tolist()}")
     by = {decision: np.zeros((max_episodes + 1, p.size)) for decision in (ACCEPT, REJECT)}
-    alive, first = np.ones((p.size, 1)), 0  # [P, width] chances of first, first+1, ... satisfied episodes
+    alive, first = (
+        np.ones((p.size, 1)),
+        0,
+    )  # [P, width] probability of first, first+1, ... satisfying episodes
     for n in range(1, max_episodes + 1):
         alive = np.pad(alive * (1.0 - p)[:, None], ((0, 0), (0, 1))) + np.pad(
             alive * p[:, None], ((0, 0), (1, 0))
@@ -247,8 +255,8 @@ def operating_characteristics(test: Any, p: ArrayLike, max_episodes: int) -> Cha
     return Characteristics(p, by[ACCEPT], by[REJECT])
 
 
-def interesting_probabilities(constraint: Constraint) -> NDArray[np.float64]:
-    """True probabilities worth a row in a table: the bounds, some points around them, and a coarse grid."""
+def default_probabilities(constraint: Constraint) -> NDArray[np.float64]:
+    """Return true probabilities for a table: the bounds, some points around them, and a coarse grid."""
     bounds = [b for b in (constraint.lower, constraint.upper) if 0.0 < b < 1.0]
     room = [min(b, 1.0 - b) for b in bounds]
     near = [
@@ -258,19 +266,19 @@ def interesting_probabilities(constraint: Constraint) -> NDArray[np.float64]:
     return np.unique(np.round([*near, *grid], 6))
 
 
-def chance_left(test: Test, counts: Counts, most: int) -> float:
-    """The chance that the test accepts after `most` episodes, under a uniform prior for the true probability.
+def acceptance_probability(test: Test, counts: Counts, max_episodes: int) -> float:
+    """Return the predictive probability that the test accepts at `max_episodes`, under a uniform prior.
 
-    That it may accept on its way there and no more at the end is left out: it is rare. To end a test without a verdict
-    is always allowed: it has neither accepted nor rejected, so it did not err.
+    Ignores the rare paths that accept earlier and would not accept at the end. To stop a test for futility is always
+    allowed: without a verdict it cannot err.
     """
     from scipy.special import betaln
 
     s, v = int(counts.satisfied), int(counts.violated)
-    left = most - s - v
-    further = np.arange(left + 1)  # satisfied ones of those that are left
+    left = max_episodes - s - v
+    further = np.arange(left + 1)  # satisfying episodes among those left
     accepted = test.decide(Counts(s + further, v + left - further)) == ACCEPT
-    # The beta-binomial distribution.
+    # Log probabilities of the beta-binomial distribution.
     log_chance = (
         betaln(s + 1.0 + further, v + 1.0 + left - further)
         - betaln(s + 1.0, v + 1.0)
@@ -278,3 +286,93 @@ def chance_left(test: Test, counts: Counts, most: int) -> float:
         - np.log(left + 1.0)
     )
     return float(np.exp(log_chance[accepted]).sum())
+
+
+# ---- means, by simulation -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SimulationResult:
+    """Simulated operating characteristics for values with one mean and standard deviation."""
+
+    mean: float
+    spread: float  # standard deviation
+    satisfied: float
+    violated: float
+    undecided: float
+    median_episodes: float  # infinite if most streams end undecided
+    streams: int
+    seed: int
+
+    def to_json(self) -> dict[str, float | None]:
+        """Return plain data; None where more episodes than the cap are needed."""
+        episodes = self.median_episodes if np.isfinite(self.median_episodes) else None
+        shares = {name: getattr(self, name) for name in ("satisfied", "violated", "undecided")}
+        return {**shares, "median_episodes": episodes}
+
+    @property
+    def note(self) -> str:
+        """The origin and precision of the numbers, as text."""
+        return (
+            f"simulated with {self.streams:,} streams of Beta-distributed values (seed {self.seed}): a share is known "
+            f"up to {1 / np.sqrt(self.streams):.3f}, and other distributions may behave otherwise"
+        )
+
+
+def simulate(
+    test: Any, *, mean: float, spread: float, max_episodes: int, streams: int = 400, seed: int = 0
+) -> SimulationResult:
+    """Run `test` on many streams of Beta-distributed values with the given mean and standard deviation.
+
+    Args:
+        test: a test of a mean.
+        mean: true mean.
+        spread: standard deviation; at most sqrt((mean - lo) (hi - mean)), where all values are lo or hi.
+        max_episodes: maximum number of values per stream.
+        streams: number of streams.
+        seed: seed of the random numbers; stream i uses (seed, i).
+    """
+    if max_episodes < 1 or streams < 1:
+        raise RunError(f"max_episodes and streams must be at least 1, got {max_episodes} and {streams}")
+    centre, size = _beta_parameters(test.task, mean, spread)
+    tallies: list[Any] = []
+    for stream in range(streams):
+        rng = np.random.default_rng([seed, stream])
+        batches = _beta_batches(test.task, centre, size, rng, max_episodes)
+        tallies += run_tests([test], batches, max_episodes=max_episodes)
+    share = {v: sum(tally.verdict is v for tally in tallies) / streams for v in Verdict}
+    episodes = [t.episodes if t.verdict is not Verdict.UNDECIDED else np.inf for t in tallies]
+    shares = (share[Verdict.SATISFIED], share[Verdict.VIOLATED], share[Verdict.UNDECIDED])
+    return SimulationResult(mean, spread, *shares, float(np.median(episodes)), streams, seed)
+
+
+def _beta_parameters(task: MeanTask, mean: float, spread: float) -> tuple[float, float]:
+    """Return mean and a + b of a Beta distribution on [0, 1]; a + b is 0 if all values are lo or hi, inf if equal."""
+    width = task.hi - task.lo
+    centre, variance = (mean - task.lo) / width, (spread / width) ** 2
+    largest = centre * (1.0 - centre)
+    if not (0.0 <= centre <= 1.0 and 0.0 <= variance <= largest + 1e-9):
+        raise RunError(
+            f"no values in {task.range_text} have mean {mean:g} and standard deviation {spread:g}: the mean lies in "
+            "the range, and the deviation is at most sqrt((mean - lo) (hi - mean))"
+        )
+    size = largest / variance - 1.0 if variance else np.inf
+    return centre, size if size > 1e-6 else 0.0  # less is a rounding error
+
+
+def _beta_batches(
+    task: MeanTask, centre: float, size: float, rng: np.random.Generator, cap: int
+) -> Iterator[NDArray[np.float64]]:
+    """Yield values `[B, 1]` in growing batches: most streams end early."""
+    drawn = 0
+    while drawn < cap:
+        batch = min(max(drawn, 100), 10_000, cap - drawn)
+        if size == 0.0:
+            position = (rng.random(batch) < centre).astype(np.float64)
+        elif np.isinf(size):
+            position = np.full(batch, centre)
+        else:
+            position = rng.beta(centre * size, (1.0 - centre) * size, batch)
+        values = task.lo + (task.hi - task.lo) * position
+        yield np.minimum(values, task.hi)[:, None]  # rounding could exceed it
+        drawn += batch

@@ -1,4 +1,4 @@
-"""The same tests for outcomes that were recorded elsewhere."""
+"""Verify recorded outcomes and values: the same tests, without a policy or a domain."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from psyco._src.core.errors import RunError
 from psyco._src.logic.ast import Requirement
-from psyco._src.verification.base import run_tests
 from psyco._src.verification.certificate import Certificate, EpisodeOrigin, certify
-from psyco._src.verification.estimation import answers, check_width
+from psyco._src.verification.estimation import check_width, make_answers
 from psyco._src.verification.methods import DEFAULT_METHOD, make_tests
-from psyco._src.verification.recordings import RecordedEpisodes, Stated, is_value, outcome_spans, properties
+from psyco._src.verification.recordings import RecordedEpisodes, Stated, is_value, outcome_ranges, properties
+from psyco._src.verification.tally import run_tests
 from psyco._src.verification.verifier import NO_OPTIONS, check_decidable
 
 
@@ -32,34 +32,34 @@ def verify_outcomes(
     """Test recorded outcomes and values, in their order and only as far as needed; then answer the questions.
 
     Args:
-        outcomes: what was read; or did the formula hold, `[B]`, or `[B, N]` for N constraints and questions: Booleans
-            or 0 and 1, of an expected value numbers.
-        requirement: what must hold; see `spec.bare` for one without a formula.
-        method: how the constraints are tested, a name in `METHODS`.
-        options: parameters of the method.
-        max_episodes: look at no more than so many, a number chosen without looking; default: all there are.
-        issued: the time that the certificate shows; now, if it is not given.
-        width: questions are answered until their intervals are as narrow as that; None: with all outcomes.
+        outcomes: recorded episodes; or outcomes `[B]`, or `[B, N]` for N constraints and questions: Booleans or 0 and
+            1, for an expected value numbers.
+        requirement: constraints and questions; see `outcome_requirement` for those without a formula.
+        method: name of the verification method, one of `METHODS`.
+        options: options of the method.
+        max_episodes: maximum number of episodes, chosen without looking at them; None: all.
+        issued: time of issue; None: now.
+        width: width of the intervals at which answers stop; None: use all outcomes.
     """
-    check_decidable(requirement)
     check_width(width)
-    seen = outcomes if isinstance(outcomes, RecordedEpisodes) else _as_recorded(outcomes, requirement)
-    check_decidable(requirement, seen.spans)
-    count = len(seen.columns[0])
+    recorded = outcomes if isinstance(outcomes, RecordedEpisodes) else _as_recorded(outcomes, requirement)
+    check_decidable(requirement, recorded.value_ranges)
+    count = len(recorded.columns[0])
     if max_episodes is not None and max_episodes < 1:
         raise RunError(f"the maximum number of episodes must be at least 1, got {max_episodes}")
     cap = count if max_episodes is None else max_episodes
     if cap > count:
         raise RunError(f"there are {count:,} outcomes; a maximum of {cap:,} episodes needs as many")
-    columns = [column[:cap] for column in seen.columns]
-    tests = make_tests(method, requirement, spans=seen.spans, max_episodes=cap, **options)
-    progress = run_tests(tests, _growing_batches(columns[: len(tests)]), max_episodes=cap)
-    answered = answers(
-        requirement, seen.spans, [columns], lambda: seen.reached, width=width, max_episodes=cap, horizon=seen.horizon
+    columns = [column[:cap] for column in recorded.columns]
+    tests = make_tests(method, requirement, value_ranges=recorded.value_ranges, max_episodes=cap, **options)
+    tallies = run_tests(tests, _growing_batches(columns[: len(tests)]), max_episodes=cap)
+    answered = make_answers(
+        requirement, recorded.value_ranges, [columns], lambda: recorded.reached,
+        width=width, max_episodes=cap, horizon=recorded.horizon,
     )  # fmt: skip
     return certify(
-        requirement, EpisodeOrigin(outcomes=_digest(columns), horizon=seen.horizon), tests, progress,
-        reached=seen.reached, method=method, options=options, max_episodes=cap, issued=issued, answers=answered,
+        requirement, EpisodeOrigin(outcomes=_digest(columns), horizon=recorded.horizon), tests, tallies,
+        reached=recorded.reached, method=method, options=options, max_episodes=cap, issued=issued, answers=answered,
     )  # fmt: skip
 
 
@@ -74,11 +74,11 @@ def _as_recorded(outcomes: ArrayLike, requirement: Requirement) -> RecordedEpiso
         raise RunError(
             f"outcomes of shape {np.shape(outcomes)} do not fit {len(stated)} constraints; give [B, {len(stated)}]"
         )
-    return RecordedEpisodes(list(map(_as_column, stated, array.T)), outcome_spans(requirement))
+    return RecordedEpisodes(list(map(_as_column, stated, array.T)), outcome_ranges(requirement))
 
 
 def _as_column(stated: Stated, values: NDArray[Any]) -> NDArray[Any]:
-    """Outcomes are 0 or 1, values are numbers; those outside of their range end the test where it meets them."""
+    """Return a column of Booleans, or of numbers; a number outside of its range raises when a test consumes it."""
     if is_value(stated):
         if values.dtype.kind not in "biuf":
             raise RunError(f"a value of {stated} is a number; the one at index 0 is {values[0]!r}")
@@ -92,14 +92,14 @@ def _as_column(stated: Stated, values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _digest(columns: Sequence[NDArray[Any]]) -> str:
-    """SHA-256 of one byte per outcome, or of eight per number where there are values."""
+    """Return the SHA-256 of one byte per outcome, or of eight bytes per number where there are values."""
     kind = np.uint8 if all(column.dtype == bool for column in columns) else np.float64
     whole = np.column_stack([column.astype(kind) for column in columns])
     return hashlib.sha256(np.ascontiguousarray(whole).tobytes()).hexdigest()
 
 
 def _growing_batches(columns: Sequence[NDArray[Any]]) -> Iterator[list[NDArray[Any]]]:
-    """Batches that double: an early decision is found early, a late one with few calls."""
+    """Yield batches of doubling size: an early decision is found early, a late one with few calls."""
     start, size = 0, 1024
     while columns and start < len(columns[0]):
         yield [column[start : start + size] for column in columns]

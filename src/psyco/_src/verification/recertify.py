@@ -1,4 +1,4 @@
-"""Repeat a certificate: the same policy, episodes and test must give the same counts, verdict and guarantee."""
+"""Replay a certificate: the same policy, episodes and tests must give the same counts, verdict and guarantee."""
 
 from __future__ import annotations
 
@@ -10,34 +10,30 @@ from typing import Any, NamedTuple
 
 from psyco._src.core.errors import PsycoError, RunError
 from psyco._src.envs.base import Domain
-from psyco._src.envs.registry import DomainDescription, remake
-from psyco._src.envs.trust import NOBODY
+from psyco._src.envs.registry import TRUST_NOTHING, DomainDescription, make_from_description
 from psyco._src.logic.parser import parse
 from psyco._src.policies.external import AnyPolicy, with_version
 from psyco._src.rollout.episodes import Stream
-from psyco._src.rollout.execution import HERE, Execution
-from psyco._src.verification.certificate import FIRST, Certificate, Look
-from psyco._src.verification.ledger import IGNORED, Ledger, entries_of
+from psyco._src.rollout.execution import IN_PROCESS, Execution
+from psyco._src.verification.certificate import Certificate, Look
+from psyco._src.verification.ledger import IGNORED_LOOKS_NOTE, Ledger, certificate_entries
 from psyco._src.verification.methods import METHODS
 from psyco._src.verification.verifier import verify
 
-# What a repetition may differ in: when and with which versions it was made.
-CIRCUMSTANCES = ("issued", "versions", "checksum")
-# What the first version of certificates put in other words, or stated at another level or for one look alone.
-REWORDED = ("statement", "lower", "upper", "wrongly_violated")
-
-MOST = 10_000_000  # episodes of a look that is repeated
+# Fields in which a replay may differ.
+NOT_COMPARED = ("issued", "versions", "checksum")
+MAX_REPLAY_EPISODES = 10_000_000  # of one look
 
 
 class Replay(NamedTuple):
-    """How a certificate and its repetition compare."""
+    """The comparison of a certificate with its replay."""
 
-    differences: tuple[str, ...]  # empty if all that was compared matches
-    not_compared: tuple[str, ...]  # what a repetition cannot show
+    differences: tuple[str, ...]  # empty if everything that was compared matches
+    not_compared: tuple[str, ...]  # what a replay cannot show
 
     @property
     def matches(self) -> bool:
-        """Whether the repetition gave everything that the certificate says."""
+        """Whether the replay gave everything that the certificate says."""
         return not self.differences
 
 
@@ -47,43 +43,42 @@ def replay(
     *,
     origin: str = "the certificate",
     domain: Domain | None = None,
-    execution: Execution = HERE,
-    trust: Collection[str] = NOBODY,
+    execution: Execution = IN_PROCESS,
+    trust: Collection[str] = TRUST_NOTHING,
 ) -> Replay:
-    """Repeat every look of a certificate at this policy, and compare all of it.
+    """Repeat every look of a certificate at this policy, and compare all fields.
 
-    Looks at other policies cannot be repeated, only be checked for consistency; the result names them.
+    Looks at other policies cannot be repeated; the result names them.
 
     Args:
         text: the certificate, as JSON.
-        policy: what it is about.
-        origin: what to call it in messages.
-        domain: where the policy acts; by default what the certificate describes.
+        policy: the certified policy.
+        origin: name of the certificate in messages.
+        domain: the domain of the policy; by default as described in the certificate.
         execution: where episodes are made.
-        trust: the code that the certificate may name.
+        trust: code that the certificate may name.
     """
     claimed = Certificate.from_json(text, origin=origin, strict=False)
     if claimed.policy is None or claimed.domain is None:
         raise RunError(f"{origin} is about recorded outcomes; verify those again with --outcomes")
     differences = []
-    if policy.version is None and policy.kind != "name":  # what was hashed needs no name
+    if policy.version is None and policy.kind != "name":  # a hash of content needs no version
         policy = with_version(policy, claimed.policy_version)
     if claimed.policy != policy.digest:
         differences.append(
             f"policy: the certificate is about sha256:{claimed.policy}, this one is sha256:{policy.digest}"
         )
     try:
-        domain = domain or remake(DomainDescription(claimed.domain, claimed.parameters), trust)
+        domain = domain or make_from_description(DomainDescription(claimed.domain, claimed.parameters), trust)
         repeated, others = _repeat(claimed, policy, domain, execution)
     except (PsycoError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
         # A forged file may hold anything.
         raise RunError(f"{origin} cannot be repeated: {error}") from error
-    for path, said, found in _compare(json.loads(text), json.loads(repeated.to_json())):
-        foreign = path[-1] == "policy" and claimed.policy != policy.digest  # said once, above
-        reworded = claimed.format == FIRST and path[-1] in REWORDED and path[0] in ("findings", "guarantee")
-        if path[0] not in CIRCUMSTANCES and not foreign and not reworded:
-            name = "requirement, " * (path[0] == "tree") + ".".join(map(str, path))
-            differences.append(f"{name}: the certificate says {said}, the repetition gives {found}")
+    for path, claim, result in _compare(json.loads(text), json.loads(repeated.to_json())):
+        reported = path[-1] == "policy" and claimed.policy != policy.digest  # once, above
+        if path[0] not in NOT_COMPARED and not reported:
+            name = "requirement, " * (path[0] == "syntax_tree") + ".".join(map(str, path))
+            differences.append(f"{name}: the certificate says {claim}, the repetition gives {result}")
     if not differences:
         try:
             Certificate.from_json(text, origin=origin)
@@ -92,55 +87,50 @@ def replay(
                 "checksum: the file was changed after it was issued, in nothing that a repetition shows"
             )
     looks = [f"look {i + 1}, {why}" for i, why in others.items()] + ["looks that it does not list"]
-    words = ["the words and bounds of a certificate of version 1"] * (claimed.format == FIRST)
-    # The cap of these methods changes nothing before it is reached.
+    # The maximum of an open-ended method changes nothing before it is reached.
     unused = METHODS[claimed.method].open_ended and claimed.episodes < (claimed.max_episodes or 0)
     cap = [f"max_episodes beyond the {claimed.episodes:,} that were needed"] * unused
-    return Replay(
-        tuple(differences), ("when it was issued", "the versions of packages", *cap, *words, *looks)
-    )
+    return Replay(tuple(differences), ("when it was issued", "the versions of packages", *cap, *looks))
 
 
 def _repeat(
     claimed: Certificate, policy: AnyPolicy, domain: Domain, execution: Execution
 ) -> tuple[Certificate, dict[int, str]]:
-    """The certificate again, with all looks at this policy made anew; and why the others could not be."""
+    """Return the certificate with all looks at this policy repeated, and why other looks could not be."""
     estimate = claimed.estimate.episodes if claimed.estimate else None
     answered = max((answer.episodes for answer in claimed.answers), default=0)
-    if max(estimate or 0, answered, *(look.episodes for look in claimed.looks)) > MOST:
-        raise RunError(f"it claims more than {MOST:,} episodes")
-    blocks = [look.block for look in claimed.looks]
-    if claimed.block not in blocks or len(set(blocks)) < len(blocks):
-        raise RunError(f"it is about block {claimed.block}, and lists looks at the blocks {blocks}")
-    entries = entries_of(claimed)
+    if max(estimate or 0, answered, *(look.episodes for look in claimed.looks)) > MAX_REPLAY_EPISODES:
+        raise RunError(f"it claims more than {MAX_REPLAY_EPISODES:,} episodes")
+    blocks = [look.seed_block for look in claimed.looks]
+    if claimed.seed_block not in blocks or len(set(blocks)) < len(blocks):
+        raise RunError(f"it is about block {claimed.seed_block}, and lists looks at the blocks {blocks}")
+    entries = certificate_entries(claimed)
     stream = Stream[str(claimed.stream).upper()]
     certificate, looks, others = claimed, list(claimed.looks), {}
     for i, look in enumerate(claimed.looks):
-        if reason := _beyond(look, claimed, policy):
+        if reason := _why_not_repeatable(look, claimed, policy):
             others[i] = reason
             continue
-        # A ledger that has come as far as this look, and has its share to give and its block to take.
-        ledger = Ledger(entries[:i], partial(_same, look.share), stream, look.block)
-        itself = (
-            look.block == claimed.block
-        )  # and not an earlier one, whose answers and estimate nobody knows
+        # A ledger that has come as far as this look, with its share of the error and its block.
+        ledger = Ledger(entries[:i], partial(_same, look.share), stream, look.seed_block)
+        # Answers and estimate are known of the last look only.
+        itself = look.seed_block == claimed.seed_block
         again = verify(
             policy, domain, parse(claimed.requirement), method=claimed.method, options=claimed.options,
-            max_episodes=max(_cap(look, claimed), answered if itself else 0), seed=look.seed or 0, execution=execution,
-            ledger=ledger, issued=claimed.issued, notes=[note for note in claimed.notes if note == IGNORED],
+            max_episodes=max(_max_episodes(look, claimed), answered if itself else 0), seed=look.seed or 0,
+            execution=execution, ledger=ledger, issued=claimed.issued,
+            notes=[note for note in claimed.notes if note == IGNORED_LOOKS_NOTE],
             estimate=estimate if itself else None, width=claimed.answers[0].width if claimed.answers else None,
         )  # fmt: skip
-        looks[i] = dataclasses.replace(again.looks[-1], cap=look.cap)
+        looks[i] = dataclasses.replace(again.looks[-1], max_episodes=look.max_episodes)
         if itself:
-            cap = claimed.max_episodes if look.cap is None else look.cap
-            certificate = dataclasses.replace(again, max_episodes=cap)
-    certificate = dataclasses.replace(certificate.with_looks(tuple(looks)), format=claimed.format)
-    return certificate, others
+            certificate = dataclasses.replace(again, max_episodes=look.max_episodes)
+    return certificate.with_looks(tuple(looks)), others
 
 
-def _cap(look: Look, claimed: Certificate) -> int:
-    """So many episodes at most: where the cap plays no part in the test, no more than were claimed."""
-    cap = (look.cap if look.cap is not None else claimed.max_episodes) or 1
+def _max_episodes(look: Look, claimed: Certificate) -> int:
+    """Return the maximum number of episodes; for an open-ended method, no more than were claimed."""
+    cap = look.max_episodes or 1
     return min(cap, look.episodes or 1) if METHODS[claimed.method].open_ended else cap
 
 
@@ -148,9 +138,9 @@ def _same(share: float, look: int) -> float:
     return share
 
 
-def _beyond(look: Look, claimed: Certificate, policy: AnyPolicy) -> str:
-    """Why a look cannot be repeated; empty if it can. What the certificate itself is about always can."""
-    if look.block == claimed.block:
+def _why_not_repeatable(look: Look, claimed: Certificate, policy: AnyPolicy) -> str:
+    """Return why a look cannot be repeated; empty if it can, as can the certificate's own."""
+    if look.seed_block == claimed.seed_block:
         return ""
     if look.policy != policy.digest:
         return "which was at another policy"
@@ -158,17 +148,17 @@ def _beyond(look: Look, claimed: Certificate, policy: AnyPolicy) -> str:
 
 
 def _compare(
-    said: Any, found: Any, path: tuple[str | int, ...] = ()
+    a: Any, b: Any, path: tuple[str | int, ...] = ()
 ) -> Iterator[tuple[tuple[str | int, ...], Any, Any]]:
-    """Every leaf at which two JSON values differ."""
-    if isinstance(said, dict) and isinstance(found, dict):
-        for key in sorted(said.keys() | found.keys()):
-            yield from _compare(said.get(key), found.get(key), (*path, key))
-    elif isinstance(said, list) and isinstance(found, list) and len(said) == len(found):
-        for i, (a, b) in enumerate(zip(said, found, strict=True)):
-            yield from _compare(a, b, (*path, i))
-    elif said != found:
-        yield path, _short(said), _short(found)
+    """Yield path and values of every leaf at which two JSON values differ."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        for key in sorted(a.keys() | b.keys()):
+            yield from _compare(a.get(key), b.get(key), (*path, key))
+    elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        for i, (x, y) in enumerate(zip(a, b, strict=True)):
+            yield from _compare(x, y, (*path, i))
+    elif a != b:
+        yield path, _short(a), _short(b)
 
 
 def _short(value: Any) -> str:

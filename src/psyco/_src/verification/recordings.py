@@ -1,7 +1,7 @@
-"""Files of outcomes, values and signals that were recorded elsewhere.
+"""Read recorded outcomes, values and traces from CSV and JSON lines.
 
-A row that is misread may be a violation that is lost. So nothing is skipped, repaired or guessed: what could be read in
-two ways is an error that names the line and what to do.
+A misread row may hide a violation. So nothing is skipped, repaired or guessed: an ambiguous file is an error that names
+the line and the remedy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psyco._src.core.errors import RequirementError, RunError
-from psyco._src.envs.value_bounds import RecordedSystem, ValueRange, spans
+from psyco._src.envs.value_bounds import RecordedSystem, ValueRange, value_ranges
 from psyco._src.logic.ast import Constraint, Expectation, Quantity, Question, Requirement, SignalInfo
 from psyco._src.logic.batch_monitor import compile_monitor
 from psyco._src.logic.validate import check_signals
@@ -27,54 +27,51 @@ from psyco._src.verification.episode_stream import is_rate, make_columns
 from psyco._src.verification.methods import mean_task
 
 TRUE, FALSE = ("1", "true", "1.0"), ("0", "false", "0.0")
-EPISODE = "episode"  # the column that tells episodes apart
-ENDS = {"terminated", "truncated"}  # columns that say where an episode ended
-OUTCOME = (
-    "satisfied",
-    "outcome",
-    "success",
-)  # what the column of a single constraint may be called, beside its name
-
-
-VALUE = ("value", "total")  # the same for an expected value
+EPISODE = "episode"  # column with the name of the episode
+END_COLUMNS = {"terminated", "truncated"}
+# Generic names for the column of a single constraint: on a probability, and on an expected value.
+OUTCOME_NAMES = ("satisfied", "outcome", "success")
+VALUE_NAMES = ("value", "total")
 
 Stated: TypeAlias = Constraint | Expectation | Question
 
 
 class RecordedEpisodes(NamedTuple):
-    """Recorded episodes as tests see them."""
+    """Columns of recorded episodes for tests."""
 
-    columns: list[NDArray[Any]]  # for constraints, then questions: outcomes or values [B], of a rate [B, 2]
-    spans: tuple[ValueRange, ...]  # where the values of what is measured lie
-    reached: NDArray[np.bool_] | None = None  # as in Episodes; None if nobody knows
-    horizon: int | None = None  # no episode can have more steps; None if nobody knows
+    columns: list[
+        NDArray[Any]
+    ]  # per constraint, then per question: outcomes or values [B], for a rate [B, 2]
+    value_ranges: tuple[ValueRange, ...]  # of the measured values
+    reached: NDArray[np.bool_] | None = None  # as in Episodes; None if unknown
+    horizon: int | None = None  # maximum length of an episode; None if unknown
 
 
 class RecordedRow(NamedTuple):
     """One row of a file."""
 
-    line: int  # from 1
-    cells: list[Any]  # one per column: text in CSV, anything in JSON
+    line: int  # number of its line, from 1
+    cells: list[Any]  # one per column: text in CSV, any value in JSON
 
 
 # ---- outcomes ---------------------------------------------------------------------------------------------------
 
 
 def read_outcomes(data: bytes, requirement: Requirement, *, origin: str) -> RecordedEpisodes:
-    """Outcomes and values from one per line, or from CSV with one column per constraint and question.
+    """Read outcomes and values: one per line, or CSV with one column per constraint and question.
 
-    An outcome of a probability is 0 or 1, the value of an expected value a number. Without a header the columns stand
-    in the order of the constraints, and then of the questions. A header has all their names; for a single one,
-    `satisfied`, `outcome` or `success` will do, of values `value` or `total`. Further columns are ignored, but an
-    `episode` has one row.
+    An outcome of a probability is 0 or 1, the value of an expected value is a number. Without a header the columns are
+    in the order of the constraints, then of the questions. A header contains all their names; for a single one,
+    `satisfied`, `outcome` or `success` is accepted, for values `value` or `total`. Further columns are ignored, except
+    that an `episode` must have one row.
     """
-    stated, known = properties(requirement), outcome_spans(requirement)
+    stated, known = properties(requirement), outcome_ranges(requirement)
     if not data.strip():
         raise RunError(
             f"{origin} is empty; it should hold one {_named(stated, 'outcome, 0 or 1,', 'value')} per line"
         )
-    if len(stated) == 1 and not is_value(stated[0]) and (quick := _digits(data)) is not None:
-        return RecordedEpisodes([quick], known)
+    if len(stated) == 1 and not is_value(stated[0]) and (digits := _parse_digits(data)) is not None:
+        return RecordedEpisodes([digits], known)
     rows = _csv_rows(_text(data, origin), origin)
     first = rows[0]
     columns = list(range(len(stated)))
@@ -89,56 +86,56 @@ def read_outcomes(data: bytes, requirement: Requirement, *, origin: str) -> Reco
             f"{origin} has {len(first.cells)} columns, the requirement {len(stated)} constraints; give one column for "
             "each, or a header with the constraints' names"
         )
-    found = [_judged(each, rows, column, origin) for each, column in zip(stated, columns, strict=True)]
-    for each, span, values in measured_columns(requirement, known, found):
-        _check_inside(each, span, values, [row.line for row in rows], origin)
-    return RecordedEpisodes(found, known)
+    parsed = [_parse_column(prop, rows, column, origin) for prop, column in zip(stated, columns, strict=True)]
+    for prop, value_range, values in measured_columns(requirement, known, parsed):
+        _check_in_range(prop, value_range, values, [row.line for row in rows], origin)
+    return RecordedEpisodes(parsed, known)
 
 
-def outcome_spans(requirement: Requirement) -> tuple[ValueRange, ...]:
-    """Where values lie of which nothing is known but what the requirement says."""
-    for each in requirement.measured:
-        if is_rate(each):
+def outcome_ranges(requirement: Requirement) -> tuple[ValueRange, ...]:
+    """Return the ranges of the measured values, as far as the requirement states them."""
+    for stated in requirement.measured:
+        if is_rate(stated):
             raise RequirementError(
-                f"a rate needs the steps of every episode, which outcomes do not have: {each}",
+                f"a rate needs the steps of every episode, which outcomes do not have: {stated}",
                 advice="give the signals of the episodes instead, traces=True (--traces)",
             )
-    return spans(requirement, RecordedSystem())
+    return value_ranges(requirement, RecordedSystem())
 
 
 def measured_columns(
     requirement: Requirement, known: Sequence[ValueRange], columns: Sequence[NDArray[Any]]
 ) -> Iterator[tuple[Expectation | Question, ValueRange, NDArray[Any]]]:
-    """All that is measured, where its values lie, and its column."""
-    left = iter(known)
+    """Yield each measured expectation and question with its value range and its column."""
+    ranges = iter(known)
     for stated, column in zip(properties(requirement), columns, strict=True):
         if not isinstance(stated, Constraint):
-            yield stated, next(left), column
+            yield stated, next(ranges), column
 
 
 def properties(requirement: Requirement) -> tuple[Stated, ...]:
-    """What a file has a column of."""
-    found = (*requirement.constraints, *requirement.questions)
-    if not found:
+    """Return the constraints and questions, one per column of a file."""
+    stated = (*requirement.constraints, *requirement.questions)
+    if not stated:
         raise RunError(
             "there is nothing to say of recorded episodes: the requirement has no constraint and no question"
         )
-    return found
+    return stated
 
 
 def is_value(stated: Stated) -> bool:
-    """Has every episode a number of it, rather than an outcome?"""
+    """Return whether an episode has a number for it, rather than an outcome."""
     return not isinstance(stated, Constraint) and isinstance(stated.subject, Quantity)
 
 
 def _named(stated: Sequence[Stated], outcome: str, value: str) -> str:
-    """What a file should hold, in words for either kind."""
-    kinds = {is_value(each) for each in stated}
+    """Return the expected content of a file, in words for each kind of property."""
+    kinds = {is_value(prop) for prop in stated}
     return " and ".join([outcome] * (False in kinds) + [value] * (True in kinds))
 
 
-def _judged(stated: Stated, rows: Sequence[RecordedRow], column: int, origin: str) -> NDArray[Any]:
-    """The column of one constraint or question."""
+def _parse_column(stated: Stated, rows: Sequence[RecordedRow], column: int, origin: str) -> NDArray[Any]:
+    """Return the column of one constraint or question."""
     read, what = (
         (_number, "a value is a number")
         if is_value(stated)
@@ -151,26 +148,30 @@ def _judged(stated: Stated, rows: Sequence[RecordedRow], column: int, origin: st
     return np.array(values)
 
 
-def _check_inside(
-    stated: Expectation | Question, span: ValueRange, values: NDArray[Any], lines: Sequence[int], origin: str
+def _check_in_range(
+    stated: Expectation | Question,
+    value_range: ValueRange,
+    values: NDArray[Any],
+    lines: Sequence[int],
+    origin: str,
 ) -> None:
-    """Refuse a value outside of its range: `[B]`, or pairs `[B, 2]`, that begin on these lines."""
-    task = mean_task(stated, span, false_accept=1.0, false_reject=1.0)
-    for at in np.flatnonzero(~task.inside(values))[:1]:
-        total, steps = (float(each[at]) for each in task.weighed(values))
+    """Raise for a value outside of its range; values `[B]`, or pairs `[B, 2]`, of episodes that begin at `lines`."""
+    task = mean_task(stated, value_range, false_accept=1.0, false_reject=1.0)
+    for at in np.flatnonzero(~task.in_range(values))[:1]:
+        total, steps = (float(column[at]) for column in task.totals_and_weights(values))
         if not steps:
             raise RunError(
                 f"line {lines[at]} of {origin}: the episode has no step; a rate needs one, so leave it out"
             )
-        what = "is" if span.steps is None else "has on average"
+        what = "is" if value_range.steps is None else "has on average"
         raise RunError(
             f"line {lines[at]} of {origin}: {stated} {what} {total / steps:.9g}, outside of its range "
             f"{task.range_text}; correct the range"
         )
 
 
-def _digits(data: bytes) -> NDArray[np.bool_] | None:
-    """The common case, nothing but 0 and 1 on lines of their own, without a loop; None for anything else."""
+def _parse_digits(data: bytes) -> NDArray[np.bool_] | None:
+    """Return the outcomes of the common case, one 0 or 1 per line, without a loop; None for anything else."""
     flat = np.frombuffer(data.replace(b"\r\n", b"\n").rstrip(b"\n") + b"\n", np.uint8)
     if len(flat) % 2 or (flat[1::2] != ord("\n")).any():
         return None
@@ -184,16 +185,16 @@ def _outcome(cell: str) -> bool | None:
 
 
 def _number(cell: str) -> float | None:
-    found = _cell(cell)
-    return found if isinstance(found, float) else None
+    value = _parse_cell(cell)
+    return value if isinstance(value, float) else None
 
 
 def _outcome_columns(header: RecordedRow, stated: Sequence[Stated], origin: str) -> list[int]:
-    """Which column has the outcomes, or values, of each constraint and question."""
-    names, wanted = header.cells, [each.name for each in stated]
+    """Return the index of the column of each constraint and question."""
+    names, wanted = header.cells, [prop.name for prop in stated]
     if all(name in names for name in wanted):
         return [names.index(name) for name in wanted]
-    known = VALUE if is_value(stated[0]) else OUTCOME
+    known = VALUE_NAMES if is_value(stated[0]) else OUTCOME_NAMES
     generic = [name for name in known if name in names]
     if len(wanted) == len(generic) == 1:
         return [names.index(generic[0])]
@@ -224,37 +225,37 @@ def _check_single(episodes: list[list[int]], rows: Sequence[RecordedRow], origin
 def read_traces(
     data: bytes, requirement: Requirement, *, origin: str, horizon: int | None = None
 ) -> RecordedEpisodes:
-    """Outcomes and values of recorded signals: CSV or JSON lines, one row per state, with an `episode` column.
+    """Read traces and evaluate the requirement on them: CSV or JSON lines, one row per state, with an `episode` column.
 
-    The rows of an episode stand together, in the order of its states. `obs[0]`, `obs[1]`, ... are the entries of a
-    vector. A `step` column counts 0, 1, 2, ... in every episode; `step` is counted and `return` summed up from `reward`
-    where they are missing. No episode can have more steps than `horizon`, if it is given.
+    The rows of an episode are contiguous, in the order of its states. `obs[0]`, `obs[1]`, ... are the entries of a
+    vector. A `step` column counts 0, 1, 2, ... in every episode. Missing columns `step` and `return` are derived, the
+    latter from `reward`. No episode may have more steps than `horizon`, if given.
     """
-    judged = _judge(data, requirement, origin)
+    judged = _evaluate(data, requirement, origin)
     for at in np.flatnonzero(judged.steps > (horizon or np.inf))[:1]:
         raise RunError(
             f"line {judged.lines[at]} of {origin}: the episode has {judged.steps[at]:,} steps, and yet none should "
             f"have more than {horizon:,}; correct the horizon"
         )
-    known = spans(requirement, RecordedSystem(judged.table, horizon or np.inf))
+    known = value_ranges(requirement, RecordedSystem(judged.table, horizon or np.inf))
     columns = make_columns(requirement, judged.held, judged.value, judged.steps)
-    for each, span, values in measured_columns(requirement, known, columns):
-        _check_inside(each, span, values, judged.lines, origin)
+    for stated, value_range, values in measured_columns(requirement, known, columns):
+        _check_in_range(stated, value_range, values, judged.lines, origin)
     return RecordedEpisodes(columns, known, judged.reached, horizon)
 
 
 class _JudgedRecordings(NamedTuple):
-    """What recorded episodes came to."""
+    """Outcomes and values of traces."""
 
-    held: NDArray[np.bool_]  # [B, demands of probabilities]
+    held: NDArray[np.bool_]  # [B, P], one per constraint on a probability
     value: NDArray[np.float64] | None  # [B, M], as in Episodes
     reached: NDArray[np.bool_] | None  # [B, M], as in Episodes
     steps: NDArray[np.intp]  # [B]
-    lines: list[int]  # on which the episodes begin
+    lines: list[int]  # first line of each episode
     table: dict[str, SignalInfo]  # all signals
 
 
-def _judge(data: bytes, requirement: Requirement, origin: str) -> _JudgedRecordings:
+def _evaluate(data: bytes, requirement: Requirement, origin: str) -> _JudgedRecordings:
     if not data.strip():
         raise RunError(f"{origin} is empty; it should hold one row per state, with an {EPISODE!r} column")
     text = _text(data, origin)
@@ -263,13 +264,13 @@ def _judge(data: bytes, requirement: Requirement, origin: str) -> _JudgedRecordi
         raise RunError(f"{origin} has no {EPISODE!r} column; it has: {', '.join(names)}")
     episodes = _episodes(names, rows, origin)
     monitor = compile_monitor(
-        [constraint.formula for constraint in requirement.probabilities],
-        measured=[each.subject for each in requirement.measured],
+        [constraint.formula for constraint in requirement.probability_constraints],
+        measured=[stated.subject for stated in requirement.measured],
     )
-    columns = _columns(names, origin)
+    columns = _signal_columns(names, origin)
     summed = "return" in monitor.signals and "return" not in columns
-    needed = monitor.signals | {"step", *ENDS} & set(names) | ({"reward"} if summed else set())
-    signals = {name: _values(name, rows, columns[name], origin) for name in needed & columns.keys()}
+    needed = monitor.signals | {"step", *END_COLUMNS} & set(names) | ({"reward"} if summed else set())
+    signals = {name: _parse_signal(name, rows, columns[name], origin) for name in needed & columns.keys()}
     derived = {"step": SignalInfo()} | ({"return": SignalInfo()} if "reward" in columns else {})
     offered = derived | dict.fromkeys(columns, SignalInfo())
     table = offered | {name: _info(array) for name, array in signals.items()}
@@ -281,7 +282,7 @@ def _judge(data: bytes, requirement: Requirement, origin: str) -> _JudgedRecordi
     signals["step"] = step
     held = np.empty((len(episodes), len(monitor.formulas)), bool)
     value, reached = (np.empty((len(episodes), len(monitor.measured)), kind) for kind in (float, bool))
-    for which in _alike(lengths):
+    for which in _length_groups(lengths):
         # The last state repeats, so that these paths have one length: [B, T].
         time, own = np.arange(lengths[which].max()), lengths[which, None]
         index = first[which, None] + np.minimum(time, own - 1)
@@ -305,15 +306,15 @@ def _check_states(
     rows: Sequence[RecordedRow],
     origin: str,
 ) -> None:
-    """What rows say of their place in an episode must be where they stand: state `step`, the `last` one or not."""
-    said = signals.get("step", step)
-    if (wrong := np.flatnonzero((said != step) | (said.dtype == bool))).size:
+    """Raise where `step`, `terminated` or `truncated` contradict the position of a row in its episode."""
+    given = signals.get("step", step)
+    if (wrong := np.flatnonzero((given != step) | (given.dtype == bool))).size:
         at = wrong[0]
         raise RunError(
-            f"line {rows[at].line} of {origin}: step is {said[at]:g} where {step[at]} should stand; it counts 0, 1, 2, "
-            "... in every episode: complete and sort the rows, or rename the column if it counts otherwise"
+            f"line {rows[at].line} of {origin}: step is {given[at]:g} where {step[at]} should stand; it counts 0, 1, "
+            "2, ... in every episode: complete and sort the rows, or rename the column if it counts otherwise"
         )
-    for name in sorted(ENDS & signals.keys()):
+    for name in sorted(END_COLUMNS & signals.keys()):
         if (early := np.flatnonzero((signals[name] != 0) & ~last)).size:
             raise RunError(
                 f"line {rows[early[0]].line} of {origin}: the episode is {name}, and yet it has further rows; "
@@ -321,18 +322,18 @@ def _check_states(
             )
 
 
-def _alike(lengths: NDArray[np.intp]) -> Iterator[NDArray[np.intp]]:
-    """Which episodes go side by side: no more than twice as long as each other, else one long one fills all memory."""
+def _length_groups(lengths: NDArray[np.intp]) -> Iterator[NDArray[np.intp]]:
+    """Yield groups of episodes of similar length, up to a factor of 2: they are padded to the longest one."""
     _, magnitude = np.frexp(lengths)
-    for each in np.unique(magnitude):
-        yield np.flatnonzero(magnitude == each)
+    for exponent in np.unique(magnitude):
+        yield np.flatnonzero(magnitude == exponent)
 
 
 def _episodes(names: Sequence[str], rows: Sequence[RecordedRow], origin: str) -> list[list[int]]:
-    """The rows of each episode. A name that comes back may well be another episode, of another recording."""
+    """Return the rows of each episode; raise for a name that returns, which may be another episode."""
     column = names.index(EPISODE)
     episodes: list[list[int]] = []
-    begun: dict[Any, int] = {}  # name -> line; 1, 01 and 1.0 may be meant as the same one, so they are
+    begun: dict[Any, int] = {}  # name -> line; 1, 01 and 1.0 count as the same name
     before = None
     for i, (line, cells) in enumerate(rows):
         name, first = cells[column], rows[0].cells[column]
@@ -341,7 +342,7 @@ def _episodes(names: Sequence[str], rows: Sequence[RecordedRow], origin: str) ->
             raise RunError(
                 f"line {line} of {origin}: {name!r} is no name of an episode; give each a text, or each a number"
             )
-        key = _cell(name) if isinstance(name, str) else name
+        key = _parse_cell(name) if isinstance(name, str) else name
         if name == before:
             episodes[-1].append(i)
         elif key in begun:
@@ -357,8 +358,8 @@ def _episodes(names: Sequence[str], rows: Sequence[RecordedRow], origin: str) ->
     return episodes
 
 
-def _columns(names: Sequence[str], origin: str) -> dict[str, int | list[int]]:
-    """Where each signal stands: its column, or the columns of its entries."""
+def _signal_columns(names: Sequence[str], origin: str) -> dict[str, int | list[int]]:
+    """Return the column of each signal, or the columns of its entries."""
     single: dict[str, int | list[int]] = {}
     vectors: dict[str, list[tuple[int, int]]] = {}
     for column, name in enumerate(names):
@@ -377,8 +378,10 @@ def _columns(names: Sequence[str], origin: str) -> dict[str, int | list[int]]:
 NUMBER, BOOLEAN = "a number", "true or false"
 
 
-def _values(name: str, rows: Sequence[RecordedRow], column: int | list[int], origin: str) -> NDArray[Any]:
-    """A signal in all rows, `[rows]` or `[rows, size]`."""
+def _parse_signal(
+    name: str, rows: Sequence[RecordedRow], column: int | list[int], origin: str
+) -> NDArray[Any]:
+    """Return a signal in all rows, `[rows]` or `[rows, size]`."""
     values = [
         [cells[at] for at in column] if isinstance(column, list) else cells[column] for _, cells in rows
     ]
@@ -393,14 +396,14 @@ def _values(name: str, rows: Sequence[RecordedRow], column: int | list[int], ori
 
 
 def _kind(value: Any) -> str | None:
-    """What a signal is in words, the same for all that may stand in one column; None for what no signal can be."""
+    """Return the type of a value in words, equal for all values of one column; None if no signal has such a value."""
     match value:
         case bool():
             return BOOLEAN
         case int() | float():
             return NUMBER if abs(value) <= sys.float_info.max else None  # neither NaN nor infinite
         case list():
-            kinds = {_kind(each) for each in value}
+            kinds = {_kind(entry) for entry in value}
             kind = kinds.pop() if len(kinds) == 1 else None
             return f"a list of {len(value)}, each {kind}" if kind in (NUMBER, BOOLEAN) else None
     return None
@@ -416,18 +419,18 @@ def _info(array: NDArray[Any]) -> SignalInfo:
 
 
 def _text(data: bytes, origin: str) -> str:
-    """The file without blank lines at its end, which say nothing."""
+    """Return the decoded file, without blank lines at its end."""
     try:
         text = data.decode("utf-8-sig").rstrip()
     except UnicodeDecodeError:
         raise RunError(f"{origin} is not a text file in UTF-8") from None
-    if not text:  # nothing but spaces of other alphabets, or the mark that says which alphabet it is
+    if not text:  # only Unicode spaces, or a byte order mark
         raise RunError(f"{origin} is empty")
     return text
 
 
 def _csv_rows(text: str, origin: str) -> list[RecordedRow]:
-    """All rows, each with as many cells as the first."""
+    """Return all rows; raise unless each has as many cells as the first."""
     reader = csv.reader(io.StringIO(text), strict=True)
     try:
         rows = [RecordedRow(reader.line_num, [cell.strip() for cell in cells]) for cells in reader]
@@ -449,7 +452,9 @@ def _csv_table(text: str, origin: str) -> tuple[list[str], list[RecordedRow]]:
     names: list[str] = header.cells
 
     def read(cells: list[str]) -> list[Any]:
-        return [cell if name == EPISODE else _cell(cell) for name, cell in zip(names, cells, strict=True)]
+        return [
+            cell if name == EPISODE else _parse_cell(cell) for name, cell in zip(names, cells, strict=True)
+        ]
 
     return names, [RecordedRow(line, read(cells)) for line, cells in rows]
 
@@ -474,27 +479,27 @@ def _check_header(header: RecordedRow, rows: Sequence[RecordedRow], origin: str)
 def _json_rows(text: str, origin: str) -> tuple[list[str], list[RecordedRow]]:
     names: list[str] = []
     rows: list[RecordedRow] = []
-    for line, each in enumerate(text.split("\n"), 1):
-        if not each.strip():
+    for line, row in enumerate(text.split("\n"), 1):
+        if not row.strip():
             raise _blank(line, origin)
         try:
-            found = json.loads(each, object_pairs_hook=_once, parse_constant=_refuse_constant)
+            content = json.loads(row, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as error:
             raise RunError(f"line {line} of {origin} is not JSON: {error}") from None
-        names = names or (list(found) if isinstance(found, dict) else [])
-        if not isinstance(found, dict) or found.keys() != set(names):
+        names = names or (list(content) if isinstance(content, dict) else [])
+        if not isinstance(content, dict) or content.keys() != set(names):
             raise RunError(
                 f"line {line} of {origin} should be an object with the same keys as the first line"
             )
-        rows.append(RecordedRow(line, [found[name] for name in names]))
+        rows.append(RecordedRow(line, [content[name] for name in names]))
     return names, rows
 
 
-def _once(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+def _unique_keys(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
         raise ValueError("a key stands twice in the same object")
-    return found
+    return content
 
 
 def _refuse_constant(word: str) -> None:
@@ -508,8 +513,8 @@ def _blank(line: int, origin: str) -> RunError:
     )
 
 
-def _cell(text: str) -> bool | float | str:
-    """What a cell of CSV holds: true or false, a number, or text."""
+def _parse_cell(text: str) -> bool | float | str:
+    """Return the value of a CSV cell: true or false, a number, or text."""
     word = text.lower()
     if word in ("true", "false"):
         return word == "true"
@@ -517,5 +522,5 @@ def _cell(text: str) -> bool | float | str:
         number = float(word)
     except ValueError:
         return text
-    # Python also reads 1_000, and nan and inf are numbers to nobody who wants a formula judged.
+    # Python also accepts 1_000, nan and inf; here they are text.
     return number if _kind(number) and "_" not in word else text

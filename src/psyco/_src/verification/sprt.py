@@ -1,4 +1,4 @@
-"""Wald's sequential probability ratio test, with an indifference region around the required probability."""
+"""Wald's sequential probability ratio test (SPRT), with an indifference region around the required probability."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from psyco._src.core.errors import RunError
 from psyco._src.verification.anytime import confidence_sequence
-from psyco._src.verification.base import Counts, Guarantee, Side, Task, decisions, percent
+from psyco._src.verification.base import Counts, Guarantee, Side, Task, decisions
+from psyco._src.verification.rounding import percent
 
 
 @dataclass(frozen=True)
@@ -20,9 +21,9 @@ class SPRT:
     Wald's own thresholds (1-δ)/δ bound the error by δ/(1-δ); 1/δ bounds it by δ, at next to no cost.
 
     Args:
-        task: what is to be settled.
-        indifference: ε. Within ε of p_req either verdict is fine with the user. Near 0 and 1 the region is cut to
-            half of the way.
+        task: the constraint and the permitted error rates.
+        indifference: ε. Within ε of p_req either verdict is acceptable. Near 0 and 1 the region is cut to half the
+            distance.
     """
 
     task: Task
@@ -36,12 +37,12 @@ class SPRT:
             raise RunError(f"indifference is a number between 0 and 0.5, got {self.indifference!r}")
 
     def region(self, side: Side) -> tuple[float, float]:
-        """The two probabilities that are compared."""
+        """Return the two probabilities whose likelihoods are compared."""
         p = side.p_req
         return max(p - self.indifference, p / 2.0), min(p + self.indifference, (1.0 + p) / 2.0)
 
     def decide(self, counts: Counts) -> NDArray[np.int8]:
-        """Compare the likelihood ratio with 1/δ; an interval's two sides combine as in `Anytime`."""
+        """Compare the likelihood ratio with 1/δ; the two sides of an interval combine as in `Anytime`."""
         shape = np.broadcast_shapes(np.shape(counts.satisfied), np.shape(counts.violated))
         accept, total = np.ones(shape, bool), np.full(shape, -np.inf)
         sides = self.task.sides
@@ -57,7 +58,7 @@ class SPRT:
         return counts.satisfied * np.log(high / low) + counts.violated * np.log((1.0 - high) / (1.0 - low))
 
     def bounds(self, counts: Counts, delta: float) -> tuple[float, float]:
-        """The confidence sequence of `Anytime`: the ratio of two points bounds nothing by itself."""
+        """Return the confidence sequence of `Anytime`: a likelihood ratio of two points gives no interval."""
         return confidence_sequence(counts, delta)
 
     @property

@@ -8,11 +8,11 @@ from psyco._src.verification.base import Verdict
 
 
 class VerdictColour(NamedTuple):
-    """One verdict's, so that it is legible everywhere and told apart by the colour-blind."""
+    """The colours of a verdict: legible on every background, distinguishable for the colour-blind."""
 
     terminal: str
     light: str  # on a light page
-    dark: str  # on a dark one
+    dark: str  # on a dark page
 
 
 COLOURS = {
@@ -21,10 +21,10 @@ COLOURS = {
     Verdict.UNDECIDED: VerdictColour("yellow", "#8a6100", "#e9b949"),
     Verdict.ANSWERED: VerdictColour("blue", "#1f5fa8", "#7fb4f0"),
 }
-# CSS variables --satisfied, --violated, --undecided, --answered; where a page is both light and dark, they follow it.
+# CSS variables --satisfied, --violated, --undecided, --answered, for light and dark pages.
 CSS = "".join(f"--{v.name.lower()}:light-dark({c.light},{c.dark});" for v, c in COLOURS.items())
 
 
 def terminal_colour(verdict: str) -> str:
-    """Of a verdict's name; none for any other word."""
+    """Return the terminal colour of a verdict's name; empty for other words."""
     return COLOURS[Verdict[verdict]].terminal if verdict in Verdict.__members__ else ""

@@ -1,10 +1,11 @@
-"""V(m, φ, θ): sample fresh episodes of a policy, test each constraint, write down what was shown."""
+"""V(m, φ, θ): sample fresh episodes of a policy, test each constraint, and issue a certificate."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -16,75 +17,73 @@ from numpy.typing import NDArray
 
 from psyco._src.core.checks import check_count, check_seed
 from psyco._src.core.errors import RangeError, RequirementError, RunError
+from psyco._src.core.provenance import code_digest
 from psyco._src.envs.base import Domain
-from psyco._src.envs.code_hash import code_digest
-from psyco._src.envs.registry import describe
+from psyco._src.envs.registry import DomainDescription, describe
 from psyco._src.envs.value_bounds import ValueRange
+from psyco._src.envs.value_bounds import value_ranges as compute_value_ranges
 from psyco._src.logic.ast import Constraint, Expectation, Requirement
 from psyco._src.policies.determinism_check import DeterminismProbe
 from psyco._src.policies.external import AnyPolicy, ExternalPolicy
 from psyco._src.policies.guard import Guard
 from psyco._src.policies.serialization import Policy
-from psyco._src.rollout.env_checker import seed_doubts
-from psyco._src.rollout.episodes import Episodes, Stream, episode_keys, episode_seeds, joined, stream_key
-from psyco._src.rollout.execution import HERE, Execution
+from psyco._src.rollout.env_checker import check_seeding
+from psyco._src.rollout.episodes import (
+    Episodes,
+    Sampler,
+    Stream,
+    concatenate_episodes,
+    episode_keys,
+    episode_seeds,
+    stream_key,
+)
+from psyco._src.rollout.execution import IN_PROCESS, Execution
 from psyco._src.rollout.gym_sampler import GymSampler
 from psyco._src.rollout.sampler import make_sampler
-from psyco._src.verification.base import (
-    ACCEPT,
-    Counts,
-    MeanTally,
-    MeanTest,
-    Tally,
-    Task,
-    Test,
-    Verdict,
-    overall,
-    run_tests,
-)  # fmt: skip
+from psyco._src.verification.base import ACCEPT, Counts, MeanTest, Task, Test, Verdict
 from psyco._src.verification.bayes import belief
 from psyco._src.verification.certificate import Certificate, EpisodeOrigin, certify, now
-from psyco._src.verification.episode_stream import EpisodeStream, columns_of, is_rate
+from psyco._src.verification.episode_stream import EpisodeStream, check_info_keys, episode_columns, is_rate
 from psyco._src.verification.estimation import (
     QuestionAnswers,
     answer_questions,
     check_width,
-    estimate_further,
+    estimate_after_decision,
 )
-from psyco._src.verification.info_keys import check_keys
-from psyco._src.verification.ledger import Ledger, look_share, make_claim, single
+from psyco._src.verification.ledger import Ledger, look_share, make_target, single_look
 from psyco._src.verification.methods import DEFAULT_MAX_EPISODES, DEFAULT_METHOD, METHODS, make_tests
-from psyco._src.verification.operating_characteristics import chance_left
+from psyco._src.verification.operating_characteristics import acceptance_probability
+from psyco._src.verification.tally import MeanTally, Tally, overall_verdict, run_tests
 
 NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})  # of a method
-ASKED = 32  # episodes after which a test is asked whether it has a chance
-DOUBTED = 8  # episodes in which a policy of others is asked everything twice
+FUTILITY_CHECK_EVERY = 32  # episodes between two checks whether a test may still accept
+DETERMINISM_EPISODES = 8  # episodes in which an external policy is asked for every action twice
 
 
 class Verification(NamedTuple):
-    """How the tests of all constraints ended."""
+    """The tests of all constraints, and the episodes that they consumed."""
 
     verdict: Verdict
-    progress: list[Tally | MeanTally]  # one per constraint
+    tallies: list[Tally | MeanTally]  # one per constraint
     tests: list[Test | MeanTest]  # one per constraint
-    sampled: Episodes  # a few more than those that were looked at
-    episodes: int  # that the longest test needed
+    sampled: Episodes  # the last batch may hold more than were consumed
+    episodes: int  # consumed by the longest test
 
     @property
-    def seen(self) -> Episodes:
-        """The episodes that were looked at."""
-        seen: Episodes = jax.tree.map(lambda each: each[: self.episodes], self.sampled)
-        return seen
+    def consumed(self) -> Episodes:
+        """The episodes that the tests consumed."""
+        consumed: Episodes = jax.tree.map(lambda column: column[: self.episodes], self.sampled)
+        return consumed
 
     @property
     def returns(self) -> NDArray[np.float32]:
-        """Of the episodes that were looked at, `[episodes]`."""
-        return np.asarray(self.sampled.ret)[: self.episodes]
+        """Returns of the episodes consumed, `[episodes]`."""
+        return np.asarray(self.sampled.returns)[: self.episodes]
 
     @property
     def confidence(self) -> float:
-        """c_sat of the constraint that is believed in the least."""
-        return min(map(belief, self.tests, self.progress))
+        """The smallest c_sat of all constraints."""
+        return min(map(belief, self.tests, self.tallies))
 
 
 def verify(
@@ -96,138 +95,39 @@ def verify(
     options: Mapping[str, Any] = NO_OPTIONS,
     max_episodes: int = DEFAULT_MAX_EPISODES,
     seed: int = 0,
-    execution: Execution = HERE,
+    execution: Execution = IN_PROCESS,
     ledger: Ledger | None = None,
     issued: str | None = None,
     estimate: int | None = None,
     width: float | None = None,
     notes: Sequence[str] = (),
 ) -> Certificate:
-    """Verify a policy on fresh episodes and say exactly what was shown.
+    """Verify a policy on fresh episodes and return the certificate.
 
     Args:
-        policy: what is to be verified.
-        domain: where it acts.
-        requirement: what must hold.
-        method: how the constraints are tested, a name in `METHODS`.
-        options: parameters of the method.
-        max_episodes: give up undecided after so many episodes.
-        seed: the episodes are a function of it.
+        policy: the policy to verify.
+        domain: the domain in which it acts.
+        requirement: constraints to test and questions to answer.
+        method: name of the verification method, one of `METHODS`.
+        options: options of the method.
+        max_episodes: maximum number of episodes, after which the verdict is UNDECIDED.
+        seed: seed of the episodes.
         execution: where the episodes are made; the result does not depend on it.
-        ledger: the looks so far, and the share of the permitted error for this one; by default it is the only look.
-        issued: the time that the certificate shows; now, if it is not given.
-        estimate: so many further episodes for an estimate of shares and return, after the decision and no part of it.
-        width: questions are answered until their intervals are as narrow as that; None: with `max_episodes`.
-        notes: sentences that the certificate has to carry.
+        ledger: earlier looks, and the share of the permitted error for this one; by default it is the only look.
+        issued: time of issue; None: now.
+        estimate: number of further episodes for estimates without stopping bias, after the decision.
+        width: width of the intervals at which answers stop; None: use `max_episodes`.
+        notes: caveats for the certificate.
     """
-    look = _look(
-        policy, domain, requirement, method=method, options=options, max_episodes=max_episodes, seed=seed,
-        execution=execution, ledger=single() if ledger is None else ledger, issued=issued, estimate=estimate,
-        width=width, notes=notes,
+    verifier = _Verifier(
+        domain, requirement, method, options, max_episodes, seed, execution, ledger or single_look(), issued,
+        estimate=estimate, width=width, notes=notes,
     )  # fmt: skip
-    return look.answered
-
-
-class _Look(NamedTuple):
-    """A look that was made; the questions are answered only if it is this one that counts."""
-
-    certificate: Certificate  # without answers
-    answer: Callable[[], QuestionAnswers]
-
-    @property
-    def answered(self) -> Certificate:
-        answers, notes = self.answer()
-        return dataclasses.replace(self.certificate, answers=answers, notes=(*self.certificate.notes, *notes))
-
-
-def _look(
-    policy: AnyPolicy,
-    domain: Domain,
-    requirement: Requirement,
-    *,
-    method: str,
-    options: Mapping[str, Any],
-    max_episodes: int,
-    seed: int,
-    execution: Execution,
-    ledger: Ledger,
-    issued: str | None,
-    estimate: int | None,
-    width: float | None,
-    notes: Sequence[str],
-    give_up: float = 0.0,
-    told: Callable[[int], None] | None = None,
-) -> _Look:
-    check_decidable(requirement)
-    seed = check_seed(seed)
-    policy.check(domain)
-    where = describe(domain)
-    # What is wrong with the question is found before anything is spent on the answer.
-    max_episodes = check_count("max_episodes", max_episodes)
-    estimate = None if estimate is None else check_count("estimate", estimate)
-    check_width(width)
-    sampler = make_sampler(domain, policy.network, requirement, execution=execution)
-    source = EpisodeStream(
-        sampler, jnp.asarray(policy.theta), stream_key(seed, ledger.stream), domain, requirement, told
-    )
-    check_decidable(requirement, source.spans)
-    make_tests(method, requirement, spans=source.spans, max_episodes=max_episodes, **options)
-    if not isinstance(policy, Policy):
-        _ask_twice(policy, domain, stream_key(seed, Stream.SHOW), execution)
-    *earlier, look = ledger.begin(make_claim(requirement, where, method, options), policy.digest, seed)
-    source = source._replace(key=stream_key(seed, ledger.stream, look.block or 0))
-    done = verify_parameters(
-        source, method=method, max_episodes=max_episodes, share=look.share, options=options, give_up=give_up
-    )
-    # Answers look at more episodes, and say themselves which keys they missed.
-    missing = [] if requirement.questions else check_keys(requirement, domain, done.seen.absent)
-    subject = EpisodeOrigin(
-        *where, policy.digest, seed, ledger.stream.name.lower(), look.block,
-        horizon=domain.horizon, code=code_digest(domain), policy_kind=policy.kind, policy_version=policy.version,
-    )  # fmt: skip
-    certificate = certify(
-        requirement, subject, done.tests, done.progress, returns=done.returns, reached=done.seen.reached,
-        method=method, options=options, max_episodes=max_episodes, share=look.share, earlier=tuple(earlier),
-        issued=issued,
-        notes=[*notes, *policy.notes, *_handed_over(done.seen), *missing, *_doubts(source, policy, done)],
-        estimate=None if estimate is None else estimate_further(source, done.episodes, estimate),
-    )  # fmt: skip
-    ledger.end(certificate)
-    return _Look(
-        certificate,
-        partial(
-            answer_questions, source, done.sampled, share=look.share, width=width, max_episodes=max_episodes
-        ),
-    )
-
-
-def _handed_over(episodes: Episodes) -> list[str]:
-    """How often the fallback of a guard acted, if there is one."""
-    if episodes.handed is None:
-        return []
-    handed, steps = np.asarray(episodes.handed), np.asarray(episodes.length)
-    return [
-        f"The fallback acted in {np.count_nonzero(handed):,} of {len(handed):,} episodes, and in "
-        f"{handed.sum() / max(steps.sum(), 1):.1%} of their steps."
-    ]
-
-
-def _doubts(source: EpisodeStream, policy: AnyPolicy, done: Verification) -> list[str]:
-    """What the first episodes of a Gymnasium environment put in doubt; in a compiled domain all chance is the key's."""
-    if not isinstance(source.sampler, GymSampler):
-        return []
-    seeds = episode_seeds(episode_keys(source.key, 0, 2))
-    return seed_doubts(source.sampler.job, policy.theta, seeds, float(done.returns[0]))
-
-
-def _ask_twice(policy: ExternalPolicy | Guard, domain: Domain, key: Array, execution: Execution) -> None:
-    """Refuse a policy of others whose actions are no function of its own episode; see `Doubting`."""
-    sampler = make_sampler(domain, DeterminismProbe(policy), Requirement(), execution=execution)
-    sampler(jnp.zeros((DOUBTED, 0)), episode_keys(key, 0, DOUBTED))
+    return verifier.look(policy).answered()
 
 
 class Selection(NamedTuple):
-    """How the certification of several candidates ended."""
+    """The result of certifying several candidates."""
 
     chosen: int  # index of the candidate that the certificate is about
     certificate: Certificate  # SATISFIED, or that of the candidate that came closest; it lists all looks
@@ -242,44 +142,175 @@ def certify_candidates(
     options: Mapping[str, Any] = NO_OPTIONS,
     max_episodes: int = DEFAULT_MAX_EPISODES,
     seed: int = 0,
-    execution: Execution = HERE,
+    execution: Execution = IN_PROCESS,
     ledger: Ledger | None = None,
     issued: str | None = None,
     width: float | None = None,
-    give_up: float = 0.0,
-    told: Callable[[int], None] | None = None,
+    min_accept_probability: float = 0.0,
+    progress: Callable[[int], None] | None = None,
+    value_ranges: tuple[ValueRange, ...] | None = None,
+    sampler: Sampler | None = None,
 ) -> Selection:
     """Certify the first candidate that passes, each on its own fresh block of the certificates' stream.
 
     The candidates come in the order of preference, and are fixed before the first episode of any of them is sampled.
-    The permitted error is shared among all of them, by default so that nothing is left for later looks; so the chance
-    that a candidate which does not meet the requirement gets a certificate stays what the requirement permits. All else
-    is as in `verify`.
+    They share the permitted error, by default without a rest for later looks. So the probability that a candidate which
+    does not meet the requirement gets a certificate stays within the permitted error.
 
-    With `give_up`, a number from 0 to 1, a test ends undecided once the chance that it will still accept is below that;
-    `told` is called with how many episodes were made, batch by batch.
+    The arguments are those of `verify`, and: a test stops as UNDECIDED once the predictive probability that it accepts
+    is below `min_accept_probability`; `progress` is called with the number of episodes of each batch; `value_ranges`
+    are those of the measured values, if `check_decidable` has accepted them already; `sampler` is that of the common
+    network of all candidates, if there is one already.
     """
     if not candidates:
         raise RunError("there is no candidate to certify")
-    issued = issued or now()
-    ledger = Ledger(share=partial(look_share, of=len(candidates))) if ledger is None else ledger
+    verifier = _Verifier(
+        domain, requirement, method, options, max_episodes, seed, execution,
+        ledger or Ledger(share=partial(look_share, of=len(candidates))), issued or now(),
+        width=width, min_accept_probability=min_accept_probability, progress=progress, known_ranges=value_ranges,
+        known_sampler=sampler,
+    )  # fmt: skip
     looks: list[_Look] = []
     for policy in candidates:
-        looks.append(
-            _look(
-                policy, domain, requirement, method=method, options=options, max_episodes=max_episodes, seed=seed,
-                execution=execution, ledger=ledger, issued=issued, estimate=None, width=width, notes=(),
-                give_up=give_up, told=told,
-            )
-        )  # fmt: skip
+        looks.append(verifier.look(policy))
         if looks[-1].certificate.verdict in (Verdict.SATISFIED, Verdict.ANSWERED):
-            return Selection(len(looks) - 1, looks[-1].answered)
-    best = max(range(len(looks)), key=lambda i: _closeness(looks[i].certificate))
-    return Selection(best, looks[best].answered.with_looks(looks[-1].certificate.looks))
+            return Selection(len(looks) - 1, looks[-1].answered())
+    best = max(range(len(looks)), key=lambda i: _min_confidence(looks[i].certificate))
+    return Selection(best, looks[best].answered().with_looks(looks[-1].certificate.looks))
 
 
-def _closeness(certificate: Certificate) -> float:
+def _min_confidence(certificate: Certificate) -> float:
     return min((f.confidence for f in certificate.findings), default=1.0)
+
+
+class _Look(NamedTuple):
+    """A finished look; only the chosen one of several answers the questions."""
+
+    certificate: Certificate  # without answers
+    answer: Callable[[], QuestionAnswers]
+
+    def answered(self) -> Certificate:
+        answers, notes = self.answer()
+        return dataclasses.replace(self.certificate, answers=answers, notes=(*self.certificate.notes, *notes))
+
+
+@dataclass(frozen=True)
+class _Verifier:
+    """The arguments of `verify` and `certify_candidates`, checked once for all policies."""
+
+    domain: Domain
+    requirement: Requirement
+    method: str
+    options: Mapping[str, Any]
+    max_episodes: int
+    seed: int
+    execution: Execution
+    ledger: Ledger
+    issued: str | None
+    _: KW_ONLY
+    estimate: int | None = None
+    width: float | None = None
+    notes: Sequence[str] = ()
+    min_accept_probability: float = 0.0
+    progress: Callable[[int], None] | None = None
+    known_ranges: tuple[ValueRange, ...] | None = None
+    known_sampler: Sampler | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seed", check_seed(self.seed))
+        object.__setattr__(self, "max_episodes", check_count("max_episodes", self.max_episodes))
+        if self.estimate is not None:
+            object.__setattr__(self, "estimate", check_count("estimate", self.estimate))
+        check_width(self.width)
+
+    @cached_property
+    def value_ranges(self) -> tuple[ValueRange, ...]:
+        """Ranges of the measured values; raises `RequirementError` for what episodes cannot decide."""
+        if self.known_ranges is not None:
+            return self.known_ranges
+        return decidable_ranges(self.requirement, self.domain)
+
+    @cached_property
+    def description(self) -> DomainDescription:
+        """The domain as plain data."""
+        return describe(self.domain)
+
+    def look(self, policy: AnyPolicy) -> _Look:
+        """Test the constraints on the next block of fresh episodes."""
+        requirement, method, options, ledger = self.requirement, self.method, self.options, self.ledger
+        policy.check(self.domain)
+        where = self.description
+        # Errors in the question are found before the look is spent.
+        sampler = self.known_sampler
+        if sampler is None:
+            sampler = make_sampler(self.domain, policy.network, requirement, execution=self.execution)
+        ranges, most = self.value_ranges, self.max_episodes
+        make_tests(method, requirement, value_ranges=ranges, max_episodes=most, **options)
+        if not isinstance(policy, Policy):
+            _check_determinism(policy, self.domain, stream_key(self.seed, Stream.RECORD), self.execution)
+        target = make_target(requirement, where, method, options)
+        *earlier, look = ledger.begin(target, policy.digest, self.seed)
+        source = EpisodeStream(
+            sampler, jnp.asarray(policy.theta), stream_key(self.seed, ledger.stream, look.seed_block or 0),
+            self.domain, requirement, self.progress, ranges,
+        )  # fmt: skip
+        done = verify_parameters(
+            source, method=method, max_episodes=most, share=look.share, options=options,
+            min_accept_probability=self.min_accept_probability,
+        )  # fmt: skip
+        consumed = done.consumed
+        # Answers use more episodes, and have their own notes on missing keys.
+        missing = None if requirement.questions else consumed.missing_info
+        certificate = certify(
+            requirement,
+            EpisodeOrigin(
+                *where, horizon=self.domain.horizon, code=code_digest(self.domain),
+                policy=policy.digest, policy_kind=policy.kind, policy_version=policy.version,
+                seed=self.seed, stream=ledger.stream.name.lower(), seed_block=look.seed_block,
+            ),
+            done.tests, done.tallies, returns=done.returns, reached=consumed.reached,
+            method=method, options=options, max_episodes=most, share=look.share,
+            earlier=tuple(earlier), issued=self.issued,
+            notes=[
+                *self.notes, *policy.notes, *_fallback_notes(consumed),
+                *check_info_keys(requirement, self.domain, missing),
+                *_seeding_notes(source, policy, done),
+            ],
+            estimate=None if self.estimate is None else estimate_after_decision(source, done.episodes, self.estimate),
+        )  # fmt: skip
+        ledger.end(certificate)
+        answer = partial(answer_questions, share=look.share, width=self.width, max_episodes=most)
+        return _Look(certificate, partial(answer, source, done.sampled))
+
+
+def _fallback_notes(episodes: Episodes) -> list[str]:
+    """Return a note on how often the fallback of a guard acted, if there is one."""
+    if episodes.fallback_steps is None:
+        return []
+    handed, steps = np.asarray(episodes.fallback_steps), np.asarray(episodes.length)
+    return [
+        f"The fallback acted in {np.count_nonzero(handed):,} of {len(handed):,} episodes, and in "
+        f"{handed.sum() / max(steps.sum(), 1):.1%} of their steps."
+    ]
+
+
+def _seeding_notes(source: EpisodeStream, policy: AnyPolicy, done: Verification) -> list[str]:
+    """Return doubts about the seeding of a Gymnasium environment; a compiled domain uses the key only."""
+    if not isinstance(source.sampler, GymSampler):
+        return []
+    seeds = episode_seeds(episode_keys(source.key, 0, 2))
+    return check_seeding(source.sampler.job, policy.theta, seeds, float(done.returns[0]))
+
+
+def _check_determinism(
+    policy: ExternalPolicy | Guard, domain: Domain, key: Array, execution: Execution
+) -> None:
+    """Raise for an external policy whose actions depend on anything but its own episode; see `DeterminismProbe`."""
+    sampler = make_sampler(domain, DeterminismProbe(policy), Requirement(), execution=execution)
+    sampler(jnp.zeros((DETERMINISM_EPISODES, 0)), episode_keys(key, 0, DETERMINISM_EPISODES))
+
+
+# ---- parameters, while learning -------------------------------------------------------------------------------------
 
 
 def verify_parameters(
@@ -289,44 +320,56 @@ def verify_parameters(
     max_episodes: int,
     share: float = 1.0,
     options: Mapping[str, Any] = NO_OPTIONS,
-    give_up: float = 0.0,
+    min_accept_probability: float = 0.0,
 ) -> Verification:
-    """The same for bare parameters, without a certificate and without answers: what learning uses."""
-    max_episodes = check_count("max_episodes", max_episodes)
+    """Test the constraints on a stream of episodes, without a certificate and without answers.
+
+    Args:
+        source: the stream of episodes.
+        method: name of the verification method.
+        max_episodes: maximum number of episodes.
+        share: fraction of the permitted error.
+        options: options of the method.
+        min_accept_probability: as in `certify_candidates`.
+    """
+    requirement, max_episodes = source.requirement, check_count("max_episodes", max_episodes)
+    ranges = source.value_ranges
     tests = make_tests(
-        method, source.requirement, spans=source.spans, max_episodes=max_episodes, share=share, **options
+        method, requirement, value_ranges=ranges, max_episodes=max_episodes, share=share, **options
     )
     parts: list[Episodes] = []
 
-    def batches() -> Iterator[list[NDArray[Any]]]:
+    def sampled_columns() -> Iterator[list[NDArray[Any]]]:
         for episodes in source.sample(max_episodes):
             parts.append(episodes)
-            yield columns_of(source.requirement, episodes)[: len(tests)]
+            yield episode_columns(requirement, episodes)[: len(tests)]
 
-    # Only tests that may end at any time are ended: the others count on their cap.
-    patient = not give_up or not tests or not METHODS[method].open_ended
+    batches: Iterable[list[NDArray[Any]]] = sampled_columns()
+    # Only open-ended tests are stopped for futility: the guarantee of the others counts on their maximum.
+    if min_accept_probability and tests and METHODS[method].open_ended:
+        batches = _until_futile(tests, batches, max_episodes, min_accept_probability)
     try:
-        progress = run_tests(
-            tests, batches() if patient else _while_likely(tests, batches(), max_episodes, give_up),
-            max_episodes=max_episodes,
-        )  # fmt: skip
+        tallies = run_tests(tests, batches, max_episodes=max_episodes)
     except RangeError as error:
-        source.refuse(error, joined(parts))
+        source.raise_range_error(error, concatenate_episodes(parts))
         raise
-    sampled = joined(parts)
-    used = max((p.episodes for p in progress), default=min(max_episodes, len(sampled.ret)))
-    return Verification(overall(progress), progress, tests, sampled, used)
+    sampled = concatenate_episodes(parts)
+    used = max((tally.episodes for tally in tallies), default=min(max_episodes, len(sampled.returns)))
+    return Verification(overall_verdict(tallies), tallies, tests, sampled, used)
 
 
-def _while_likely(
-    tests: Sequence[Test | MeanTest], batches: Iterable[list[NDArray[Any]]], most: int, give_up: float
+def _until_futile(
+    tests: Sequence[Test | MeanTest],
+    batches: Iterable[list[NDArray[Any]]],
+    max_episodes: int,
+    min_accept_probability: float,
 ) -> Iterator[list[NDArray[Any]]]:
-    """The batches as long as every test of a probability may still accept, asked after each `ASKED` episodes."""
-    counts, accepted, done = [Counts(0, 0)] * len(tests), [False] * len(tests), 0
+    """Yield the batches as long as every test of a probability may still accept."""
+    counts, accepted, done = [Counts()] * len(tests), [False] * len(tests), 0
     for columns in batches:
         at, size = 0, len(columns[0])
         while at < size:
-            step = min(size - at, ASKED - done % ASKED)
+            step = min(size - at, FUTILITY_CHECK_EVERY - done % FUTILITY_CHECK_EVERY)
             piece = [column[at : at + step] for column in columns]
             yield piece
             at, done = at + step, done + step
@@ -336,68 +379,92 @@ def _while_likely(
                 held = int(np.count_nonzero(piece[k]))
                 counts[k] = Counts(counts[k].satisfied + held, counts[k].violated + step - held)
                 accepted[k] = accepted[k] or bool(test.decide(counts[k]) == ACCEPT)
-                asked = done % ASKED == 0 and done < most and not accepted[k]
-                if asked and chance_left(test, counts[k], most) < give_up:
+                due = done % FUTILITY_CHECK_EVERY == 0 and done < max_episodes and not accepted[k]
+                if due and acceptance_probability(test, counts[k], max_episodes) < min_accept_probability:
                     return
 
 
-def no_checks(requirement: Requirement) -> NDArray[np.float64]:
-    """`rows_of` no episodes."""
-    columns = sum(2 if _pairs(each) else 1 for each in requirement.constraints)
-    return np.zeros((0, 1 + columns))
+def empty_rows(requirement: Requirement) -> NDArray[np.float64]:
+    """Return the `episode_rows` of no episodes."""
+    return np.zeros((0, 1 + sum(map(_width, requirement.constraints))))
 
 
-def rows_of(requirement: Requirement, episodes: Episodes) -> NDArray[np.float64]:
-    """What matters of episodes `[B]` for a later `shown_by`, `[B, 1 + C]`: the return, then a column per constraint."""
-    columns = columns_of(requirement, episodes)[: len(requirement.constraints)]
-    return np.column_stack([np.asarray(episodes.ret, np.float64), *columns])
+def episode_rows(requirement: Requirement, episodes: Episodes) -> NDArray[np.float64]:
+    """Return rows for a later `evaluate_rows`, `[B, 1 + C]`: the return, then the columns of each constraint."""
+    columns = episode_columns(requirement, episodes)[: len(requirement.constraints)]
+    return np.column_stack([np.asarray(episodes.returns, np.float64), *columns])
 
 
-def shown_by(
-    requirement: Requirement, spans: Sequence[ValueRange], rows: NDArray[np.float64]
+def evaluate_rows(
+    requirement: Requirement, value_ranges: Sequence[ValueRange], rows: NDArray[np.float64]
 ) -> Verification:
-    """What episodes that were played anyway let one believe, from `rows_of` them; by the method `fixed`."""
+    """Test the constraints on episodes already played, from their `episode_rows`, by the method `fixed`."""
     at, columns = 1, []
-    for each in requirement.constraints:
-        if isinstance(each, Constraint):
-            columns.append(rows[:, at].astype(bool))
-        else:
-            columns.append(rows[:, at : at + 2] if _pairs(each) else rows[:, at])
-        at += 2 if _pairs(each) else 1
-    tests = make_tests("fixed", requirement, spans=spans, max_episodes=len(rows))
-    progress = run_tests(tests, [columns], max_episodes=len(rows))
+    for stated in requirement.constraints:
+        column = rows[:, at : at + 2] if _width(stated) == 2 else rows[:, at]
+        columns.append(column.astype(bool) if isinstance(stated, Constraint) else column)
+        at += _width(stated)
+    tests = make_tests("fixed", requirement, value_ranges=value_ranges, max_episodes=len(rows))
+    tallies = run_tests(tests, [columns], max_episodes=len(rows))
     none: Any = np.zeros((len(rows), 0))
     returns: Any = rows[:, 0].astype(np.float32)
     sampled = Episodes(returns, none, none.astype(bool), none.sum(axis=1).astype(np.int32))
-    return Verification(overall(progress), progress, tests, sampled, len(rows))
+    return Verification(overall_verdict(tallies), tallies, tests, sampled, len(rows))
 
 
-def _pairs(stated: Constraint | Expectation) -> bool:
-    return not isinstance(stated, Constraint) and is_rate(stated)
+def _width(stated: Constraint | Expectation) -> int:
+    """Return the number of columns of a constraint in a row: 2 for a rate, its total and its steps."""
+    return 2 if not isinstance(stated, Constraint) and is_rate(stated) else 1
 
 
-def check_decidable(requirement: Requirement, spans: Sequence[ValueRange] = ()) -> None:
-    """Refuse what no finite number of episodes can show, and what they cannot answer.
+# ---- decidability ---------------------------------------------------------------------------------------------------
+
+
+def decidable_ranges(requirement: Requirement, domain: Domain) -> tuple[ValueRange, ...]:
+    """Return the ranges of the measured values; raise for what no finite number of episodes can decide."""
+    _check_confidence(requirement)
+    ranges = compute_value_ranges(requirement, domain)
+    _check_bounds(requirement, ranges)
+    return ranges
+
+
+def check_decidable(requirement: Requirement, value_ranges: Sequence[ValueRange] = ()) -> None:
+    """Raise for what no finite number of episodes can show, and for questions that they cannot answer.
 
     Args:
-        requirement: what is to be shown.
-        spans: where the values of its expectations lie, if that is known.
+        requirement: the requirement to verify.
+        value_ranges: ranges of its measured values, if known.
     """
+    _check_confidence(requirement)
+    _check_bounds(requirement, value_ranges)
+
+
+def _check_confidence(requirement: Requirement) -> None:
     for stated in (*requirement.constraints, *requirement.questions):
         if stated.confidence >= 1.0:
             raise RequirementError(
                 f"no finite number of episodes gives the certainty that {stated} asks for; "
                 "ask for less than C>=1, for example C>=0.999"
             )
-    left = iter(spans)
+    for question in requirement.questions:
+        if question.best is not None:
+            raise RequirementError(
+                f"{question} asks for the best of all controllers, which the episodes of one policy do not show",
+                advice="on finite domains psyco exact answers it (psyco.exact); leave it out here",
+            )
+
+
+def _check_bounds(requirement: Requirement, value_ranges: Sequence[ValueRange]) -> None:
+    """Raise for a bound that only an exactly known mean or probability could meet."""
+    ranges = iter(value_ranges)
     for constraint in requirement.constraints:
         if isinstance(constraint, Constraint):
-            least, largest, exactly, open_ = 0.0, 1.0, "P>=0.999 or P<=0.001", "P>=0.001 or P<=0.999"
+            least, largest, what = 0.0, 1.0, "probability"
+            exactly, open_ = "P>=0.999 or P<=0.001", "P>=0.001 or P<=0.999"
         else:
-            least, largest, _ = next(left, ValueRange(-np.inf, np.inf))
+            (least, largest, _), what = next(ranges, ValueRange(-np.inf, np.inf)), "expected value"
             known = "its range" if np.isinf(least) else f"[{least:g}, {largest:g}]"
             exactly = open_ = f"a bound a little inside of {known}, where the value of an episode lies"
-        what = "probability" if isinstance(constraint, Constraint) else "expected value"
         if max(constraint.lower, least) == min(constraint.upper, largest):
             raise RequirementError(
                 f"no finite number of episodes can show that the {what} is exactly "
@@ -409,10 +476,4 @@ def check_decidable(requirement: Requirement, spans: Sequence[ValueRange] = ()) 
             raise RequirementError(
                 f"no finite number of episodes can show what {constraint} asks; "
                 f"leave it some room, for example {open_}"
-            )
-    for question in requirement.questions:
-        if question.best is not None:
-            raise RequirementError(
-                f"{question} asks for the best of all controllers, which the episodes of one policy do not show",
-                advice="on finite domains psyco exact answers it (psyco.exact); leave it out here",
             )
