@@ -46,7 +46,8 @@ def _show(name: str, policy: Any) -> None:
     acted = next((note for note in certificate.notes if note.startswith("The fallback acted")), "")
     print(
         f"  {name:34} {certificate.verdict.name:10} {share.satisfied / estimate.episodes:.3f} "
-        f"[{share.lower:.3f}, {share.upper:.3f}]  return {estimate.mean_return:6.2f} ± {estimate.return_standard_error:.2f}  "
+        f"[{share.lower:.3f}, {share.upper:.3f}]  "
+        f"return {estimate.mean_return:6.2f} ± {estimate.return_standard_error:.2f}  "
         f"{acted.partition('and in ')[2].removesuffix('.')}",
         flush=True,
     )

@@ -164,7 +164,9 @@ def value(
         )
         return exact.expected_return, min(exact.probabilities)
     sampler = make_sampler(domain, policy.network, requirement)
-    fresh = list(sample_episodes(sampler, jnp.asarray(policy.theta), stream_key(seed, Stream.RECORD), row.fresh))
+    fresh = list(
+        sample_episodes(sampler, jnp.asarray(policy.theta), stream_key(seed, Stream.RECORD), row.fresh)
+    )
     satisfied = np.concatenate([constraint_outcomes(requirement, np.asarray(e.satisfied)) for e in fresh])
     return float(np.concatenate([e.returns for e in fresh]).mean()), float(satisfied.all(axis=1).mean())
 

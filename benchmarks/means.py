@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from benchmarks.clock import one_core, side_by_side
 from psyco._src.logic.parser import parse
 from psyco._src.verification.base import MeanTask, Verdict
-from psyco._src.verification.tally import MeanTally, run_tests
 from psyco._src.verification.methods import make_mean_test, make_test
 from psyco._src.verification.operating_characteristics import operating_characteristics
+from psyco._src.verification.tally import MeanTally, run_tests
 
 STREAMS = 400
 LIMIT = 1.15  # of the episodes of the prototype

@@ -47,7 +47,15 @@ def episode(env: CartPoleEnv, act: Any, monitor: runtime.Monitor, seed: int) -> 
 
 def main() -> None:
     # Learn and certify.
-    run = psyco.start(psyco.make(Cart, horizon=STEPS), REQUIREMENT, FOLDER / "run", overwrite=True, learner="safe-es", episodes=1500, settings=psyco.Settings(selection_episodes=50, verify_every=0))  # fmt: skip
+    run = psyco.start(
+        psyco.make(Cart, horizon=STEPS),
+        REQUIREMENT,
+        FOLDER / "run",
+        overwrite=True,
+        learner="safe-es",
+        episodes=1500,
+        settings=psyco.Settings(selection_episodes=50, verify_every=0),
+    )
     print(run.certificate)
 
     # Export, for where there is no Python either.

@@ -309,7 +309,7 @@ class Alternating:
 
 
 class Steps(gymnasium.Env[Any, Any]):
-    """An environment with constant observations; `info` has whether the action changed, and a flag of 5% of episodes."""
+    """Constant observations; `info` says whether the action changed, and a flag of 5% of episodes."""
 
     observation_space: Any = spaces.Box(-1.0, 1.0, (1,))
     action_space: Any = spaces.Discrete(2)

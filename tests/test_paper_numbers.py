@@ -15,7 +15,20 @@ SEEDS = range(5)
 
 def run(name, seed, *, episodes, calibration="soft"):
     domain = psyco.make(name)
-    return psyco.synthesize(domain, domain.requirement, episodes=episodes, seed=seed, settings=psyco.Settings(learner="snes", options={"calibration": calibration}, bias="one", normalization="none", method="bayes", verify_every=0))  # fmt: skip
+    return psyco.synthesize(
+        domain,
+        domain.requirement,
+        episodes=episodes,
+        seed=seed,
+        settings=psyco.Settings(
+            learner="snes",
+            options={"calibration": calibration},
+            bias="one",
+            normalization="none",
+            method="bayes",
+            verify_every=0,
+        ),
+    )
 
 
 def last_episodes(metrics, count):

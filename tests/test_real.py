@@ -68,5 +68,10 @@ def test_an_unknown_task_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_an_expected_cost_alone_is_learned_on_a_host_domain() -> None:
     """A requirement without any formula has no column of satisfaction, also in the checks while learning."""
-    result = psyco.synthesize(psyco.make("Pendulum-v1", horizon=20), "R{obs[2] >= 1}<=15 [ C ] within [0,21] & C>=0.9", episodes=20, settings=psyco.Settings(learner="safe-es", options={"population": 4}, max_episodes=20))
+    result = psyco.synthesize(
+        psyco.make("Pendulum-v1", horizon=20),
+        "R{obs[2] >= 1}<=15 [ C ] within [0,21] & C>=0.9",
+        episodes=20,
+        settings=psyco.Settings(learner="safe-es", options={"population": 4}, max_episodes=20),
+    )
     assert [finding.episodes for finding in result.certificate.findings] != [0]

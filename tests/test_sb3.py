@@ -58,7 +58,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize("require", SHAPES)
-def test_what_an_episode_pays_is_its_return_and_its_cost_weighed_by_lambda(cartpole, require: str) -> None:
+def test_the_reward_of_an_episode_is_its_return_and_cost_weighed_by_lambda(cartpole, require: str) -> None:
     bridge = Bridge(cartpole, require, cost_scale=3.0)
     env = bridge.env()
     paid, verdict = play(env)
@@ -102,14 +102,14 @@ def test_a_step_is_judged_by_its_own_state_and_an_episode_once(cartpole, monkeyp
     assert seen == {"states": steps, "paths": 1}, "the last of the steps + 1 states is left to the path"
 
 
-def test_G_is_paid_for_in_the_step_that_breaks_it(cartpole) -> None:
+def test_G_costs_in_the_step_that_violates_it(cartpole) -> None:
     bridge = Bridge(cartpole, "P>=0.5 [ G (step != 3) ] & C>=0.9")
     bridge.shared.set([0.0] * len(bridge.shared.weights))
     paid, _ = play(bridge.env())
     assert [-cost for cost in paid] == [0, 0, 1, *[0] * (len(paid) - 3)]
 
 
-def test_what_a_count_costs_is_paid_for_step_by_step(cartpole) -> None:
+def test_a_count_costs_step_by_step(cartpole) -> None:
     bridge = Bridge(
         cartpole, "P>=0.5 [ G (step != 3 & step != 5 | count(step = 3 | step = 5) <= 1) ] & C>=0.9"
     )
@@ -120,7 +120,7 @@ def test_what_a_count_costs_is_paid_for_step_by_step(cartpole) -> None:
         assert [-cost for cost in paid] == [0, 0, 0, 0, 1, *[0] * (len(paid) - 5)]
 
 
-def test_a_demanded_return_costs_by_how_far_it_was_from_enough(cartpole) -> None:
+def test_a_required_return_costs_in_proportion_to_the_missing_return(cartpole) -> None:
     """A stand-in that pushes left falls after about ten steps, each worth 1; nothing is known before that."""
     bridge = Bridge(cartpole, 'P>=0.5 [ F ("end" & return >= 20) ] & C>=0.9')
     bridge.shared.set([0.0] * len(bridge.shared.weights))
@@ -178,7 +178,7 @@ def test_a_certificate_takes_what_it_needs_or_a_third_of_what_was_learned_from(c
         assert bridge._max_episodes == room
 
 
-def test_an_episode_is_judged_as_everywhere_else(cartpole) -> None:
+def test_an_episode_has_the_outcome_of_verification(cartpole) -> None:
     bridge = Bridge(cartpole, REQUIRE)
     env, outcomes = bridge.env(), []
     for seed in range(10):
@@ -261,15 +261,15 @@ def shown(*satisfied: bool) -> Episodes:
 def test_lambda_and_belief_follow_the_checks() -> None:
     task = LearningTask(p_req=(0.8,), c_req=(0.9,))
     rule = Lagrangian(task, GENERATIONS, margin=0.5, gain=0.1, belief_window=4.0, curriculum=0.5)
-    steering = SharedLambda(rule)
-    steering.observe(shown(True, False), progress=0.0)
-    assert steering.lam == 1.0  # the target is still 0
-    steering.observe(shown(False, False), progress=0.25)
-    assert steering.lam == pytest.approx(1.0 - 0.1 * 0.45)
-    steering.observe(shown(True, False), progress=1.0)
-    assert steering.lam == pytest.approx(1.0 - 0.1 * 0.45 - 0.1 * 0.4)
+    shared = SharedLambda(rule)
+    shared.observe(shown(True, False), progress=0.0)
+    assert shared.lam == 1.0  # the target is still 0
+    shared.observe(shown(False, False), progress=0.25)
+    assert shared.lam == pytest.approx(1.0 - 0.1 * 0.45)
+    shared.observe(shown(True, False), progress=1.0)
+    assert shared.lam == pytest.approx(1.0 - 0.1 * 0.45 - 0.1 * 0.4)
     s, v = 0.75 * (0.75 * 1 + 0) + 1, 0.75 * (0.75 * 1 + 2) + 1
-    assert steering.c_sat[0] == pytest.approx(stats.beta.sf(0.8, s + 1, v + 1))
+    assert shared.c_sat[0] == pytest.approx(stats.beta.sf(0.8, s + 1, v + 1))
 
 
 def test_checks_are_deterministic_and_never_the_same_twice(cartpole) -> None:
@@ -279,7 +279,7 @@ def test_checks_are_deterministic_and_never_the_same_twice(cartpole) -> None:
     assert len({check["return"] for check in seen}) > 1
 
 
-def test_what_does_not_fit_is_refused(cartpole) -> None:
+def test_unsuitable_arguments_are_refused(cartpole) -> None:
     with pytest.raises(RunError, match="not a Gymnasium environment"):
         Bridge(psyco.make("obstacle-run"), REQUIRE)
     with pytest.raises(RequirementError, match="speed"):

@@ -21,11 +21,11 @@ REFUSED = {
     r"(?<!people )(?<!users )(?<!those )(?<!readers )(?<!anyone )\bwho\b": "which, that; a role: the caller, the user",
     r"\bwhoever\b": "the caller, the user",
     r"\b(?:somebody|nobody)\b": "a role: the user, another process",
-    r"\bas it is\b": "unchanged, verbatim",
+    r"(?<!soon )(?<!far )\bas it is\b": "unchanged, verbatim",
     r"\bof others\b": "external",
     r"\bof late\b": "recently",
     r"\bin vain\b": "without effect",
-    r"\bdemand(?:s|ed)?\b": "constraint, required",
+    r"(?<!on )\bdemand(?:s|ed)?\b": "constraint, required",
     r"\bmend(?:ed|s|ing)?\b": "fix",
     r"\bcomes? to (?:its|an) end\b": "ends, finishes",
     r"\bso that it can be had\b": "say which condition makes it possible",
@@ -115,12 +115,14 @@ def test_the_glossary_is_short_and_names_code_that_is_there() -> None:
                 assert path.is_file(), f"{term}: there is no {word}"
             else:
                 assert path is not None
-                defined = re.search(rf"^(?:class|def) {word}\b", path.read_text(encoding="utf-8"), re.MULTILINE)
+                defined = re.search(
+                    rf"^(?:class|def) {word}\b", path.read_text(encoding="utf-8"), re.MULTILINE
+                )
                 assert defined, f"{term}: {path.name} has no {word}"
 
 
 # Lines of src/psyco; only a deliberate commit moves the ceiling.
-LINES_CEILING = 32_000
+LINES_CEILING = 39_600
 
 
 def test_the_source_stays_below_its_ceiling() -> None:

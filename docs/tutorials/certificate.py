@@ -1,4 +1,4 @@
-"""Tutorial 5: what a certificate means: plan, looks, exact answers, and what can go wrong."""
+"""Tutorial 5: the meaning of a certificate: plan, looks, exact answers, replay, a refused policy."""
 
 # ruff: noqa: E402
 # --8<-- [start:plan]
@@ -19,41 +19,41 @@ run = psyco.start(
     settings=psyco.Settings(selection_episodes=100, verify_every=0),
 )
 first = run.certificate
-print(first.verdict.name, "after", first.episodes, "episodes; share of the error:", first.share)
+print(first.verdict.name, "after", first.episodes, "episodes; share of the permitted error:", first.share)
 # --8<-- [end:policy]
 
 # --8<-- [start:looks]
 second = psyco.verify(run)
 print(second.verdict.name, "with a share of", second.share)
 for look in second.looks:
-    print("  a look:", look.verdict.name, look.episodes, look.share)
+    print("  look:", look.verdict.name, look.episodes, look.share)
 # --8<-- [end:looks]
 
 # --8<-- [start:exact]
 exact = psyco.exact(run)
 print(exact.verdict.name, exact.value)
-print("the best that any controller can do:", exact.optimum)
+print("optimum over all controllers:", exact.optimum)
 # --8<-- [end:exact]
 
 # --8<-- [start:replay]
 again = psyco.replay(first, run)
-print("repeated, every number the same:", again.matches)
+print("replayed, every number the same:", again.matches)
 # --8<-- [end:replay]
 
 # --8<-- [start:wrong]
-forgetful = psyco.verify(lambda seen: 0, domain, requirement)
-print(forgetful.verdict.name, forgetful.findings[0].share)
+constant = psyco.verify(lambda observation: 0, domain, requirement)
+print(constant.verdict.name, constant.findings[0].share)
 calls = []
 
 
-def remembers(seen):
-    """It acts by how often it was asked: a memory that is none of the episode's."""
-    calls.append(seen)
+def stateful(observation):
+    """Act by the number of calls: a state that all episodes share."""
+    calls.append(observation)
     return len(calls) % 4
 
 
 try:
-    psyco.verify(remembers, domain, requirement)
+    psyco.verify(stateful, domain, requirement)
 except psyco.PsycoError as error:
     print("refused:", str(error).splitlines()[0])
 # --8<-- [end:wrong]
@@ -64,8 +64,8 @@ import numpy as np
 
 truth, finding = exact.value.probabilities[0], second.findings[0]
 figure, axis = plt.subplots(figsize=(7, 1.8), layout="constrained")
-axis.plot([finding.lower, finding.upper], [0, 0], linewidth=8, alpha=0.4, label="bounds of the certificate")
-axis.plot(finding.share, 0, "ko", label="share of the episodes")
+axis.plot([finding.lower, finding.upper], [0, 0], linewidth=8, alpha=0.4, label="confidence interval")
+axis.plot(finding.share, 0, "ko", label="satisfied share")
 axis.plot(truth, 0, "r|", markersize=24, label="exact probability")
 axis.axvline(0.9, linestyle="--", color="black", label="required")
 axis.set(yticks=[], xlim=(0.7, 1.0), xticks=np.arange(0.7, 1.01, 0.05), xlabel="probability")

@@ -1,4 +1,4 @@
-"""Tutorial 1: the paper's dance. Everything goes into the folder `dance`."""
+"""Tutorial 1: the paper's Particle Dance. All files are written to the folder `dance`."""
 
 # --8<-- [start:learn]
 import psyco
@@ -19,9 +19,9 @@ print(psyco.check_path("G (distance >= 0.1 | collisions <= 1)", episode))
 # --8<-- [end:play]
 
 # --8<-- [start:careless]
-careless = psyco.synthesize("particle-dance", "Rmax=? [ C ]", seed=0, episodes=20_000)
-verdict = psyco.verify(careless.policy, "particle-dance", requirement)
-print(verdict.verdict.name, verdict.return_summary)
+unconstrained = psyco.synthesize("particle-dance", "Rmax=? [ C ]", seed=0, episodes=20_000)
+certificate = psyco.verify(unconstrained.policy, "particle-dance", requirement)
+print(certificate.verdict.name, certificate.return_summary)
 # --8<-- [end:careless]
 
 # --8<-- [start:picture]

@@ -1,4 +1,4 @@
-"""Tutorial 2: a Gymnasium environment of your own, from `psyco check` to a certificate. Needs no extra."""
+"""Tutorial 2: your own Gymnasium environment, from the check to a certificate. Needs no extra."""
 
 # --8<-- [start:environment]
 import gymnasium
@@ -8,19 +8,19 @@ import psyco
 
 
 class Courier(gymnasium.Env):
-    """A courier walks to the right, in gusts of wind; around the middle lies a puddle."""
+    """A courier walks to the right in gusts of wind; there is a puddle around the middle."""
 
     observation_space = gymnasium.spaces.Box(-2.0, 2.0, (2,))
     action_space = gymnasium.spaces.Box(-0.2, 0.2, (2,))
 
     def reset(self, *, seed=None, options=None):
-        """Somewhere at the left; `super().reset(seed=seed)` makes `np_random`, the only randomness."""
+        """Start at the left; `super().reset(seed=seed)` creates `np_random`, the only source of randomness."""
         super().reset(seed=seed)
         self.position = np.array([-1.0, self.np_random.uniform(-0.3, 0.3)])
         return self.position.astype(np.float32), {"wet": False}
 
     def step(self, action):
-        """The way to the right is the reward."""
+        """Move; the reward is the distance covered to the right."""
         before = self.position[0]
         wind = self.np_random.normal(0.0, 0.02, 2)
         self.position = np.clip(self.position + action + wind, -2.0, 2.0)

@@ -1,4 +1,4 @@
-"""Tutorial 6: out in the field: export, monitor, watch. Everything goes into the folder `field`."""
+"""Tutorial 6: deployment: export, monitor, field test. All files are written to the folder `field`."""
 
 # ruff: noqa: E402
 # --8<-- [start:certify]
@@ -33,15 +33,15 @@ print(status)
 # --8<-- [end:monitor]
 
 # --8<-- [start:watch]
-windy = psyco.make("particle-dance", max_speed=0.15)
-watcher = psyco.FieldTest(run.certificate, false_alarm_every=10_000)
-seen, alarm = [], None
+fast = psyco.make("particle-dance", max_speed=0.15)
+field_test = psyco.FieldTest(run.certificate, false_alarm_every=10_000)
+outcomes = []
 for number in range(3_000):
-    where = None if number < 300 else windy  # from then on the particle is faster than it was
-    path = psyco.record(run, where, seed=7, episode=number)
-    kept = psyco.check_path("G (distance >= 0.1 | collisions <= 1)", path).satisfied
-    seen.append(kept)
-    alarm = watcher.update(kept)
+    domain = None if number < 300 else fast  # the particle becomes faster; None: the domain of the run
+    path = psyco.record(run, domain, seed=7, episode=number)
+    satisfied = psyco.check_path("G (distance >= 0.1 | collisions <= 1)", path).satisfied
+    outcomes.append(satisfied)
+    alarm = field_test.update(satisfied)
     if alarm is not None:
         print(alarm)
         break
@@ -50,13 +50,12 @@ for number in range(3_000):
 # --8<-- [start:picture]
 import matplotlib.pyplot as plt
 
-kept = np.array(seen, float)
-window = np.convolve(kept, np.ones(50) / 50, mode="valid")
+window = np.convolve(np.array(outcomes, float), np.ones(50) / 50, mode="valid")
 figure, axis = plt.subplots(figsize=(7, 2.6), layout="constrained")
-axis.plot(np.arange(len(window)) + 49, window, label="share kept, last 50 episodes")
-axis.axhline(0.85, linestyle="--", color="black", label="promised")
-axis.axvline(300, color="grey", label="the world changes")
-axis.axvline(len(seen), color="red", label="alarm")
+axis.plot(np.arange(len(window)) + 49, window, label="satisfied share of the last 50 episodes")
+axis.axhline(0.85, linestyle="--", color="black", label="required")
+axis.axvline(300, color="grey", label="change of the environment")
+axis.axvline(len(outcomes), color="red", label="alarm")
 axis.set(xlabel="episodes in the field", ylim=(0, 1.02))
 axis.legend(fontsize=8, loc="lower left")
 figure.savefig("field/watch.png", dpi=100)

@@ -1,4 +1,4 @@
-"""Tutorial 4: verify somebody else's policy: a function, a controller with a memory, ONNX, Stable-Baselines3."""
+"""Tutorial 4: verify external policies: a function, a controller with a memory, ONNX, Stable-Baselines3."""
 
 # ruff: noqa: E402
 # --8<-- [start:function]
@@ -9,7 +9,7 @@ requirement = "P>=0.8 [ G (abs(obs[0]) <= 1 & !terminated) ] & C>=0.95"
 
 
 def lean(observation):
-    """Push to where the pole leans."""
+    """Push in the direction in which the pole leans."""
     return int(observation[2] + observation[3] > 0)
 
 
@@ -20,14 +20,14 @@ print(certificates["a function"])
 
 # --8<-- [start:memory]
 class Steady:
-    """Push against lean and drift, and remember where the cart was: that is a memory, so it is a class."""
+    """Push against lean and drift; the running sum of positions is a memory, so the policy is a class."""
 
     def reset(self):
-        """Called at the start of each episode."""
+        """Reset the memory at the start of an episode."""
         self.drift = 0.0
 
     def act(self, observation):
-        """The action; the memory moves on."""
+        """Update the memory and return the action."""
         self.drift = 0.9 * self.drift + observation[0]
         return int(observation[2] + 0.4 * observation[3] + 0.05 * self.drift + 0.1 * observation[1] > 0)
 
@@ -66,7 +66,7 @@ for row, (name, certificate) in enumerate(certificates.items()):
         f"{name}: {certificate.verdict.name} after {finding.episodes} episodes, {certificate.return_summary}"
     )
 axis.axvline(0.8, linestyle="--", color="black")
-axis.set(xlim=(0, 1), xlabel="probability that an episode does what is required", yticks=range(4))
+axis.set(xlim=(0, 1), xlabel="probability that an episode satisfies the formula", yticks=range(4))
 axis.set_yticklabels(list(certificates))
 figure.savefig("others.png", dpi=100)
 # --8<-- [end:picture]

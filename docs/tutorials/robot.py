@@ -1,4 +1,4 @@
-"""Tutorial 3: a compiled domain of your own: a robot in wind, two zones, a goal."""
+"""Tutorial 3: your own compiled domain: a robot in wind, two zones, a goal."""
 
 # --8<-- [start:domain]
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ GOAL, SLOPE, POND = jnp.array([1.8, 1.0]), jnp.array([0.8, 1.35]), jnp.array([1.
 
 @dataclass(frozen=True)
 class Delivery:
-    """A robot drives from the left to the goal on the right; a slope and a pond lie beside the direct way."""
+    """A robot drives from the left to the goal on the right; a slope and a pond lie near the direct path."""
 
     wind: float = 0.03
     horizon: int = 60
@@ -24,23 +24,23 @@ class Delivery:
     observation_size: ClassVar[int] = 2
 
     def reset(self, key):
-        """Somewhere near the left edge."""
+        """Start near the left edge."""
         return jnp.array([0.2, 1.0]) + 0.1 * jax.random.normal(key, (2,))
 
     def step(self, key, position, action):
-        """Drive, and be blown about; the goal ends the episode. Every step costs the distance that is left."""
+        """Move in wind; the reward is minus the distance to the goal, which ends the episode."""
         position = jnp.clip(position + action + self.wind * jax.random.normal(key, (2,)), 0.0, 2.0)
         left = jnp.linalg.norm(position - GOAL)
         return position, -left, left < 0.15
 
     def observe(self, position):
-        """Centred, so that the network has an easy start."""
+        """Return the position relative to the centre."""
         return position - 1.0
 
     # --8<-- [end:domain]
     # --8<-- [start:signals]
     def signals(self, position):
-        """What requirements speak of."""
+        """Return the quantities that requirements may refer to."""
         return {
             "robot": position,
             "goal": GOAL,
@@ -53,7 +53,7 @@ class Delivery:
 
     @property
     def scene(self):
-        """How to draw it."""
+        """The positions to draw, and the frame around them."""
         return psyco.Scene(("goal", "slope", "pond", "robot"), low=(0.0, 0.0), high=(2.0, 2.0))
 
 

@@ -38,8 +38,8 @@ from ._src.envs.actions import MultiBinary as MultiBinary
 from ._src.envs.actions import MultiDiscrete as MultiDiscrete
 from ._src.envs.base import CompiledDomain as CompiledDomain
 from ._src.envs.base import Domain as Domain
-from ._src.envs.base import Scene as Scene
 from ._src.envs.base import FiniteDomain as FiniteDomain
+from ._src.envs.base import Scene as Scene
 from ._src.envs.gym_env import GymDomain as GymDomain
 from ._src.envs.registry import domain_factories as domain_factories
 from ._src.envs.registry import make as make

@@ -64,7 +64,7 @@ def test_learning_shows_a_line_that_replaces_itself():
 
 def test_help_is_grouped_by_what_one_wants_to_do(cli):
     said = cli("--help").out
-    titles = ["Before you start", "Learn", "Verify", "Look", "Out in the field", "The paper"]
+    titles = ["Before you start", "Learn", "Verify", "Inspect", "After deployment", "The paper"]
     places = [said.index(f"─ {title} ─") for title in titles]
     assert places == sorted(places)
 
@@ -78,7 +78,10 @@ def test_a_study_shows_its_summary():
 
 
 def test_a_front_shows_its_points_and_what_all_certificates_are_worth():
-    study, spec = Study(Path("studies/one"), None, ()), SimpleNamespace(values=(0.5,), joint_guarantee="all < 1")
+    study, spec = (
+        Study(Path("studies/one"), None, ()),
+        SimpleNamespace(values=(0.5,), joint_guarantee="all < 1"),
+    )
     front = psyco.ParetoFront(spec, study)
     front.__dict__["points"] = [{"required": 0.5, "knee": None}]
     shown = front._repr_html_()

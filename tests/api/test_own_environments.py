@@ -47,7 +47,14 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "slope_env.py").write_text(MODULE)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
-        psyco.start("slope_env:Slope", REQUIREMENT, folder / "runs" / "slope", parameters={"horizon": 10}, episodes=44, settings=psyco.Settings(max_episodes=50, verify_every=0, selection_episodes=5))  # fmt: skip
+        psyco.start(
+            "slope_env:Slope",
+            REQUIREMENT,
+            folder / "runs" / "slope",
+            parameters={"horizon": 10},
+            episodes=44,
+            settings=psyco.Settings(max_episodes=50, verify_every=0, selection_episodes=5),
+        )
     sys.modules.pop("slope_env", None)
     return folder
 
@@ -137,7 +144,16 @@ def test_a_run_that_goes_on_plays_no_scaling_episode_again(
 def test_workers_make_their_environments_once_per_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Learning, checks, selection and certificate use the same ones."""
     monkeypatch.syspath_prepend(here)
-    psyco.synthesize("slope_env:Slope", REQUIREMENT, parameters={"horizon": 10}, episodes=44, learner="safe-es", settings=psyco.Settings(verify_every=22, verify_episodes=10, max_episodes=20, selection_episodes=10, normalization="none"))  # fmt: skip
+    psyco.synthesize(
+        "slope_env:Slope",
+        REQUIREMENT,
+        parameters={"horizon": 10},
+        episodes=44,
+        learner="safe-es",
+        settings=psyco.Settings(
+            verify_every=22, verify_episodes=10, max_episodes=20, selection_episodes=10, normalization="none"
+        ),
+    )
     assert (here / "made.txt").read_text().count("made") == 1 + 22 + 1, (
         "one to look at, one for each row of a generation, one to see whether chance comes from the seed"
     )
@@ -188,5 +204,5 @@ def test_a_failing_sample_for_the_page_costs_no_certificate(
 def test_a_run_goes_on_in_its_own_domain_only(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(here)
     other = psyco.make("slope_env:Slope", horizon=5)
-    with pytest.raises(psyco.RunError, match="another domain than the run's own"):
+    with pytest.raises(psyco.RunError, match="this domain is not that of the run"):
         psyco.resume("runs/slope", episodes="+22", domain=other)

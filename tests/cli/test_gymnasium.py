@@ -111,14 +111,14 @@ def test_a_fault_ends_with_status_2_and_keeps_what_was_learned(
     folder = tmp_path / "run"
     code, _, err = cli(
         "synthesize", f"{HERE}:Walk", "--set", f"fault={fault}", "--set", "at=4", "--set", "rare=97", "--out", folder,
-        "--require", REQUIREMENT, "--horizon", "10", "--episodes", "4000", "--option", "verify_every=0", "--option", "normalization=none",
-        "--learner", "safe-es", *options,
+        "--require", REQUIREMENT, "--horizon", "10", "--episodes", "4000", "--option", "verify_every=0",
+        "--option", "normalization=none", "--learner", "safe-es", *options,
     )  # fmt: skip
     assert code == 2, err
     assert message in err
     assert f"{HERE}:Walk, episode with seed" in err
     assert "at step 4" in err
-    assert "what was learned so far is kept" in err
+    assert "the policy learned so far is in" in err
     assert f"psyco resume {folder}" in err and f"--trust {HERE}:Walk" in err, "the hint is the whole command"
     assert (folder / "policy.safetensors").exists()
 

@@ -101,7 +101,7 @@ def test_what_memory_cannot_hold_is_one_sentence(
     monkeypatch.setattr("psyco._src.cli.app.app", fail)
     said = cli("runs")
     assert said.status == 2
-    assert said.err.count("\n") == 1 and "needs more memory than there is" in said.err
+    assert said.err.count("\n") == 1 and "needs more memory than is available" in said.err
 
 
 def test_the_line_of_a_run_shows_mean_values_where_there_is_room() -> None:

@@ -121,7 +121,7 @@ def test_options_go_over_a_configuration_file(cli, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["synthesize"], "say what to synthesize"),
+        (["synthesize"], "is missing: give it, or a configuration"),
         (["synthesize", "particle-dance"], "--require is missing"),
         (["synthesize", "--config", "nowhere.toml"], "nowhere.toml"),
         (

@@ -63,7 +63,11 @@ def test_a_certificate_is_written_and_repeated(cli, files, tmp_path):
     ("change", "policy", "named"),
     [
         (lambda text: text.replace('"satisfied": ', '"satisfied": 1', 1), "policy0", "findings.0.satisfied"),
-        (lambda text: text.replace("P>=0.3", "P>=0.4"), "policy0", "requirement, tree.constraints.0.lower"),
+        (
+            lambda text: text.replace("P>=0.3", "P>=0.4"),
+            "policy0",
+            "requirement, syntax_tree.constraints.0.lower",
+        ),
         (lambda text: text, "policy1", "policy: the certificate is about"),
         (lambda text: text[: len(text) // 2], "policy0", "damaged"),
         (lambda text: text, "dance", "made for particle-dance"),
@@ -99,7 +103,7 @@ def test_a_retry_counts_the_looks(cli, files, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("verify",), "say what to verify"),
+        (("verify",), "nothing to verify"),
         (("verify", "--outcomes", "/nowhere", "--require", "P>=0.5"), "cannot read"),
         (("verify", "--outcomes", "-"), "--require"),
         (("verify", "--outcomes", "-", "--require", "P>=0.5"), "is empty"),

@@ -61,7 +61,9 @@ def play(domain: GymDomain, seeds: list[int], wanted: str = "obs"):
     network = network_for(domain)
     theta = np.random.default_rng(0).normal(0, 1, (len(seeds), network.size)).astype(np.float32)
     runner = EpisodeRunner()
-    played = runner.rollout(Job(domain, network, compile_monitor([])), Chunk(theta, seeds), frozenset({wanted}))
+    played = runner.rollout(
+        Job(domain, network, compile_monitor([])), Chunk(theta, seeds), frozenset({wanted})
+    )
     runner.close()
     return played
 

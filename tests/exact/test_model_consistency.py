@@ -191,7 +191,8 @@ def test_draws_that_depend_on_each_other_are_found():
 @slow
 def test_a_counter_that_influences_something_is_none():
     with pytest.raises(
-        psyco.DomainError, match=r"coin behaves differently in CoinState\(heads=\d\) .* counters \(heads\) at 0"
+        psyco.DomainError,
+        match=r"coin behaves differently in CoinState\(heads=\d\) .* counters \(heads\) at 0",
     ):
         check_consistency(Coin(secret=True))
 

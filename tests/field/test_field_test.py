@@ -1,4 +1,4 @@
-"""psyco.FieldTest: outcomes in, alarms out; what is no outcome or no state of its own is refused."""
+"""psyco.FieldTest turns outcomes into alarms; invalid outcomes and states are refused."""
 
 import dataclasses
 import json
@@ -23,19 +23,19 @@ def stream(p, n, seed=0):
     return (np.random.default_rng(seed).random(n) < p).tolist()
 
 
-def fed(test, outcomes):
+def feed(test, outcomes):
     return [alarm for outcome in outcomes if (alarm := test.update(outcome)) is not None]
 
 
 def test_a_drop_raises_an_alarm_and_its_end_is_noticed():
     test = psyco.FieldTest(ONE, false_alarm_every=10_000)
-    assert fed(test, stream(0.92, 1000)) == []
+    assert feed(test, stream(0.92, 1000)) == []
     assert test.in_alarm == ()
-    (alarm,) = fed(test, stream(0.6, 300))
+    (alarm,) = feed(test, stream(0.6, 300))
     assert alarm.lost == test.in_alarm == ('P>=0.85 [ "satisfied" ] & C>=0.98',)
     assert 1000 < alarm.episode <= 1200
     assert "holds no longer: P>=0.85" in str(alarm)
-    (again,) = fed(test, stream(0.97, 600))
+    (again,) = feed(test, stream(0.97, 600))
     assert (again.lost, test.in_alarm) == ((), ())
     assert "holds again: P>=0.85" in str(again)
     assert test.episodes == 1900
@@ -44,11 +44,11 @@ def test_a_drop_raises_an_alarm_and_its_end_is_noticed():
 def test_the_interval_is_the_confidence_sequence_since_the_last_alarm():
     test = psyco.FieldTest(ONE, 10_000)
     outcomes = stream(0.92, 500)
-    assert fed(test, outcomes) == []
+    assert feed(test, outcomes) == []
     expected = confidence_sequence(Counts(sum(outcomes), 500 - sum(outcomes)), 0.01)
     assert test.interval == pytest.approx(expected)
     bad = [False] * 30
-    (alarm,) = fed(test, bad)
+    (alarm,) = feed(test, bad)
     after = 530 - alarm.episode
     assert test.interval == pytest.approx(confidence_sequence(Counts(0, after), 0.01))
 
@@ -56,9 +56,9 @@ def test_the_interval_is_the_confidence_sequence_since_the_last_alarm():
 def test_expected_values_and_rates_are_watched_too():
     rng = np.random.default_rng(0)
     cost = psyco.FieldTest(COST)
-    assert fed(cost, rng.poisson(10, 1000).astype(float)) == []
+    assert feed(cost, rng.poisson(10, 1000).astype(float)) == []
     assert cost.interval.lower <= 10.0 <= cost.interval.upper <= 25.0
-    (alarm,) = fed(cost, rng.poisson(40, 300).astype(float))
+    (alarm,) = feed(cost, rng.poisson(40, 300).astype(float))
     assert alarm.lost == ("cost",)
     rate = psyco.FieldTest('"busy": R{x}<=0.5 [ S ] within [0,1]', 1000, horizon=20)
     steps = rng.integers(1, 21, 400)
@@ -66,9 +66,9 @@ def test_expected_values_and_rates_are_watched_too():
     def pairs(p):
         return [(float(rng.binomial(n, p)), int(n)) for n in steps]
 
-    assert fed(rate, pairs(0.4)) == []
+    assert feed(rate, pairs(0.4)) == []
     assert rate.interval.lower <= 0.4 <= rate.interval.upper
-    assert fed(rate, pairs(0.8))[0].lost == ("busy",)
+    assert feed(rate, pairs(0.8))[0].lost == ("busy",)
 
 
 def test_the_interval_of_a_rate_holds_that_of_all_pairs_and_is_hardly_wider():
@@ -76,7 +76,7 @@ def test_the_interval_of_a_rate_holds_that_of_all_pairs_and_is_hardly_wider():
     steps = rng.integers(1, horizon + 1, 800)
     pairs = np.stack([steps * rng.uniform(2.0, 3.5, 800), steps], 1)
     test = psyco.FieldTest("R{x}<=5 [ S ] within [1,5] & C>=0.98", horizon=horizon)
-    assert fed(test, [(float(total), int(n)) for total, n in pairs]) == []
+    assert feed(test, [(float(total), int(n)) for total, n in pairs]) == []
     task = MeanTask(1.0, 5.0, steps=horizon, false_accept=0.01, false_reject=0.01)
     lower, upper = betting.confidence_sequence(
         task, betting.add_values(task, betting.ValueStats(), pairs), 0.01
@@ -107,29 +107,29 @@ def test_several_constraints_share_the_false_alarms_and_alarm_by_name():
         10_000,
     ]
     good, bad = {"safe": True, "quick": False}, {"quick": True, "safe": True}
-    assert fed(test, [good] * 100) == []
-    assert [alarm.lost for alarm in fed(test, [bad] * 20)] == [("quick",)]
-    assert [alarm.lost for alarm in fed(test, [[False, True]] * 20)] == [("safe",)]
+    assert feed(test, [good] * 100) == []
+    assert [alarm.lost for alarm in feed(test, [bad] * 20)] == [("quick",)]
+    assert [alarm.lost for alarm in feed(test, [[False, True]] * 20)] == [("safe",)]
     assert test.in_alarm == ("safe", "quick")
     with pytest.raises(RunError, match="use intervals"):
         _ = test.interval
     assert len(test.intervals) == 2
 
 
-def test_a_watcher_goes_on_from_its_state_as_if_nothing_had_happened():
+def test_a_test_continues_from_its_state_unchanged():
     rng = np.random.default_rng(1)
     outcomes = [
         [bool(a), float(x)] for a, x in zip(rng.random(600) < 0.75, rng.uniform(0, 60, 600), strict=True)
     ]
     requirement = f"P>=0.85 [ G a ]; {COST}"
     whole = psyco.FieldTest(requirement, 1000)
-    alarms = fed(whole, outcomes)
+    alarms = feed(whole, outcomes)
     assert alarms
     piecewise, found = psyco.FieldTest(requirement, 1000), []
     for i in range(0, 600, 7):
         state = json.loads(json.dumps(piecewise.state))
         piecewise = psyco.FieldTest(requirement, state=state)
-        found += fed(piecewise, outcomes[i : i + 7])
+        found += feed(piecewise, outcomes[i : i + 7])
     assert found == alarms
     assert piecewise.state == whole.state
 
@@ -160,7 +160,7 @@ def test_it_takes_certificates_and_requirements_as_objects_texts_and_files(tmp_p
         (COST, float("nan"), "outside of its range"),
     ],
 )
-def test_what_is_no_outcome_is_refused_and_changes_nothing(requirement, outcome, words):
+def test_an_invalid_outcome_is_refused_and_changes_nothing(requirement, outcome, words):
     test = psyco.FieldTest(requirement)
     before = test.state
     with pytest.raises(RunError, match=words):
@@ -168,7 +168,7 @@ def test_what_is_no_outcome_is_refused_and_changes_nothing(requirement, outcome,
     assert test.state == before
 
 
-def test_a_state_of_something_else_is_refused():
+def test_the_state_of_another_test_is_refused():
     state = psyco.FieldTest(ONE, 1000).state
     (kept,) = state["constraints"]
     for promise, every, given, words in [
@@ -203,7 +203,7 @@ def test_a_state_of_something_else_is_refused():
         ("missing.json", {}, "there is no file"),
     ],
 )
-def test_what_cannot_be_watched_is_said_so(promise, options, words):
+def test_a_requirement_that_cannot_be_tested_is_refused(promise, options, words):
     with pytest.raises(psyco.PsycoError, match=words):
         psyco.FieldTest(promise, **options)
 

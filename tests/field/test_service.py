@@ -1,4 +1,4 @@
-"""A watch over a file or a stream: every format, nothing lost or counted twice, each problem named with its line."""
+"""A watch over a file or a stream: all formats are read, nothing is lost or counted twice, errors name their line."""
 
 import json
 
@@ -16,32 +16,34 @@ ONE = "P>=0.85 & C>=0.98"
 TWO = '"safe": P>=0.85 [ F a ]; "cost": R{x}<=25 [ C ] within [0,1000]'
 
 
-def go_on(_seconds):
+def never_stop(_seconds):
     return False
 
 
-def opened(state, requirement=ONE, *, traces=False, new_file=False):
+def open_watch(state, requirement=ONE, *, traces=False, new_file=False):
     def make(before):
         return psyco.FieldTest(requirement, None if before else 1000, state=before)
 
     return open_session(make, traces=traces, state=state, new_file=new_file)
 
 
-def followed(path, requirement=ONE, *, state=None, **options):
-    """The session after the whole file, and what it said but for how it goes."""
-    session = opened(state, requirement, **options)
+def watch_file(path, requirement=ONE, *, state=None, **options):
+    """Return the session after the whole file, and its events except progress."""
+    session = open_watch(state, requirement, **options)
     events = [
         event
-        for event in session.read_file(path, follow=False, should_stop=go_on)
+        for event in session.read_file(path, follow=False, should_stop=never_stop)
         if event.kind != "progress"
     ]
     return session, [(event.kind, event.line, event.text) for event in events]
 
 
-def heard(data, requirement=ONE, *, state=None, size=7, traces=False):
-    session = opened(state, requirement, traces=traces)
+def watch_stream(data, requirement=ONE, *, state=None, size=7, traces=False):
+    session = open_watch(state, requirement, traces=traces)
     pieces = [data[i : i + size] for i in range(0, len(data), size)]
-    events = [event for event in session.read_stream(pieces, should_stop=go_on) if event.kind != "progress"]
+    events = [
+        event for event in session.read_stream(pieces, should_stop=never_stop) if event.kind != "progress"
+    ]
     return session, [(event.kind, event.line, event.text) for event in events]
 
 
@@ -49,8 +51,8 @@ def counts(session, k=0):
     return tuple(session.field_test.evidence[k].outcomes)
 
 
-def added_up(session, k=1):
-    """The sum of all values of an expected value, or of the totals of a rate."""
+def total_value(session, k=1):
+    """Return the sum of all values of an expectation, or of the totals of a rate."""
     constraint, (position, weight, number) = (
         session.field_test.constraints[k],
         session.field_test.evidence[k].outcomes.points,
@@ -78,9 +80,9 @@ def added_up(session, k=1):
 def test_every_format_is_read_from_files_and_streams(tmp_path, data):
     path = tmp_path / "field"
     path.write_bytes(data)
-    assert counts(followed(path)[0]) == (2, 1)
+    assert counts(watch_file(path)[0]) == (2, 1)
     for size in (1, 5, 1000):
-        assert counts(heard(data, size=size)[0]) == (2, 1)
+        assert counts(watch_stream(data, size=size)[0]) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -92,9 +94,9 @@ def test_every_format_is_read_from_files_and_streams(tmp_path, data):
     ],
 )
 def test_several_constraints_are_matched_by_name_or_by_order(tmp_path, data):
-    session, _ = heard(data, TWO)
+    session, _ = watch_stream(data, TWO)
     assert counts(session) == (1, 1)
-    assert added_up(session) == 50.5
+    assert total_value(session) == 50.5
 
 
 TRACES = b"""episode,a,x,terminated
@@ -116,11 +118,11 @@ def test_traces_are_judged_first(tmp_path):
     unmarked = "\n".join(line.rpartition(",")[0] for line in lines)
     for data in (TRACES, as_json.encode(), unmarked.encode()):
         for size in (3, 1000):
-            session, said = heard(data, TWO, traces=True, size=size)
-            assert (counts(session), added_up(session), said) == ((1, 1), 8.0, [])
+            session, messages = watch_stream(data, TWO, traces=True, size=size)
+            assert (counts(session), total_value(session), messages) == ((1, 1), 8.0, [])
     path = tmp_path / "traces.csv"
     path.write_bytes(TRACES)
-    assert added_up(followed(path, TWO, traces=True)[0]) == 8.0
+    assert total_value(watch_file(path, TWO, traces=True)[0]) == 8.0
 
 
 def test_rates_come_with_their_steps_from_traces():
@@ -128,11 +130,11 @@ def test_rates_come_with_their_steps_from_traces():
         return psyco.FieldTest("R{x}<=0.5 [ S ] within [0,10]", 100, horizon=5, state=before)
 
     session = open_session(make, traces=True, state=None)
-    list(session.read_stream([TRACES], should_stop=go_on))
-    assert added_up(session, 0) == 8.0
+    list(session.read_stream([TRACES], should_stop=never_stop))
+    assert total_value(session, 0) == 8.0
 
 
-# ---- going on ---------------------------------------------------------------------------------------------------
+# ---- resuming --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("traces", [False, True])
@@ -147,7 +149,7 @@ def test_wherever_a_watch_is_cut_off_nothing_is_lost_or_counted_twice(tmp_path, 
         data, requirement = b"".join(b"1\n" if g else b"0\n" for g in good), ONE
     whole = tmp_path / "whole"
     whole.write_bytes(data)
-    expected, said = followed(whole, requirement, traces=traces)
+    expected, messages = watch_file(whole, requirement, traces=traces)
     path, state, alarms = tmp_path / "growing", tmp_path / "state.json", []
     path.write_bytes(b"")
     at = 0
@@ -156,87 +158,89 @@ def test_wherever_a_watch_is_cut_off_nothing_is_lost_or_counted_twice(tmp_path, 
         with path.open("ab") as file:
             file.write(data[at : at + step])
         at += step
-        session, events = followed(path, requirement, state=state, traces=traces)
+        session, events = watch_file(path, requirement, state=state, traces=traces)
         alarms += [event for event in events if event[0] != "warning"]
     assert session.field_test.state == expected.field_test.state
     assert session.progress.history == expected.progress.history
-    assert alarms == said != []
+    assert alarms == messages != []
 
 
 def test_a_stop_between_two_episodes_is_kept(tmp_path):
     path, state = tmp_path / "field", tmp_path / "state.json"
     path.write_bytes(b"1\n0\n1\n1\n")
     calls = iter(range(100))
-    list(opened(state).read_file(path, follow=True, should_stop=lambda seconds: next(calls) == 2))
-    assert counts(opened(state)) == (1, 1)
-    assert counts(followed(path, state=state)[0]) == (3, 1)
+    list(open_watch(state).read_file(path, follow=True, should_stop=lambda seconds: next(calls) == 2))
+    assert counts(open_watch(state)) == (1, 1)
+    assert counts(watch_file(path, state=state)[0]) == (3, 1)
 
 
-def test_an_alarm_is_raised_again_unless_it_was_dealt_with(tmp_path):
+def test_an_alarm_is_raised_again_unless_it_was_handled(tmp_path):
     path, state = tmp_path / "field", tmp_path / "state.json"
     path.write_bytes(b"0\n" * 19 + b"\n0\n")
 
     def alarms():
         return (
-            event for event in opened(state).read_file(path, follow=False, should_stop=go_on) if event.alarm
+            event
+            for event in open_watch(state).read_file(path, follow=False, should_stop=never_stop)
+            if event.alarm
         )
 
-    being_dealt_with = alarms()
-    assert next(being_dealt_with).line < 10
-    being_dealt_with.close()  # whoever was told has broken down
-    again = opened(state).read_file(path, follow=False, should_stop=go_on)
+    being_handled = alarms()
+    assert next(being_handled).line < 10
+    being_handled.close()  # the consumer has failed
+    again = open_watch(state).read_file(path, follow=False, should_stop=never_stop)
     assert [next(again).kind, next(again).kind] == ["alarm", "warning"]
     again.close()
-    assert list(alarms()) == [], "asking for the next one says that it was dealt with"
+    assert list(alarms()) == [], "asking for the next event acknowledges the alarm"
     assert json.loads(state.read_text())["field_test"]["episodes"] == 20
     assert list(alarms()) == []
 
 
 def test_a_stream_begins_with_what_was_counted_or_has_numbers(tmp_path):
     state = tmp_path / "state.json"
-    heard(b"1\n0\n", state=state)
-    session, said = heard(b"1\n0\n1\n", state=state)
+    watch_stream(b"1\n0\n", state=state)
+    session, messages = watch_stream(b"1\n0\n1\n", state=state)
     assert counts(session) == (2, 1)
-    assert said == [("note", 3, "the first 2 episodes were counted before")]
+    assert messages == [("note", 3, "the first 2 episodes were counted before")]
     with pytest.raises(RunError, match="the input has 1 episodes, 3 were counted before"):
-        heard(b"1\n", state=state)
+        watch_stream(b"1\n", state=state)
     numbered = tmp_path / "numbered.json"
-    heard(b"episode,outcome\n5,1\n6,0\n", state=numbered)
-    session, said = heard(b"episode,outcome\n6,0\n7,1\n", state=numbered)
+    watch_stream(b"episode,outcome\n5,1\n6,0\n", state=numbered)
+    session, messages = watch_stream(b"episode,outcome\n6,0\n7,1\n", state=numbered)
     assert counts(session) == (2, 1)
-    assert said == [("note", 3, "the first 1 episodes were counted before")]
+    assert messages == [("note", 3, "the first 1 episodes were counted before")]
 
 
 def test_an_incomplete_end_waits_for_the_rest(tmp_path):
     path, state = tmp_path / "field", tmp_path / "state.json"
     path.write_bytes(b"1\n0")
-    session, said = followed(path, state=state)
-    assert (counts(session), said) == (
+    session, messages = watch_file(path, state=state)
+    assert (counts(session), messages) == (
         (1, 0),
         [("warning", 2, "the last line is not complete: not counted yet")],
     )
     path.write_bytes(b"1\n0\n")
-    assert counts(followed(path, state=state)[0]) == (1, 1)
+    assert counts(watch_file(path, state=state)[0]) == (1, 1)
     open_ended = tmp_path / "traces.csv"
     open_ended.write_bytes(b"episode,a\n1,0\n1,1\n")
     traced = tmp_path / "traced.json"
-    session, said = followed(open_ended, "P>=0.5 [ F a ]", state=traced, traces=True)
-    assert (session.field_test.episodes, said[0][2]) == (
+    session, messages = watch_file(open_ended, "P>=0.5 [ F a ]", state=traced, traces=True)
+    assert (session.field_test.episodes, messages[0][2]) == (
         0,
         "the last episode is not complete: not counted yet",
     )
     open_ended.write_bytes(b"episode,a\n1,0\n1,1\n2,0\n")
-    assert followed(open_ended, "P>=0.5 [ F a ]", state=traced, traces=True)[0].field_test.episodes == 1
+    assert watch_file(open_ended, "P>=0.5 [ F a ]", state=traced, traces=True)[0].field_test.episodes == 1
 
 
-# ---- what is wrong with a source --------------------------------------------------------------------------------
+# ---- errors in a source ----------------------------------------------------------------------------------------
 
 
-def test_gaps_and_repetitions_are_said_and_late_episodes_are_counted():
+def test_gaps_and_repetitions_are_reported_and_late_episodes_are_counted():
     data = b"episode,outcome\n3,1\n4,1\n7,1\n6,1\n6,0\n3,0\n8,1\n11,1\n1,1\n1,0\n"
-    session, said = heard(data)
+    session, messages = watch_stream(data)
     assert counts(session) == (7, 0)
-    assert [(line, text.partition(";")[0]) for _, line, text in said] == [
+    assert [(line, text.partition(";")[0]) for _, line, text in messages] == [
         (4, "episodes 5 to 6 are missing"),
         (5, "episode 6 comes late"),
         (6, "episode 6 was counted before"),
@@ -257,19 +261,19 @@ def test_gaps_and_repetitions_are_said_and_late_episodes_are_counted():
     ],
 )
 def test_numbers_of_episodes_are_recognised_as_tables_write_them(data):
-    session, said = heard(data)
+    session, messages = watch_stream(data)
     assert counts(session) == (3, 0)
-    assert [text for _, _, text in said] == ["episode 0 was counted before; it is not counted again"]
+    assert [text for _, _, text in messages] == ["episode 0 was counted before; it is not counted again"]
 
 
 def test_episodes_with_names_are_all_counted():
     data = (
         b'{"episode": "a", "outcome": 1}\n{"episode": true, "outcome": 1}\n{"episode": 1e30, "outcome": 1}\n'
     )
-    assert counts(heard(data)[0]) == (3, 0)
+    assert counts(watch_stream(data)[0]) == (3, 0)
 
 
-def test_only_so_many_gaps_are_remembered(monkeypatch):
+def test_the_number_of_remembered_gaps_is_limited(monkeypatch):
     monkeypatch.setattr("psyco._src.field.watch_state.MAX_GAPS", 2)
     ids = EpisodeIds()
     for number in (1, 3, 5, 7):
@@ -303,7 +307,7 @@ def test_garbage_is_an_error_with_its_line(requirement, data, words):
         return psyco.FieldTest(requirement, horizon=5, state=before)
 
     with pytest.raises(RunError, match=words):
-        list(open_session(make, traces=False, state=None).read_stream([data], should_stop=go_on))
+        list(open_session(make, traces=False, state=None).read_stream([data], should_stop=never_stop))
 
 
 @pytest.mark.parametrize(
@@ -325,39 +329,39 @@ def test_garbage_is_an_error_with_its_line(requirement, data, words):
 )
 def test_garbage_in_traces_is_an_error_with_its_line(data, words):
     with pytest.raises(RunError, match=words):
-        heard(data, TWO, traces=True)
+        watch_stream(data, TWO, traces=True)
 
 
 def test_after_garbage_is_corrected_the_watch_goes_on_there(tmp_path):
     path, state = tmp_path / "field", tmp_path / "state.json"
     path.write_bytes(b"1\n0\nx\n1\n")
     with pytest.raises(RunError, match="line 3"):
-        followed(path, state=state)
-    assert opened(state).field_test.episodes == 2
+        watch_file(path, state=state)
+    assert open_watch(state).field_test.episodes == 2
     path.write_bytes(b"1\n0\n1\n1\n")
-    assert counts(followed(path, state=state)[0]) == (3, 1)
+    assert counts(watch_file(path, state=state)[0]) == (3, 1)
 
 
 def test_blank_lines_are_warnings():
-    session, said = heard(b"1\n\n0\n \n")
+    session, messages = watch_stream(b"1\n\n0\n \n")
     assert counts(session) == (1, 1)
-    assert [(kind, line) for kind, line, _ in said] == [("warning", 2), ("warning", 4)]
+    assert [(kind, line) for kind, line, _ in messages] == [("warning", 2), ("warning", 4)]
 
 
-def test_a_file_that_shrank_or_is_another_one_is_refused_unless_it_is_said_to_be_new(tmp_path):
+def test_a_file_that_shrank_or_was_replaced_is_refused_unless_declared_new(tmp_path):
     path, state = tmp_path / "field", tmp_path / "state.json"
     path.write_bytes(b"1\n0\n1\n")
-    followed(path, state=state)
+    watch_file(path, state=state)
     path.write_bytes(b"1\n")
     with pytest.raises(RunError, match="has become shorter"):
-        followed(path, state=state)
+        watch_file(path, state=state)
     path.write_bytes(b"1\n1\n1\n1\n")
     with pytest.raises(RunError, match="is not the file that was followed"):
-        followed(path, state=state)
-    assert counts(followed(path, state=state, new_file=True)[0]) == (6, 1)
-    assert counts(followed(path, state=state)[0]) == (6, 1)
+        watch_file(path, state=state)
+    assert counts(watch_file(path, state=state, new_file=True)[0]) == (6, 1)
+    assert counts(watch_file(path, state=state)[0]) == (6, 1)
     with pytest.raises(RunError, match="no file of that name"):
-        followed(tmp_path / "missing")
+        watch_file(tmp_path / "missing")
 
 
 def test_a_file_that_is_replaced_while_it_is_followed_is_noticed(tmp_path):
@@ -369,41 +373,43 @@ def test_a_file_that_is_replaced_while_it_is_followed_is_noticed(tmp_path):
             path.write_bytes(b"0\n0\n1\n1\n1\n")
 
     with pytest.raises(RunError, match="is not the file that was followed"):
-        list(opened(state).read_file(path, follow=True, should_stop=replaced_meanwhile))
-    assert counts(opened(state)) == (2, 1)
+        list(open_watch(state).read_file(path, follow=True, should_stop=replaced_meanwhile))
+    assert counts(open_watch(state)) == (2, 1)
     with pytest.raises(RunError, match="is not the file that was followed"):
-        followed(path, state=state)
+        watch_file(path, state=state)
 
 
 def test_a_state_is_of_a_file_or_of_a_stream(tmp_path):
     path, of_file, of_stream = tmp_path / "field", tmp_path / "file.json", tmp_path / "stream.json"
     path.write_bytes(b"1\n0\n1\n")
-    followed(path, state=of_file)
-    heard(b"1\n0\n1\n", state=of_stream)
+    watch_file(path, state=of_file)
+    watch_stream(b"1\n0\n1\n", state=of_stream)
     with pytest.raises(RunError, match=r"file\.json has followed a file"):
-        heard(b"1\n0\n1\n1\n", state=of_file)
+        watch_stream(b"1\n0\n1\n1\n", state=of_file)
     with pytest.raises(RunError, match=r"stream\.json has counted a stream"):
-        followed(path, state=of_stream)
+        watch_file(path, state=of_stream)
     assert (
-        counts(followed(path, state=of_file)[0]) == counts(heard(b"1\n0\n1\n", state=of_stream)[0]) == (2, 1)
+        counts(watch_file(path, state=of_file)[0])
+        == counts(watch_stream(b"1\n0\n1\n", state=of_stream)[0])
+        == (2, 1)
     )
-    assert counts(followed(path, state=of_stream, new_file=True)[0]) == (4, 2)
+    assert counts(watch_file(path, state=of_stream, new_file=True)[0]) == (4, 2)
 
 
 def test_a_state_belongs_to_its_requirement_policy_and_kind_of_source(tmp_path):
     path, state = tmp_path / "field", tmp_path / "state.json"
     path.write_bytes(b"1\n")
-    followed(path, state=state)
+    watch_file(path, state=state)
     with pytest.raises(RunError, match="another requirement"):
-        followed(path, "P>=0.9 & C>=0.98", state=state)
+        watch_file(path, "P>=0.9 & C>=0.98", state=state)
     with pytest.raises(RunError, match="begun with --outcomes"):
-        followed(path, state=state, traces=True)
+        watch_file(path, state=state, traces=True)
     content = json.loads(state.read_text())
     assert content["policy"] is None
     for damaged in (b"{}", b"[]", b"x", json.dumps(content | {"tail": "7"}).encode()):
         state.write_bytes(damaged)
         with pytest.raises(RunError, match=r"state\.json"):
-            followed(path, state=state)
+            watch_file(path, state=state)
 
 
 @pytest.mark.parametrize(
@@ -428,7 +434,7 @@ def test_a_state_belongs_to_its_requirement_policy_and_kind_of_source(tmp_path):
 def test_a_state_from_a_stranger_is_refused_where_anything_is_of_another_kind(tmp_path, where, value):
     path, state = tmp_path / "field", tmp_path / "state.json"
     path.write_bytes(b"1\n")
-    followed(path, state=state)
+    watch_file(path, state=state)
     content = json.loads(state.read_text())
     del content["checksum"]
     *outer, last = where
@@ -439,7 +445,7 @@ def test_a_state_from_a_stranger_is_refused_where_anything_is_of_another_kind(tm
     place[last] = value
     state.write_text(json.dumps(content | {"checksum": _checksum(content)}))  # which anybody can compute
     with pytest.raises(RunError, match=r"damaged|format|begun with other"):
-        followed(path, state=state)
+        watch_file(path, state=state)
 
 
 def test_two_processes_do_not_share_a_state(tmp_path):
@@ -453,27 +459,27 @@ def test_two_processes_do_not_share_a_state(tmp_path):
 
 def test_the_history_is_thinned_out(monkeypatch):
     monkeypatch.setattr(service, "MAX_HISTORY_POINTS", 8)
-    session, _ = heard(b"1\n" * 100, size=1000)
+    session, _ = watch_stream(b"1\n" * 100, size=1000)
     episodes = [point.episode for point in session.progress.history]
     assert len(episodes) <= 8 and episodes == sorted(episodes) and episodes[-1] > 80
 
 
-# ---- what the policy sees ---------------------------------------------------------------------------------------
+# ---- drift of observations ---------------------------------------------------------------------------------------
 
 
 REFERENCE = Reference(100, np.array([0.0, 5.0, 1.0]), np.array([1.0, 2.0, 0.0]))
 
 
 @pytest.mark.parametrize(
-    ("shift", "departed"),
+    ("shift", "drifted"),
     [([0, 0, 0], []), ([0.5, 1, 0], []), ([1.5, 0, 0], [0]), ([0, -3, 0], [1]), ([0, 0, 0.1], [2])],
 )
-def test_an_input_that_leaves_what_was_certified_is_named(shift, departed):
+def test_an_input_that_drifts_is_named(shift, drifted):
     rng, drift = np.random.default_rng(0), Drift()
     for _ in range(50):
         seen = REFERENCE.mean + REFERENCE.spread * rng.normal(size=(20, 3)) + np.array(shift)
         drift = drift.update(REFERENCE, seen)
-    assert list(drift.drifted(REFERENCE)) == departed
+    assert list(drift.drifted(REFERENCE)) == drifted
 
 
 def test_rare_but_far_values_are_drift_too():
@@ -489,7 +495,7 @@ def test_rare_but_far_values_are_drift_too():
 
 @pytest.mark.parametrize("vector", [True, False])
 def test_drift_in_traces_is_a_warning_once(tmp_path, vector):
-    session = opened(None, "P>=0.5 [ F a ]", traces=True)
+    session = open_watch(None, "P>=0.5 [ F a ]", traces=True)
     session.set_reference(Reference(100, np.array([0.0, 0.0]), np.array([1.0, 1.0])))
     rows = [
         {"episode": i, "a": True, "truncated": True}
@@ -497,26 +503,28 @@ def test_drift_in_traces_is_a_warning_once(tmp_path, vector):
         for i in range(60)
     ]
     data = "".join(json.dumps(row) + "\n" for row in rows).encode()
-    events = [event for event in session.read_stream([data], should_stop=go_on) if event.kind == "warning"]
+    events = [
+        event for event in session.read_stream([data], should_stop=never_stop) if event.kind == "warning"
+    ]
     assert [(event.line, event.text[:15]) for event in events] == [(30, "obs[1] has drif")]
     assert session.progress.drifted == (1,)
 
 
 def test_observations_of_another_size_are_refused_before_anything_is_counted(tmp_path):
-    session = opened(tmp_path / "state.json", "P>=0.5 [ F a ]", traces=True)
+    session = open_watch(tmp_path / "state.json", "P>=0.5 [ F a ]", traces=True)
     session.set_reference(Reference(100, np.array([0.0, 0.0]), np.array([1.0, 1.0])))
     rows = b"episode,a,obs[0],obs[1],truncated\n1,1,0,0,1\n"
-    list(session.read_stream([rows], should_stop=go_on))
+    list(session.read_stream([rows], should_stop=never_stop))
     with pytest.raises(RunError, match="line 2 of the input: an observation has 3 entries"):
         list(
             session.read_stream(
-                [b"episode,a,obs[0],obs[1],obs[2],truncated\n2,1,0,0,0,1\n"], should_stop=go_on
+                [b"episode,a,obs[0],obs[1],obs[2],truncated\n2,1,0,0,0,1\n"], should_stop=never_stop
             )
         )
-    assert opened(tmp_path / "state.json", "P>=0.5 [ F a ]", traces=True).field_test.episodes == 1
+    assert open_watch(tmp_path / "state.json", "P>=0.5 [ F a ]", traces=True).field_test.episodes == 1
 
 
-def test_a_run_keeps_what_its_policy_saw(tmp_path):
+def test_a_run_keeps_the_observations_of_its_policy(tmp_path):
     certificate = tmp_path / "certificate.json"
     assert find_reference(certificate, "abc") is None
     seen = {"policy": "abc", "episodes": 3, "mean": [1.0], "spread": [2.0]}

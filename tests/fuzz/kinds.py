@@ -30,7 +30,7 @@ from psyco._src.cli.runs import summarize
 from psyco._src.core import atomic_io
 from psyco._src.core.errors import PsycoError
 from psyco._src.core.safe_io import from_json
-from psyco._src.envs import gym_env
+from psyco._src.envs import registry
 from psyco._src.envs.actions import Discrete
 from psyco._src.envs.registry import DomainDescription, make_from_description
 from psyco._src.field.drift import Reference
@@ -189,7 +189,7 @@ def _make_domain(rng: Random, place: Place) -> bytes:
 def _make_again(data: bytes, place: Place) -> None:
     about = from_json(data, "the description")
     if isinstance(about, dict) and isinstance(parameters := about.get("parameters"), dict):
-        with patch.object(gym_env, "_import") as imported:
+        with patch.object(registry, "import_module") as imported:
             try:
                 make_from_description(DomainDescription(str(about.get("name")), parameters))
             finally:

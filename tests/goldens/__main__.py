@@ -292,7 +292,7 @@ def studied(folder: Path) -> dict[str, Any]:
     psyco.study(plan, folder / "out")
     found = {}
     for done in sorted((folder / "out" / "cells").iterdir()):
-        found[done.name] = bits_of_run(psyco.open_run(done))
+        found[done.name.rpartition("-")[0]] = bits_of_run(psyco.open_run(done))
     return found
 
 

@@ -49,7 +49,7 @@ def measured(*values, length=10) -> Episodes:
     )  # fmt: skip
 
 
-# ---- demands --------------------------------------------------------------------------------------------------------
+# ---- bounds ---------------------------------------------------------------------------------------------------------
 
 
 def sides(text: str) -> list[tuple]:
@@ -57,7 +57,7 @@ def sides(text: str) -> list[tuple]:
     return [(m.column, m.bound, m.at_least, m.rate, round(m.width, 9), round(m.room, 9)) for m in found]
 
 
-def test_each_bound_that_can_fail_is_a_demand_and_questions_are_none():
+def test_each_bound_that_can_fail_is_a_constraint_and_questions_are_none():
     near = "distance < 0.1"
     assert sides(f"R{{{near}}}<=1 [ C ]; R{{{near}}}=? [ C ]") == [(0, 1.0, False, False, 10.0, 0.1)]
     assert sides(f"R{{{near}}} in [2,5] [ C<=8 ]; R{{{near}}}>=0.5 [ I=3 ]") == [
@@ -72,7 +72,7 @@ def test_each_bound_that_can_fail_is_a_demand_and_questions_are_none():
         expectation_bounds(parse("R{1 / distance}<=3 [ C ]"), DANCE)
 
 
-def test_an_excess_is_what_is_beyond_the_bound_as_a_part_of_the_range():
+def test_an_excess_is_the_distance_beyond_the_bound_relative_to_the_range():
     at_least, rate = UP_TO_5._replace(column=1, at_least=True), UP_TO_5._replace(bound=0.2, rate=True)
     found = excess((UP_TO_5, at_least, rate), measured([7.0, 4.0], [1.0, 6.0], length=10))
     np.testing.assert_allclose(found, [[0.1, 0.05, 0.25], [-0.2, -0.05, -0.05]], atol=1e-7)
@@ -117,7 +117,7 @@ def test_the_belief_about_a_mean_is_that_of_verification(count):
     assert float(found[0]) == pytest.approx(float(expected), abs=2e-4)  # float32 sums
 
 
-def test_the_shortfall_of_a_mean_is_how_far_it_is_expected_beyond_its_bound_in_widths_of_its_spread():
+def test_the_shortfall_of_a_mean_is_its_expected_distance_beyond_the_bound():
     seen = np.random.default_rng(0).normal(0.05, 0.2, (30, 1)).astype(np.float32)
     with double_precision():
         belief = beliefs.observe(beliefs.prior(0, 1), np.zeros((30, 0), bool), jnp.asarray(seen))
@@ -151,7 +151,7 @@ BATCHES = [(9.0, 4.0), (12.0, 8.0), (8.0, 7.0), (3.0, 4.0), (0.0, 5.0), (2.0, 2.
 
 
 @pytest.mark.parametrize("curriculum", [0.0, 0.6])
-def test_lambda_is_the_integral_of_what_is_left_up_to_what_is_allowed(curriculum):
+def test_lambda_is_the_integral_of_the_distance_to_the_target(curriculum):
     """By the definition, in the unit of the value."""
     lam, count, squares, expected = 1.0, 0.0, 0.0, []
     for generation, values in enumerate(BATCHES):
@@ -174,7 +174,7 @@ def test_lambda_knows_no_units_and_no_sides():
 
 
 @pytest.mark.parametrize("curriculum", [0.5, 0.9])
-def test_nothing_is_demanded_of_a_mean_at_first(curriculum):
+def test_the_curriculum_starts_without_a_constraint(curriculum):
     assert lambdas(rule(curriculum=curriculum), [(20.0, 20.0)]) == [1.0]
 
 

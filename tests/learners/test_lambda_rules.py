@@ -35,7 +35,7 @@ def test_rules(rule, given, expected):
 
 
 @pytest.mark.parametrize("rule", CALIBRATIONS)
-def test_every_rule_gives_a_weight_for_each_demand(rule):
+def test_every_rule_gives_a_weight_for_each_constraint(rule):
     rng = np.random.default_rng(0)
     values = jnp.asarray(rng.uniform(size=(5, 200)), jnp.float32)
     weights = np.asarray(CALIBRATIONS[rule](Evidence(*values)))

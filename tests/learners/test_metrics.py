@@ -9,18 +9,18 @@ from psyco._src.learners.metrics import concatenate, from_csv, tabulate
 from psyco._src.rollout.episodes import Episodes
 
 
-def generations(count=3, size=4, demands=2, seed=0):
+def generations(count=3, size=4, constraints=2, seed=0):
     rng = np.random.default_rng(seed)
-    satisfied = rng.random((count, size, demands)) < 0.6
+    satisfied = rng.random((count, size, constraints)) < 0.6
     satisfied[0] = True  # a generation without violations
     cost = np.where(satisfied, 0.0, rng.integers(1, 5, satisfied.shape)).astype(np.float32)
     ret = rng.normal(size=(count, size)).astype(np.float32)
     length = rng.integers(1, 50, (count, size)).astype(np.int32)
-    info = UpdateInfo(rng.random(count, np.float32), rng.random((count, demands), np.float32))
+    info = UpdateInfo(rng.random(count, np.float32), rng.random((count, constraints), np.float32))
     return Generation(Episodes(ret, cost, satisfied, length), info)
 
 
-def test_a_row_is_what_its_generation_shows():
+def test_a_row_summarizes_its_generation():
     seen = generations()
     table = tabulate(seen, first=7, episodes_per_generation=4)
     assert table["generation"].tolist() == [7, 8, 9]
@@ -50,7 +50,7 @@ def test_a_row_is_what_its_generation_shows():
     assert table["verdict"].tolist() == ["", "", ""]
 
 
-def test_what_would_be_deployed_is_shown_apart():
+def test_the_deployed_policy_has_its_own_columns():
     seen = generations()
     table = tabulate(seen, first=0, episodes_per_generation=4, checks=2)
     np.testing.assert_allclose(table["deployed_return"], seen.episodes.returns[:, 2:].mean(axis=1), rtol=1e-6)
@@ -63,8 +63,8 @@ def test_what_would_be_deployed_is_shown_apart():
         from_csv(table.to_csv().replace(",1,,", ",7,,"))
 
 
-def test_demands_for_means_come_last_and_have_a_value_in_place_of_cost_and_share():
-    seen = generations(demands=3)
+def test_expectations_come_last_and_have_a_value_instead_of_cost_and_share():
+    seen = generations(constraints=3)
     episodes = seen.episodes._replace(
         cost=seen.episodes.cost[..., :1],
         satisfied=seen.episodes.satisfied[..., :1],
@@ -79,8 +79,8 @@ def test_demands_for_means_come_last_and_have_a_value_in_place_of_cost_and_share
     assert from_csv(table.to_csv())["value[0]"].tolist() == table["value[0]"].tolist()
 
 
-def test_without_demands_everything_is_satisfied_and_nothing_costs():
-    table = tabulate(generations(demands=0), first=0, episodes_per_generation=4)
+def test_without_constraints_everything_is_satisfied_and_nothing_costs():
+    table = tabulate(generations(constraints=0), first=0, episodes_per_generation=4)
     assert table["satisfied"].tolist() == [1.0] * 3
     assert table["cost"].tolist() == [0.0] * 3
     assert table["c_sat"].tolist() == [1.0] * 3

@@ -87,7 +87,7 @@ def test_belief_is_that_of_the_mean_policy_alone_and_fades() -> None:
         assert float(row.c_sat[0]) == pytest.approx(stats.beta.sf(0.85, s + 1, v + 1), abs=1e-6)
 
 
-def test_lambda_is_the_integral_of_what_exceeds_the_target() -> None:
+def test_lambda_is_the_integral_of_the_surplus_over_the_target() -> None:
     learner = bind(SafeES, **ONE, population=4, checks=2, gain=0.1, margin=0.2, curriculum=0.0)
     state, lam, goal = learner.init(jnp.zeros(3)), 1.0, 0.85 + 0.2 * 0.15
     for hits in (2, 0, 0, 1, 2, 2, 0):
@@ -97,7 +97,7 @@ def test_lambda_is_the_integral_of_what_exceeds_the_target() -> None:
         assert float(row.lam) == pytest.approx(lam, abs=1e-6)
 
 
-def test_curriculum_asks_for_nothing_at_first_and_for_everything_in_the_end() -> None:
+def test_the_target_rises_from_0_to_full_with_the_curriculum() -> None:
     learner = bind(SafeES, **ONE, episode_budget=1000, population=8, checks=2, margin=0.0, curriculum=0.5)
     assert learner.generations == 100
     targets = [float(learner.controller.target_share(jnp.int32(g))[0]) for g in (0, 25, 50, 99)]
@@ -173,7 +173,7 @@ def test_population_follows_the_budget_unless_it_is_given() -> None:
     assert bind(SafeES, **ONE, episode_budget=10**9, population=4, checks=1).episodes_per_generation == 5
 
 
-def test_lambda_moves_faster_where_there_are_few_generations() -> None:
+def test_the_gain_is_larger_with_few_generations() -> None:
     gains = {b: bind(SafeES, **ONE, episode_budget=b).gain for b in (1100, 2200, 60_000)}
     assert gains == pytest.approx({1100: 0.2, 2200: 0.1, 60_000: 0.01})
     assert bind(SafeES, **ONE, episode_budget=1100, gain=0.03).gain == 0.03

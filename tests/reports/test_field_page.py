@@ -1,4 +1,4 @@
-"""The page of a watch: what it shows, live, on a desk and on a phone."""
+"""The page of a field test: content, live updates, wide and narrow windows."""
 
 import threading
 from typing import Any
@@ -16,14 +16,14 @@ __all__ = ["browser"]  # a fixture
 REQUIREMENT = '"safe": P>=0.85 [ F a ] & C>=0.98; "cost": R{x}<=25 [ C ] within [0,1000] & C>=0.95'
 
 
-def fed(session: WatchSession, data: bytes) -> None:
+def feed(session: WatchSession, data: bytes) -> None:
     """Feed `data` as a stream without episode numbers that begins with the episodes counted before."""
     list(session.read_stream([data], should_stop=lambda _: False))
 
 
-def watched(requirement: str = REQUIREMENT) -> WatchSession:
+def watch_session(requirement: str = REQUIREMENT) -> WatchSession:
     session = WatchSession(psyco.FieldTest(requirement, 1000))
-    fed(session, b"1,10\n" * 300 + b"0,12\n" * 10)
+    feed(session, b"1,10\n" * 300 + b"0,12\n" * 10)
     return session
 
 
@@ -31,7 +31,7 @@ def watched(requirement: str = REQUIREMENT) -> WatchSession:
 @pytest.mark.parametrize("width", [1200, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_page_shows_intervals_and_alarms_and_follows(browser: Any, width: int, scheme: str) -> None:
-    session = watched()
+    session = watch_session()
     server = PageServer(LiveWatch(session, "field.csv"))
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     try:
@@ -54,12 +54,12 @@ def test_a_page_shows_intervals_and_alarms_and_follows(browser: Any, width: int,
         server.server_close()
 
 
-def test_right_after_an_alarm_the_picture_is_still_about_what_was_before() -> None:
+def test_right_after_an_alarm_the_chart_keeps_its_range() -> None:
     session = WatchSession(psyco.FieldTest("P>=0.85", 1000))
-    fed(session, b"1\n" * 300)
+    feed(session, b"1\n" * 300)
     before = _value_range(session.field_test.constraints[0], 0, session.progress.history)
     while not session.field_test.in_alarm:
-        fed(session, b"1\n" * session.field_test.episodes + b"0\n")
+        feed(session, b"1\n" * session.field_test.episodes + b"0\n")
     history = [*session.progress.history, session.current_point()]
     assert history[-1].intervals[0] == (0.0, 1.0)
     assert _value_range(session.field_test.constraints[0], 0, history) == pytest.approx(before, abs=0.05)
@@ -67,7 +67,7 @@ def test_right_after_an_alarm_the_picture_is_still_about_what_was_before() -> No
 
 def test_text_from_outside_is_escaped() -> None:
     session = WatchSession(psyco.FieldTest(f'"{EVIL.replace(chr(34), chr(39))}": P>=0.85 [ F a ]', 1000))
-    fed(session, b"0\n" * 30)
+    feed(session, b"0\n" * 30)
     page = LiveWatch(session, EVIL)
     for text in (live_html(page), *live_update(page)["sections"].values()):
         assert "<img" not in text
@@ -75,7 +75,7 @@ def test_text_from_outside_is_escaped() -> None:
 
 
 def test_the_version_changes_with_every_episode() -> None:
-    session = watched()
+    session = watch_session()
     page = LiveWatch(session, "x")
     before = page.version()
     session.field_test.update([True, 1.0])

@@ -1,4 +1,4 @@
-"""The live page's server: for the people at this machine, whatever else connects to it."""
+"""The server of live pages answers its own machine only, and limits every client."""
 
 import re
 import shutil
@@ -46,7 +46,7 @@ def connect(server: PageServer) -> socket.socket:
 
 
 def ask(server: PageServer, request: str) -> tuple[int, str, str]:
-    """Status, headers and body of the answer; 0 where there is none."""
+    """Return status, headers and body of the response; status 0 where there is none."""
     with connect(server) as connection:
         connection.sendall(request.encode())
         answer = b""
@@ -85,8 +85,8 @@ def test_head_is_get_without_a_body_and_nothing_else_is_permitted(server: PageSe
         ("", 403),
     ],
 )
-def test_a_page_of_another_site_cannot_read_along(server: PageServer, head: str, status: int) -> None:
-    """A site may let its own name lead to 127.0.0.1; the browser then sends that name."""
+def test_a_page_of_another_origin_cannot_read_it(server: PageServer, head: str, status: int) -> None:
+    """DNS rebinding: a site may resolve its own name to 127.0.0.1; the browser then sends that name."""
     assert get(server, "/", head) == status
 
 
@@ -134,7 +134,7 @@ def test_a_request_that_comes_in_too_slowly_is_dropped(
         assert connection.recv(1) == b""
 
 
-def test_there_is_room_for_some_connections_and_for_others_when_they_have_gone(server: PageServer) -> None:
+def test_connections_are_limited_and_freed_when_they_close(server: PageServer) -> None:
     idle = [connect(server) for _ in range(MAX_CONNECTIONS)]
     with connect(server) as late:
         assert late.recv(1) == b"", "closed at once"
@@ -160,7 +160,7 @@ def test_a_client_that_hangs_up_leaves_no_traceback(
     assert capfd.readouterr().err == ""
 
 
-def test_a_run_that_is_gone_is_an_answer(server: PageServer, run: Path) -> None:
+def test_a_removed_run_is_answered_with_an_error(server: PageServer, run: Path) -> None:
     shutil.rmtree(run)
     status, _, body = ask(server, f"GET / HTTP/1.1\r\n{HOST}\r\n")
     assert (status, "is not a run folder" in body) == (503, True)
@@ -178,11 +178,11 @@ def test_beyond_loopback_the_address_has_a_secret_part(run: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["no.such.name.invalid", "300.1.2.3", "x" * 300, "192.0.2.1", "\0"])
-def test_a_wrong_host_is_told_from_a_wrong_port(run: Path, host: str) -> None:
+def test_a_wrong_host_has_its_own_error(run: Path, host: str) -> None:
     with pytest.raises(RunError, match="--host is a name or an address of this machine"):
         PageServer(LiveRun(run), host)
 
 
-def test_a_port_in_use_is_said_so(run: Path, server: PageServer) -> None:
+def test_a_port_in_use_has_its_own_error(run: Path, server: PageServer) -> None:
     with pytest.raises(RunError, match="choose another --port"):
         PageServer(LiveRun(run), port=server.server_address[1])

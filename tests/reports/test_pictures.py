@@ -26,7 +26,7 @@ from tests.environments import Drawn, Walk
 
 
 def domain_with(*bodies: str) -> Any:
-    """A host domain whose only signals are these bodies."""
+    """Return a domain whose only signals are these bodies."""
     table = {body: SignalInfo(2, False) for body in bodies}
     return SimpleNamespace(name="test", table=table, scene=Scene(bodies, (-1, -1), (1, 1), contact=0.2))
 
@@ -49,7 +49,7 @@ def _frame(gif: Image.Image, index: int) -> Image.Image:
 
 
 def shares(frame: NDArray[np.int16]) -> Mapping[str, int]:
-    """How many pixels are clearly blue, and clearly red."""
+    """Return the numbers of clearly blue and clearly red pixels."""
     r, _, b = np.moveaxis(frame, -1, 0)
     return {"blue": int((b - r > 60).sum()), "red": int((r - b > 60).sum())}
 

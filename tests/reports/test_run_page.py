@@ -1,4 +1,4 @@
-"""The page, in a real browser: it renders, answers the hand, plays, follows a run, and runs no stranger's script."""
+"""The page of a run in a real browser: it renders, reacts, plays, follows a run, and runs no foreign script."""
 
 import dataclasses
 import json
@@ -79,7 +79,7 @@ def browser(chromium: str) -> Iterator[Any]:
 
 @contextmanager
 def open_page(browser: Any, address: str, **options: Any) -> Iterator[Any]:
-    """A page that has to get by without the network (but its own server) and without a word in the console."""
+    """Open a page that may use no network but its own server, and may log no error or warning."""
     context = browser.new_context(**options)
     page = context.new_page()
     page.set_default_timeout(180_000)  # a busy machine is no failure
@@ -338,7 +338,7 @@ def test_a_table_that_scrolls_has_a_shadow_where_it_goes_on(
         assert table.evaluate("e => e.scrollWidth > e.clientWidth")
 
         def edges() -> list[bool]:
-            """Whether left and right differ from the middle, above all text."""
+            """Return whether the left and the right edge differ from the middle, above all text."""
             with Image.open(BytesIO(table.screenshot())) as shot:
                 row = np.asarray(shot.convert("L"), int)[4]
             return [abs(row[x] - row[len(row) // 2]) > 20 for x in (1, -2)]

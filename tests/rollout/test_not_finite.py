@@ -117,9 +117,9 @@ def test_a_policy_of_nan_is_found():
 
 
 @pytest.mark.parametrize("worth", [np.nan, np.inf])
-def test_a_policy_of_others_in_an_environment_of_others_is_found(worth):
+def test_a_nonfinite_action_of_an_external_policy_is_an_error(worth):
     domain = psyco.make("MountainCarContinuous-v0", horizon=5)
-    with pytest.raises(psyco.EpisodeError, match="which is not a finite number"):
+    with pytest.raises(psyco.EpisodeError, match="which is not finite"):
         psyco.verify(
             lambda observation: np.array([worth], np.float32),
             domain,

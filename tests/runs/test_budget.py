@@ -228,7 +228,22 @@ def test_the_pace_of_learning_is_measured_on_both_kinds_of_domain(pole: psyco.Gy
 
 
 def run_pole(pole: psyco.GymDomain, folder: Path, **options: Any) -> psyco.Run:
-    return psyco.start(pole, POLE, folder, **flat(episodes=96, **options, learner="safe-es", options={"population": 6, "checks": 2}, hidden=4, verify_every=32, max_episodes=10, candidates=1, normalization="none"))  # fmt: skip
+    return psyco.start(
+        pole,
+        POLE,
+        folder,
+        **flat(
+            episodes=96,
+            **options,
+            learner="safe-es",
+            options={"population": 6, "checks": 2},
+            hidden=4,
+            verify_every=32,
+            max_episodes=10,
+            candidates=1,
+            normalization="none",
+        ),
+    )
 
 
 @pytest.mark.slow
@@ -286,16 +301,25 @@ def test_a_run_until_satisfied_that_is_resumed_within_a_segment_takes_no_further
 @pytest.mark.slow
 def test_divergence_is_an_error_without_a_certificate(pole: psyco.GymDomain, tmp_path: Path) -> None:
     with pytest.raises(psyco.RunError, match="learning has diverged"):
-        psyco.start(pole, POLE, tmp_path / "run", episodes=96, settings=psyco.Settings(learner="ppo", options={"population": 6, "checks": 2, "learning_rate": 1e30}, hidden=4, max_episodes=10))  # fmt: skip
+        psyco.start(
+            pole,
+            POLE,
+            tmp_path / "run",
+            episodes=96,
+            settings=psyco.Settings(
+                learner="ppo",
+                options={"population": 6, "checks": 2, "learning_rate": 1e30},
+                hidden=4,
+                max_episodes=10,
+            ),
+        )
     assert not (tmp_path / "run" / "certificate.json").exists()
     network = network_for(pole, hidden=4)
     with pytest.raises(psyco.RunError, match="learning has diverged"):
         policy_for(pole, network, np.full(network.size, np.nan))
 
 
-@pytest.mark.parametrize(
-    "option", ["candidates", "selection-episodes", "attempts", "max-episodes"]
-)
+@pytest.mark.parametrize("option", ["candidates", "selection-episodes", "attempts", "max-episodes"])
 def test_less_than_one_is_refused_on_the_command_line(cli: Any, option: str) -> None:
     said = cli("synthesize", "particle-dance", f"--{option}", -1)
     assert said.status == 2 and f"--{option}" in said.err and "greater" in said.err

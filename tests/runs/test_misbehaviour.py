@@ -27,9 +27,9 @@ SETTINGS = {
     "verify_episodes": 20, "selection_episodes": 10, "max_episodes": 40, "normalization": "none",
 }  # fmt: skip
 OPTIONS = (
-    "--learner", "snes", "--option", "population=20", "--episodes", "200", "--option", "verify_every=40", "--option", "verify_episodes=20",
-    "--selection-episodes", "10", "--max-episodes", "40", "--option", "normalization=none", "--horizon", "20",
-    "--require", REQUIREMENT,
+    "--learner", "snes", "--option", "population=20", "--episodes", "200", "--option", "verify_every=40",
+    "--option", "verify_episodes=20", "--selection-episodes", "10", "--max-episodes", "40",
+    "--option", "normalization=none", "--horizon", "20", "--require", REQUIREMENT,
 )  # fmt: skip
 VERDICTS = (0, 1, 3)
 FEW_FILES = """
@@ -245,7 +245,7 @@ def test_a_signal_in_a_step_that_hangs_leaves_no_process(
     if number == signal.SIGKILL:
         return
     assert process.returncode == 143, errors
-    assert f"interrupted; go on with: psyco resume {folder} --workers 2 --trust {name}" in errors
+    assert f"interrupted; continue with: psyco resume {folder} --workers 2 --trust {name}" in errors
     process = small.psyco("resume", folder, "--trust", name, env=env)
     _, errors = process.communicate()
     assert process.returncode in VERDICTS, errors

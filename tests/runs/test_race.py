@@ -125,7 +125,21 @@ def test_plain_lines_say_which_phase_it_is_and_nobody_waits_for_a_word(
 @pytest.mark.slow
 def test_a_run_tells_its_phases_and_how_long_they_took(tmp_path: Path) -> None:
     stages: list[RunProgress] = []
-    run = psyco.start(psyco.make("CartPole-v1", horizon=20), POLE, tmp_path / "pole", episodes=96, callbacks=[psyco.Callback(on_progress=stages.append)], settings=psyco.Settings(learner="safe-es", options={"population": 6, "checks": 2}, hidden=4, candidates=3, selection_episodes=8, max_episodes=40))  # fmt: skip
+    run = psyco.start(
+        psyco.make("CartPole-v1", horizon=20),
+        POLE,
+        tmp_path / "pole",
+        episodes=96,
+        callbacks=[psyco.Callback(on_progress=stages.append)],
+        settings=psyco.Settings(
+            learner="safe-es",
+            options={"population": 6, "checks": 2},
+            hidden=4,
+            candidates=3,
+            selection_episodes=8,
+            max_episodes=40,
+        ),
+    )
     assert list(dict.fromkeys(stage.phase for stage in stages)) == ["learning", "selecting", "certifying"]
     assert all(0 <= stage.done <= stage.total for stage in stages)
     assert run.info is not None and set(run.info.seconds) == {"learning", "certifying"}

@@ -101,7 +101,7 @@ def test_the_fraction_of_learning_is_counted_in_the_unit_of_the_budget() -> None
             episode_budget=100, step_budget=5000,
         )  # fmt: skip
         state = learner.init(jnp.zeros(network.size))
-        assert learner.fraction(state._replace(steps=jnp.int32(1250))) == 0.25
+        assert learner.progress(state._replace(steps=jnp.int32(1250))) == 0.25
 
 
 @pytest.mark.slow
@@ -118,7 +118,14 @@ def test_a_run_of_steps_says_how_far_it_is_goes_on_and_can_be_made_longer(tmp_pa
     assert whole.config is not None and whole.config.settings.steps == 700
     assert "720 of 700 steps" in psyco.report(whole).read_text()
     with pytest.raises(Stop):
-        psyco.start("particle-dance", REQUIREMENT, tmp_path / "cut", **flat(steps=700, callbacks=[psyco.Callback(on_checkpoint=interrupt)], **SMALL, checkpoint_every=0))  # fmt: skip
+        psyco.start(
+            "particle-dance",
+            REQUIREMENT,
+            tmp_path / "cut",
+            **flat(
+                steps=700, callbacks=[psyco.Callback(on_checkpoint=interrupt)], **SMALL, checkpoint_every=0
+            ),
+        )
     cut = psyco.open_run(tmp_path / "cut")
     assert cut.steps == 400 and cut.progress == pytest.approx(400 / 700)
     again = psyco.resume(tmp_path / "cut")

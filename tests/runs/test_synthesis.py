@@ -14,7 +14,14 @@ DANCE = "P>=0.85 [ G (distance >= 0.1 | collisions <= 1) ] & C>=0.98"
 
 
 def synthesized(requirement):
-    return psyco.synthesize(psyco.make("particle-dance"), requirement, learner="snes", episodes=3010, seed=1, settings=psyco.Settings(bias="one", method="bayes", candidates=1))  # fmt: skip
+    return psyco.synthesize(
+        psyco.make("particle-dance"),
+        requirement,
+        learner="snes",
+        episodes=3010,
+        seed=1,
+        settings=psyco.Settings(bias="one", method="bayes", candidates=1),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +71,13 @@ def test_learning_helps(result):
 
 
 def test_several_constraints_have_columns_of_their_own():
-    run = psyco.synthesize(psyco.make("obstacle-run"), f'{psyco.make("obstacle-run").requirement}; P in [0.1,0.99] [ F "target" ]', learner="snes", episodes=400, settings=psyco.Settings(method="bayes", verify_every=0))  # fmt: skip
+    run = psyco.synthesize(
+        psyco.make("obstacle-run"),
+        f'{psyco.make("obstacle-run").requirement}; P in [0.1,0.99] [ F "target" ]',
+        learner="snes",
+        episodes=400,
+        settings=psyco.Settings(method="bayes", verify_every=0),
+    )
     assert {"c_sat[0]", "c_sat[2]", "satisfied[1]", "cost[2]"} <= set(run.metrics)
     lowest = np.minimum.reduce([run.metrics[f"c_sat[{i}]"] for i in range(3)])
     assert (run.metrics["c_sat"] == lowest).all()
@@ -91,7 +104,7 @@ def test_a_seed_may_come_from_numpy():
         ({"episodes": 0}, "episodes must be"),
         ({"episodes": 1.5}, "episodes must be"),
         ({"verify_every": -2}, "verify_every must be"),
-        ({"bias": "two"}, "bias must be"),
+        ({"bias": "two"}, "unknown bias 'two'"),
         ({"hidden": 0}, "hidden must be"),
         ({"seed": "x"}, "a seed is"),
         ({"learner": "sness"}, "did you mean 'snes'"),

@@ -1,4 +1,4 @@
-"""Warm start: the first policy is the one that was given, whatever the scaling; runs repeat and go on."""
+"""Warm start: learning starts from the given policy with any normalization, and runs can be repeated and resumed."""
 
 import dataclasses
 from pathlib import Path
@@ -35,22 +35,22 @@ def walk_policy(**network: object) -> Policy:
 def started(policy: Policy, **settings: object):
     domain = psyco.make(Walk, horizon=15)
     ready = with_initial_policy(make_settings(**settings), policy)
-    return prepare(domain, psyco.parse(REQUIREMENT), ready, start=policy)
+    return prepare(domain, psyco.parse(REQUIREMENT), ready, initial_policy=policy)
 
 
 @pytest.mark.parametrize("own", [{}, {"shift": (0.3, 5.0), "scale": (0.7, 4.0)}], ids=["folded", "scaled"])
-@pytest.mark.parametrize("scaling", ["auto", "sampled", "none"])
-def test_learning_begins_with_the_policy_that_was_given(own: dict[str, object], scaling: str) -> None:
+@pytest.mark.parametrize("normalization", ["auto", "sampled", "none"])
+def test_learning_begins_with_the_policy_that_was_given(own: dict[str, object], normalization: str) -> None:
     policy = walk_policy(**own)
-    problem = started(policy, scaling=scaling, learner="safe-es", **SMALL)
+    problem = started(policy, normalization=normalization, learner="safe-es", **SMALL)
     first = current_policy(problem, initial_state(problem))
     x = np.random.default_rng(0).normal([0.0, 7.0], [2.0, 4.0], (200, 2)).astype(np.float32)
     ours, theirs = (p.network.numpy_scores(p.theta[None])(x) for p in (first, policy))
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
     assert (problem.network.hidden, problem.network.bias) == ((6, 4), "learned")
-    assert bool(problem.network.scale) == (bool(own) or scaling != "none")
-    assert problem.plan().phases[0].episodes == (0 if own or scaling == "none" else 8)
-    if own or scaling == "none":
+    assert bool(problem.network.scale) == (bool(own) or normalization != "none")
+    assert problem.plan().phases[0].episodes == (0 if own or normalization == "none" else 8)
+    if own or normalization == "none":
         assert problem.network == policy.network, "no episode is played to find out what is known"
 
 
@@ -82,7 +82,7 @@ def test_settings_that_contradict_the_policy_are_refused() -> None:
         with_initial_policy(make_settings(bias="one"), policy)
     with pytest.raises(psyco.RunError, match=r"made for .*Walk \(2 obs.* CartPole-v1 has 4 observations"):
         psyco.synthesize("CartPole-v1", "P>=0.5 [ G (obs[0] <= 2) ]", start_from=policy, episodes=22)
-    with pytest.raises(psyco.RunError, match="is no policy of ours"):
+    with pytest.raises(psyco.RunError, match="is not a PSyCo policy"):
         psyco.synthesize("obstacle-run", "P>=0.5 [ G !caught ]", start_from=lambda x: 0, episodes=22)
     with pytest.raises(psyco.RunError, match=r"sac needs learned biases, and those of the policy .* are 1"):
         with_initial_policy(make_settings(learner="sac"), walk_policy(bias="one"))
@@ -96,8 +96,8 @@ def test_settings_that_contradict_the_policy_are_refused() -> None:
 @pytest.mark.slow
 def test_a_run_keeps_what_it_started_from_repeats_and_goes_on(cli, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    dance = ["synthesize", "particle-dance", "--set", "horizon=5", "--option", "verify_every=22", "--max-episodes", "20",
-             "--selection-episodes", "5", "--option", "verify_episodes=5", "--attempts", "1"]  # fmt: skip
+    dance = ["synthesize", "particle-dance", "--set", "horizon=5", "--option", "verify_every=22",
+             "--max-episodes", "20", "--selection-episodes", "5", "--option", "verify_episodes=5", "--attempts", "1"]  # fmt: skip
     formula = "P>=0.{} [ G distance >= 0.1 ] & C>=0.9"
     cli(*dance, "--require", formula.format(3), "--episodes", "44", "--hidden", "5,4", "--out", "first")
     cli(*dance, "--require", formula.format(5), "--episodes", "66", "--from", "first", "--out", "second")
@@ -123,7 +123,7 @@ def test_a_run_keeps_what_it_started_from_repeats_and_goes_on(cli, tmp_path: Pat
     assert done.status == 2 and "was changed or damaged" in " ".join(done.err.split())
 
 
-def test_scaling_of_a_policy_that_hardly_moves_keeps_observations_small() -> None:
+def test_normalization_of_a_policy_that_hardly_moves_keeps_observations_small() -> None:
     """A column that was 0 but once must not be blown up by its tiny spread."""
     from psyco._src.rollout.obs_normalization import MAX_NORMALIZED, _shift_and_scale
 

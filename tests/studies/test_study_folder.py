@@ -113,7 +113,9 @@ def tables(folder: Path) -> dict[str, bytes]:
 def test_a_cell_gives_the_same_run_as_psyco_start(done: psyco.Study, tmp_path: Path) -> None:
     outcome = done.outcomes[1]
     assert outcome.run is not None
-    settings = flat(parameters={"horizon": 9}, seed=1, **STUDY["settings"], learner="snes", options={"population": 4})
+    settings = flat(
+        parameters={"horizon": 9}, seed=1, **STUDY["settings"], learner="snes", options={"population": 4}
+    )
     alone = psyco.start(WALK, EASY, tmp_path / "alone", **settings)
     assert alone.policy.digest == outcome.run.policy.digest
     assert (alone.folder / "metrics.csv").read_bytes() == (outcome.run.folder / "metrics.csv").read_bytes()
@@ -246,9 +248,7 @@ def test_a_locked_folder_is_refused(copied: Path) -> None:
         psyco.study(copied, trust=[WALK])
 
 
-def test_a_full_disk_is_reported_and_results_stay(
-    copied: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_reported_and_results_stay(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from psyco._src.core import atomic_io
 
     before = tables(copied)
@@ -370,9 +370,7 @@ def test_twenty_kills_change_no_byte(undisturbed: Path, tmp_path: Path) -> None:
         while not (folder / "cells").is_dir() and time.monotonic() < until:
             time.sleep(0.1)
         time.sleep(float(rng.uniform(0.0, 6.0)))
-        if (
-            process.poll() is not None
-        ):  # it has finished: some cells are deleted, to start again
+        if process.poll() is not None:  # it has finished: some cells are deleted, to start again
             assert process.returncode == 0
             for path in sorted((folder / "cells").iterdir())[:10]:
                 shutil.rmtree(path)

@@ -1,4 +1,4 @@
-"""Study plans: files become cells; invalid plans are refused before the first run, with the key and the allowed values."""
+"""Study plans: files become cells; invalid plans are refused before the first run, with key and allowed values."""
 
 from pathlib import Path
 from typing import Any
@@ -219,7 +219,10 @@ def test_ranges_and_numpy_integers_are_accepted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda out: psyco.study(None, out), "a study is a file, a folder, or the content of such a file .*, got None"),
+        (
+            lambda out: psyco.study(None, out),
+            "a study is a file, a folder, or the content of such a file .*, got None",
+        ),
         (lambda out: psyco.study([BASE], out), "a study is a file, a folder, or the content of such a file"),
         (
             lambda out: psyco.study(BASE, out, workers="2"),
@@ -231,8 +234,16 @@ def test_ranges_and_numpy_integers_are_accepted(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_invalid_arguments_are_refused(
-    call: Any, message: str, tmp_path: Path
-) -> None:
+def test_invalid_arguments_are_refused(call: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(psyco.RunError, match=message):
         call(tmp_path / "out")
+
+
+def test_a_requirement_is_parsed_once_however_many_cells_have_it() -> None:
+    from psyco._src.logic import parser
+
+    requirement = "P>=0.02 [ G (!caught | collisions <= 8) ] & C>=0.9"
+    before = parser._parse.cache_info().misses
+    plan = planned(requirement=requirement, seeds=50, grid={"hidden": [8, 16]})
+    assert len({cell.name for cell in plan.cells}) == 100
+    assert parser._parse.cache_info().misses == before + 1

@@ -9,14 +9,21 @@ REQUIREMENT = "P>=0.85 [ G (distance >= 0.1 | collisions <= 1) ] & C>=0.98"
 
 
 def synthesize() -> psyco.Certificate:
-    result = psyco.synthesize("particle-dance", REQUIREMENT, episodes=20_000, settings=psyco.Settings(options={"margin": 0.2}))
+    result = psyco.synthesize(
+        "particle-dance", REQUIREMENT, episodes=20_000, settings=psyco.Settings(options={"margin": 0.2})
+    )
     assert_type(result, psyco.Result)
     assert_type(result.metrics, psyco.Metrics)
     return result.certificate
 
 
 def durable(folder: Path) -> str:
-    run = psyco.start(psyco.make("obstacle-run", grid=4), "P>=0.9 [ G !caught ]", folder, execution=psyco.Execution(workers=1))
+    run = psyco.start(
+        psyco.make("obstacle-run", grid=4),
+        "P>=0.9 [ G !caught ]",
+        folder,
+        execution=psyco.Execution(workers=1),
+    )
     assert_type(run, psyco.Run)
     longer = psyco.resume(folder, episodes="+1000", trust=["my_module:Env"])
     certificate = psyco.open_run(folder).certificate
@@ -36,7 +43,9 @@ def verify(folder: Path) -> psyco.Replay:
 
 
 def tune(folder: Path) -> str:
-    tuning = psyco.tune("particle-dance", REQUIREMENT, folder, trials=20, over=["learning_rate", "sigma=0.05:0.5"])
+    tuning = psyco.tune(
+        "particle-dance", REQUIREMENT, folder, trials=20, over=["learning_rate", "sigma=0.05:0.5"]
+    )
     assert_type(tuning, psyco.Tuning)
     return tuning.verdict if tuning.outcome == "better" else tuning.config.read_text()
 

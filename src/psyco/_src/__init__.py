@@ -1,1 +1,1 @@
-"""Everything that is not public; `psyco` itself lists what is."""
+"""Private modules; the public names are listed in `psyco/__init__.pyi`."""

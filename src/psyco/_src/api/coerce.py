@@ -95,8 +95,12 @@ def _where(
     if domain is not None and not (isinstance(own, Policy) and domain == own.domain):
         where = as_domain(domain, parameters)
     elif isinstance(own, Policy):
-        named = trusted_names(trust) | (set() if domain is None else {own.domain})  # naming the domain trusts it
-        where = make_from_description(DomainDescription(own.domain, {**own.parameters, **(parameters or {})}), named)
+        named = trusted_names(trust) | (
+            set() if domain is None else {own.domain}
+        )  # naming the domain trusts it
+        where = make_from_description(
+            DomainDescription(own.domain, {**own.parameters, **(parameters or {})}), named
+        )
     else:
         raise RunError(f"{own.source} is an external policy: give its domain with domain (--domain)")
     found.check(where)

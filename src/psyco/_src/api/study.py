@@ -11,9 +11,21 @@ from psyco._src.core.errors import RunError
 from psyco._src.core.options import changed
 from psyco._src.logic.requirement import AnyRequirement, as_requirement
 from psyco._src.runs.settings import Settings
-from psyco._src.studies.pareto import ParetoFront, default_pareto_folder, run_pareto
-from psyco._src.studies.pareto import ParetoSpec, make_pareto_spec
-from psyco._src.studies.search_config import DEFAULT_BATCH_SIZE, DEFAULT_RERUN_SEEDS, DEFAULT_VALIDATION_SEEDS, DEFAULT_TRIALS, SearchConfig, make_search
+from psyco._src.studies.pareto import (
+    ParetoFront,
+    ParetoSpec,
+    default_pareto_folder,
+    make_pareto_spec,
+    run_pareto,
+)
+from psyco._src.studies.search_config import (
+    DEFAULT_BATCH_SIZE,
+    DEFAULT_RERUN_SEEDS,
+    DEFAULT_TRIALS,
+    DEFAULT_VALIDATION_SEEDS,
+    SearchConfig,
+    make_search,
+)
 from psyco._src.studies.study_folder import Study, default_folder, read_study, run_study
 from psyco._src.studies.study_plan import StudyPlan, make_plan, read_plan
 from psyco._src.studies.study_progress import StudyProgress
@@ -181,7 +193,8 @@ def tune(
         The search; its folder has `config.toml`, `trials.csv` and its page.
     """
     search = as_search(
-        domain, requirement, trials=trials, over=over, seed=seed, batch_size=batch_size, rerun_seeds=rerun_seeds, validation_seeds=validation_seeds,
+        domain, requirement, trials=trials, over=over, seed=seed, batch_size=batch_size,
+        rerun_seeds=rerun_seeds, validation_seeds=validation_seeds,
         parameters=parameters, learner=learner, settings=settings,
     )  # fmt: skip
     where = default_tuning_folder(search) if folder is None else Path(folder)

@@ -345,7 +345,7 @@ def check(
     learner: str = AUTO_LEARNER,
     execution: Execution = IN_PROCESS,
 ) -> Iterator[CheckResult]:
-    """Check a Gymnasium environment for learning and verification; yield each result as it is found.
+    """Check a Gymnasium environment for learning and verification; yield each result at once.
 
     Args:
         domain: the environment: a domain, or a name that `psyco.make` accepts.

@@ -34,8 +34,7 @@ def compare(
     Example: `psyco compare runs/dance runs/dance-naive --out compare.html`
     """
     from psyco._src.core import atomic_io
-    from psyco._src.runs.store import config_differences
-    from psyco._src.runs.store import read_run
+    from psyco._src.runs.store import config_differences, read_run
 
     if len(folders) < 2:
         raise RunError("compare takes two or more run folders")

@@ -92,7 +92,6 @@ def _parameter(declaration: Declaration, target: str) -> inspect.Parameter:
         metavar=METAVARS.get(declaration.name),
         autocompletion=complete_from(declaration.choices) if declaration.choices else None,
         parser=parser,
-        min=declaration.minimum if kind in (int, float) else None,
     )
     return inspect.Parameter(
         declaration.name,

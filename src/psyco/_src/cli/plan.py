@@ -17,8 +17,7 @@ from psyco._src.verification.methods import DEFAULT_MAX_EPISODES, LARGEST_CAP, M
 
 if TYPE_CHECKING:
     from psyco._src.logic.ast import Constraint, Expectation
-    from psyco._src.verification.operating_characteristics import Characteristics
-    from psyco._src.verification.operating_characteristics import SimulationResult
+    from psyco._src.verification.operating_characteristics import Characteristics, SimulationResult
 
 FULL_TABLE_WIDTH = 76  # columns of a terminal
 

@@ -117,15 +117,22 @@ class _ReproduceDisplay:
         if self.total != progress.all_episodes:  # the first report, or repetitions were added
             self.total, self.first, self.tenth = progress.all_episodes, progress.episodes, 0
             self.began = time.perf_counter()
-        done, told = progress.episodes == progress.all_episodes, f"{progress.runs}/{progress.all_runs} runs"
+        done, runs_done = (
+            progress.episodes == progress.all_episodes,
+            f"{progress.runs}/{progress.all_runs} runs",
+        )
         name = "drawing" if done else "learning" if progress.episodes > self.first else "compiling"
         self.bar.update(
-            self.task, description=name, completed=progress.episodes, total=progress.all_episodes, runs=told
+            self.task,
+            description=name,
+            completed=progress.episodes,
+            total=progress.all_episodes,
+            runs=runs_done,
         )
         tenth = 10 * progress.episodes // max(1, progress.all_episodes)
         if not status.is_terminal and tenth > self.tenth:
             self.tenth = tenth
-            remark(f"{told}, {tenth * 10}% of the episodes{self._left(progress)}")
+            remark(f"{runs_done}, {tenth * 10}% of the episodes{self._left(progress)}")
 
     def _left(self, progress: runs.Completion) -> str:
         new = progress.episodes - self.first

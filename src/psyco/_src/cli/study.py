@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 LINE_INTERVAL = 2.0  # seconds between two lines without a terminal
 STATUS = "status"
+MAX_PRINTED_CELLS = 200
 EXIT_FAILED, EXIT_UNFINISHED = 1, 3
 
 
@@ -158,7 +159,8 @@ def _print_cells(study: psyco.Study) -> None:
     table = Table()
     for head in ("task", "method", "seed", "state", "verdict", "return", "done"):
         table.add_column(head, overflow="fold")
-    for outcome, row in zip(study.outcomes, study.tables.cells, strict=True):
+    shown = list(zip(study.outcomes, study.tables.cells, strict=True))[:MAX_PRINTED_CELLS]
+    for outcome, row in shown:
         table.add_row(
             plain(row["task"]),
             plain(row["method"]),
@@ -169,6 +171,8 @@ def _print_cells(study: psyco.Study) -> None:
             f"{outcome.run.progress:.0%}" if outcome.run else "0%",
         )
     print_table(table)
+    if len(shown) < len(study.outcomes):
+        say(f"and {len(study.outcomes) - len(shown):,} more; --json lists all of them")
     for name, error in study.failed.items():
         say(f"{name}: {error}")
 

@@ -139,8 +139,22 @@ def verify(
     if sum(source is not None for source in (outcomes, traces, replay)) > 1:
         raise RunError("choose one of --outcomes, --traces and --replay")
     if replay is not None:
-        _refuse(context, "a replay repeats the certificate unchanged", {"require", "method", "option", "max_episodes",
-                "seed", "retryable", "after", "ignore_looks", "estimate", "width", "out", "horizon", "parameters"})  # fmt: skip
+        fixed = {
+            "require",
+            "method",
+            "option",
+            "max_episodes",
+            "seed",
+            "retryable",
+            "after",
+            "ignore_looks",
+            "estimate",
+        }
+        _refuse(
+            context,
+            "a replay repeats the certificate unchanged",
+            fixed | {"width", "out", "horizon", "parameters"},
+        )
         _replay(
             replay,
             policy,

@@ -173,7 +173,9 @@ class AlarmReporter:
             return
         test = self.session.field_test
         say(f"{test.episodes:,} episodes: {'in alarm' if test.in_alarm else 'no alarm'}")
-        for constraint, evidence, interval in zip(test.constraints, test.evidence, test.intervals, strict=True):
+        for constraint, evidence, interval in zip(
+            test.constraints, test.evidence, test.intervals, strict=True
+        ):
             stands = "HOLDS NO LONGER" if evidence.lost else "holds, as far as is known"
             where = f"between {interval.lower:.4f} and {interval.upper:.4f}"
             since = f" since episode {evidence.since:,}" * bool(evidence.since)

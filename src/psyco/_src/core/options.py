@@ -32,7 +32,7 @@ KINDS: dict[type, tuple[Any, str]] = {
 
 @dataclass(frozen=True)
 class Declaration:
-    """What is known of one setting before it has a value."""
+    """The declaration of one setting."""
 
     name: str
     default: Any  # None: chosen automatically

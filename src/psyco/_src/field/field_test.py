@@ -91,12 +91,14 @@ class MonitoredConstraint:
             return self.constraint
         return replace(self.constraint, within=self.value_range)
 
-    def init(self, episode: int = 0) -> Evidence:
+    def init(self, episode: int = 0) -> ConstraintEvidence:
         """Return the evidence before the first outcome."""
         empty = Counts(0, 0) if isinstance(self.constraint, Constraint) else Grid.empty(self.is_rate)
-        return Evidence(episode, empty, tuple(detector.init() for detector in self.detectors))
+        return ConstraintEvidence(episode, empty, tuple(detector.init() for detector in self.detectors))
 
-    def update(self, evidence: Evidence, episode: int, total: float, steps: int) -> Evidence:
+    def update(
+        self, evidence: ConstraintEvidence, episode: int, total: float, steps: int
+    ) -> ConstraintEvidence:
         """Return the evidence after one more episode; an alarm or a recovery restarts the interval."""
         # A rate r holds if the mean of total - r steps is within its bound: shift the total by r (steps - 1).
         states = tuple(
@@ -111,9 +113,9 @@ class MonitoredConstraint:
         else:
             lo, hi = self.value_range
             outcomes = outcomes.with_value((total / steps - lo) / (hi - lo), steps / self.horizon)
-        return Evidence(evidence.since, outcomes, states)
+        return ConstraintEvidence(evidence.since, outcomes, states)
 
-    def interval(self, evidence: Evidence) -> Interval:
+    def interval(self, evidence: ConstraintEvidence) -> Interval:
         """Return bounds that hold together at the constraint's confidence."""
         delta = (1.0 - self.constraint.confidence) / 2.0
         if isinstance(evidence.outcomes, Counts):
@@ -124,7 +126,7 @@ class MonitoredConstraint:
         )
         return Interval(lo + (hi - lo) * above, hi - (hi - lo) * below)
 
-    def restore(self, record: _EvidenceRecord) -> Evidence:
+    def restore(self, record: _EvidenceRecord) -> ConstraintEvidence:
         """Return the evidence of a record; ValueError where it belongs to another constraint."""
         evidence = self.init(record.since)
         outcomes: Counts | Grid
@@ -182,7 +184,7 @@ def _neighbours(place: float, count: int) -> tuple[tuple[int, float], ...]:
     return (left, left + 1 - scaled), (left + 1, scaled - left)
 
 
-class Evidence(NamedTuple):
+class ConstraintEvidence(NamedTuple):
     """The evidence on one constraint."""
 
     since: int  # episode of the last alarm or recovery, from which outcomes are counted
@@ -211,7 +213,7 @@ class FieldEvidence(NamedTuple):
     """The evidence on all constraints."""
 
     episodes: int
-    constraints: tuple[Evidence, ...]
+    constraints: tuple[ConstraintEvidence, ...]
 
 
 # ---- the state as a file ----------------------------------------------------------------------------------------
@@ -324,7 +326,7 @@ class FieldTest:
         return self._known.episodes
 
     @property
-    def evidence(self) -> tuple[Evidence, ...]:
+    def evidence(self) -> tuple[ConstraintEvidence, ...]:
         """Evidence on each constraint."""
         return self._known.constraints
 

@@ -109,7 +109,7 @@ class WatchSession:
             before = self.progress.position
             data = self._read(path, size)
             at_end = len(data) < size
-            # Without a state nothing continues from here, so an incomplete end is counted as it is.
+            # Without a state nothing continues from here, so an incomplete end is counted too.
             complete = at_end and not follow and self.state is None
             for episode in self._parse(data, before, str(path), at_end=complete):
                 yield from self._count(episode, path)

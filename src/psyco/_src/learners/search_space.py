@@ -1,4 +1,6 @@
-"""Search ranges of a learner's options for `psyco tune`. Each learner declares them beside its options:
+"""Search ranges of a learner's options for `psyco tune`.
+
+Each learner declares them beside its options:
 
     learning_rate: float = option(0.03, "Learning rate.", above=0.0, search=NumberRange(0.003, 0.3, log=True))
 

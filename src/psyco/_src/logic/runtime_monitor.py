@@ -77,7 +77,7 @@ class ConstraintStatus(NamedTuple):
         if self.value is not None:
             return f"{name}{self.value:g} so far"
         if self.outlook is OPEN:
-            return f"{name}{self.outlook.value}; what is left: {self.remaining}"
+            return f"{name}{self.outlook.value}; remaining: {self.remaining}"
         return f"{name}{self.outlook.value}, since step {self.decided}"
 
 

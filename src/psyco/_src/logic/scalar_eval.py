@@ -142,7 +142,7 @@ class StepEvaluator:
                 return lambda total, values: pick(total, of(values))
 
     def error(self, signals: Mapping[str, Any], step: int) -> RequirementError:
-        """Return the error that says what is wrong with the signals of a state."""
+        """Return the error about the signals of a state."""
         if not isinstance(signals, Mapping):
             return RequirementError(f"the signals in state {step} must go by name; got {signals!r:.100}")
         where, advice = f"in state {step}", "give every signal a finite number or a Boolean in every state"

@@ -26,7 +26,7 @@ Known = Mapping[Term, float]  # the values of counters
 
 
 def remaining(remainder: Remainder, known: Known) -> str:
-    """Describe what has to hold from the next state on.
+    """Describe the obligations from the next state on.
 
     Args:
         remainder: of a formula.

@@ -170,7 +170,8 @@ class GymSampler:
 
 def _identical(one: Episodes, other: Episodes) -> bool:
     """Whether all columns are equal, bit by bit."""
-    if jax.tree.structure(one) != jax.tree.structure(other):
+    structures: list[Any] = [jax.tree.structure(episodes) for episodes in (one, other)]
+    if structures[0] != structures[1]:
         return False
     pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
     return all(a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in pairs)

@@ -78,13 +78,13 @@ class Worker:
         with suppress(OSError):  # it has died, which the next look at it shows
             self.pipe.send(message)
 
-    def answers(self) -> Iterator[Answer]:
+    def answers(self) -> Iterator[TaskResult]:
         """Yield the messages that have arrived for the current task."""
         try:
             # After the death of the worker a process forked by an environment may hold the pipe open: never block.
             while self.task is not None and self.pipe.poll():
                 finished, content = self.pipe.recv()
-                answer = Answer(self.task, finished, content)
+                answer = TaskResult(self.task, finished, content)
                 if finished:
                     self.task = None
                 yield answer
@@ -117,7 +117,7 @@ class Worker:
         return f"exit status {status}" if status >= 0 else f"killed by {signal.Signals(-status).name}"
 
 
-class Answer(NamedTuple):
+class TaskResult(NamedTuple):
     """A message of a worker about its task: a progress report, or with `finished` the result."""
 
     task: int
@@ -158,8 +158,8 @@ class WorkerPool:
         count: int,
         message: Callable[[int, Worker], Any],
         choose: Callable[[Sequence[int], Worker], int] = lambda waiting, worker: waiting[0],
-    ) -> Iterator[list[Answer | Crash]]:
-        """Run tasks 0 to count-1; yields what has happened after every look at the workers.
+    ) -> Iterator[list[TaskResult | Crash]]:
+        """Run tasks 0 to count-1; yields the events after every poll of the workers.
 
         Args:
             count: number of tasks.
@@ -176,7 +176,7 @@ class WorkerPool:
                     waiting.remove(task)
                     worker.start(task, message(task, worker))
             connection.wait([worker.pipe for worker in self.busy], self.patrol)
-            events: list[Answer | Crash] = []
+            events: list[TaskResult | Crash] = []
             for worker in self.busy:
                 was_alive = worker.process.is_alive()  # read first: its last message may still be in the pipe
                 events += worker.answers()

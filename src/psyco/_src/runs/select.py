@@ -65,7 +65,7 @@ def certify_best(
     Args:
         problem: the problem.
         at: state of training at its end.
-        callbacks: told of progress, and if an episode fails.
+        callbacks: receive progress, and the error if an episode fails.
         issued: time of the certificate; default: now.
         ledger: earlier looks at this run; default: none. Each look leaves a part of the error for a later one.
     """

@@ -315,7 +315,7 @@ def _find_config(folder: Path, found: list[Checkpoint]) -> Config:
 
 
 def _find_run_info(folder: Path, found: list[Checkpoint]) -> RunInfo:
-    """Return the content of run.json; if it is damaged, what is known without it."""
+    """Return the content of run.json; if it is damaged, the values known without it."""
     now = package_versions()
     try:
         info = load_run_info(folder)

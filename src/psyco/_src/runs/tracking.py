@@ -213,7 +213,7 @@ class Tracking:
         for name, tracker in list(self.trackers.items()):
             try:
                 action(tracker)
-            except Exception as error:  # code and servers of others may raise anything
+            except Exception as error:  # external code and servers may raise anything
                 logger.warning("tracking with %s failed and ends here: %s", name, error)
                 del self.trackers[name]
 

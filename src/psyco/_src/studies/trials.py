@@ -5,8 +5,8 @@ function of its seed and of the sequence of proposals and results; so a resumed 
 and reuses the runs that have finished. Optuna's persistent storage would not do: it does not contain the random state
 of the sampler, without which a resumed search takes another course.
 
-Trials are proposed in rounds of a fixed size and their results told in order, so that the number of workers does not
-change the result.
+Trials are proposed in rounds of a fixed size and their results reported in order, so that the number of workers does
+not change the result.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class TrialSampler:
 
     Args:
         search: configuration of the search.
-        defaults: values of the searched options in trial 0; those within their ranges are told to Optuna.
+        defaults: values of the searched options in trial 0; those within their ranges are enqueued in Optuna.
     """
 
     def __init__(self, search: SearchConfig, defaults: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The page of a tuning: whether it helped, what was tried, and the effect of each option."""
+"""The page of a tuning: whether it helped, all trials, and the effect of each option."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The certificate: what was shown about which policy, how, and with which guarantee."""
+"""The certificate: verdict, findings and guarantee about a policy."""
 
 from __future__ import annotations
 

@@ -316,7 +316,7 @@ def _joint_error_rates(findings: Sequence[Finding | MeanFinding], accept: float,
         f"is at most {percent(accept)}; if all hold, the chance that one is called violated is at most "
         f"{percent(reject)}. "
         + (f"This is so {condition}. " if condition else "")
-        + "What is said of each constraint by itself is listed with it."
+        + "The statement about each constraint by itself is listed with it."
     )
 
 
