@@ -17,7 +17,7 @@ RELATIVE_LINK = re.compile(r"(?<!!)\[([^]]+)\]\((?!\w+:)[^)]+\)")
 
 
 def on_an_index(readme: str) -> str:
-    """The text without links, pictures and parts that lead nowhere from there."""
+    """Return the text without links, pictures and parts that are useless on a package index."""
     return RELATIVE_LINK.sub(r"\1", ONLY_IN_THE_REPOSITORY.sub("", readme))
 
 

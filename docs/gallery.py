@@ -30,14 +30,14 @@ BUILT_IN = {
 EXAMPLES = {
     "cartpole": "CartPole near the middle of its rail",
     "corridor": "A compiled domain in one short file",
-    "frozen_lake": "FrozenLake, with a signal of one's own",
+    "frozen_lake": "FrozenLake, with a custom signal",
     "hazard": "An environment that reports a cost",
     "pendulum": "Pendulum with a gentle motor",
     "velocity": "A running robot with a speed limit",
     "two_constraints": "CartPole with two constraints",
-    "sb3_policy": "A model of Stable-Baselines3, verified",
-    "sb3_ppo": "Stable-Baselines3's PPO, steered",
-    "sb3_dqn": "Stable-Baselines3's DQN, steered",
+    "sb3_policy": "A Stable-Baselines3 model, verified",
+    "sb3_ppo": "Stable-Baselines3's PPO under a requirement",
+    "sb3_dqn": "Stable-Baselines3's DQN under a requirement",
 }
 # The script, and which file each picture of the page comes from.
 TUTORIALS = {
@@ -48,7 +48,7 @@ TUTORIALS = {
     "certificate": {"certificate": "certificate.png"},
     "field": {"field": "field/watch.png"},
 }
-# An example ends with a policy in somebody's hands: what was learned or verified last is drawn.
+# The policy that an example has learned or verified last is drawn.
 DRAWN = """
 import runpy, sys
 import psyco
@@ -79,7 +79,7 @@ psyco.render(last["policy"], ".", domain=last["domain"], animation=False)
 
 
 def main(chosen: list[str]) -> None:
-    """Make what is named, or everything."""
+    """Make the named parts, or everything."""
     for name, words in BUILT_IN.items():
         if not chosen or name in chosen:
             in_a_folder(lambda folder, name=name, words=words: built_in(name, words, folder))
@@ -93,13 +93,13 @@ def main(chosen: list[str]) -> None:
 
 
 def in_a_folder(work) -> None:
-    """Nothing is left behind but pictures and certificates."""
+    """Run in a temporary folder: only pictures and certificates are kept."""
     with tempfile.TemporaryDirectory() as folder:
         work(Path(folder))
 
 
 def python(folder: Path, *words: object) -> str:
-    """What a program prints."""
+    """Return the output of a program."""
     print(*words, flush=True)
     return subprocess.run(
         [sys.executable, *map(str, words)],
@@ -112,7 +112,7 @@ def python(folder: Path, *words: object) -> str:
 
 
 def built_in(name: str, words: list[str], folder: Path) -> None:
-    """A run and its picture, by the command line."""
+    """Make a run and its picture, by the command line."""
     domain = name.removesuffix("-expected")
     printed = python(folder, "-m", "psyco", "-q", "synthesize", domain, *words, "--out", "run")
     python(folder, "-m", "psyco", "-q", "render", "run", "--no-animation")
@@ -120,21 +120,21 @@ def built_in(name: str, words: list[str], folder: Path) -> None:
 
 
 def example(name: str, folder: Path) -> None:
-    """An example, and a picture of its policy."""
+    """Run an example, and draw its policy."""
     (folder / "drawn.py").write_text(DRAWN)
     printed = python(folder, "drawn.py", ROOT / "examples" / f"{name}.py", name)
     keep(name, printed, folder / "trajectory.png")
 
 
 def tutorial(name: str, pictures: dict[str, str], folder: Path) -> None:
-    """A tutorial's own pictures."""
+    """Make the pictures of a tutorial."""
     python(folder, ROOT / "docs" / "tutorials" / f"{name}.py")
     for shown, file in pictures.items():
         small(folder / file, IMAGES / "tutorials" / f"{shown}.png")
 
 
 def keep(name: str, printed: str, picture: Path) -> None:
-    """A certificate's first lines and its picture."""
+    """Return the first lines of a certificate and its picture."""
     lines = printed[printed.index("SATISFIED") :].splitlines()[:PRINTED]
     (IMAGES / "gallery").mkdir(parents=True, exist_ok=True)
     (IMAGES / "gallery" / f"{name}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -142,7 +142,7 @@ def keep(name: str, printed: str, picture: Path) -> None:
 
 
 def small(picture: Path, to: Path) -> None:
-    """A picture of few bytes: not wider than a page, with 64 colours."""
+    """Shrink a picture: not wider than a page, with 64 colours."""
     drawn = Image.open(picture).convert("RGB")
     if drawn.width > WIDEST:
         drawn = drawn.resize((WIDEST, round(drawn.height * WIDEST / drawn.width)), Image.Resampling.LANCZOS)
@@ -151,18 +151,19 @@ def small(picture: Path, to: Path) -> None:
 
 
 def page() -> str:
-    """The page: for every domain and example a picture, its requirement and certificate, and what made it."""
+    """Write the page: for every domain and example a picture, requirement, certificate and source."""
     parts = [
         "# Gallery",
-        "Built-in domains and examples, each with the certificate that it ends with and the command that makes it.\n"
-        "Light to dark is time; a domain without a drawing of its own shows its signals. `make gallery` makes it all.",
+        "Built-in domains and examples, each with its command and the resulting certificate.\n"
+        "In the pictures time goes from light to dark; a domain without a scene shows its signals. "
+        "`make gallery` makes this page.",
     ]
     for name, words in BUILT_IN.items():
         shown = " ".join(f"'{word}'" if " " in word else word for word in words)
         domain = name.removesuffix("-expected")
         command = f"psyco synthesize {domain} {shown} --out runs/{name}\npsyco render runs/{name}"
         title = (
-            "Particle Dance, an expected number"
+            "Particle Dance, an expected value"
             if name.endswith("-expected")
             else name.replace("-", " ").title()
         )
@@ -171,16 +172,16 @@ def page() -> str:
         source = f"[examples/{name}.py](../examples/{name}.py)"
         parts += entry(name, title, f"python examples/{name}.py", source)
     parts += [
-        "## The whole way of a policy",
-        "[examples/deployment.py](../examples/deployment.py) learns, certifies, exports, watches, raises an alarm and\n"
-        "guards; [tutorial 6](tutorials/field.md) shows the same with a picture.",
+        "## From learning to deployment",
+        "[examples/deployment.py](../examples/deployment.py) learns, certifies, exports, runs a field test "
+        "until an alarm, and\nadds a guard; [tutorial 6](tutorials/field.md) shows most of this with a picture.",
         "```sh\npython examples/deployment.py\n```",
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def entry(name: str, title: str, command: str, source: str = "") -> list[str]:
-    """One of them; what was not made yet is left out."""
+    """Return the section of one entry; entries that were not made yet are left out."""
     said = IMAGES / "gallery" / f"{name}.txt"
     if not said.exists():
         return []

@@ -77,7 +77,7 @@ def test_what_is_shown_of_the_package_is_the_readme_the_license_and_the_extras(
     assert len(shown) > 0.8 * len((ROOT / "README.md").read_text(encoding="utf-8"))
     assert metadata["License-Expression"] == "Apache-2.0"
     assert {"sb3", "onnx", "storm", "all"} <= set(metadata.get_all("Provides-Extra") or ())
-    assert {"psyco/py.typed", "psyco/__init__.pyi", "psyco/_src/spec/grammar.lark"} <= set(names)
+    assert {"psyco/py.typed", "psyco/__init__.pyi", "psyco/_src/logic/grammar.lark"} <= set(names)
     assert not [name for name in names if not name.startswith("psyco")]
 
 

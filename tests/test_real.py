@@ -48,7 +48,7 @@ def test_the_benchmark_runs_a_task_once_and_puts_it_into_a_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["Pendulum", "--seeds", "0", "--steps", "400", "--jobs", "1", "--out", str(tmp_path)]
-    arguments += ["--option=--population=4", "--option=--max-episodes=5", "--option=--learner=safe-es"]
+    arguments += ["--option=--option=population=4", "--option=--max-episodes=5", "--option=--learner=safe-es"]
     real.main(arguments)
     (row,) = csv.DictReader((tmp_path / "results.csv").open())
     assert row["verdict"] in ("SATISFIED", "VIOLATED", "UNDECIDED") and float(row["return"]) < 0

@@ -1,7 +1,7 @@
-"""What signatures and comments say, where a reader looks for it.
+"""Show values of default constants and comments of fields in the reference.
 
-A signature says `method: str = DEFAULT_METHOD`, a reader wants to see `'anytime'`. What a field of a class is stands
-behind it as a comment; in the reference that becomes a table.
+A signature such as `method: str = DEFAULT_METHOD` is shown with the value `'anytime'`. The comments behind the fields
+of a class become a table of attributes.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ SAID = re.compile(r"^ {4}\w+: [^#]*  # (.*)$")
 
 
 class Defaults(griffe.Extension):
-    """Looks up constants in the module that a function is from, and comments in the file that a class is from."""
+    """Replace constants by their values in the function's module, and add comments from the file of the class."""
 
     def on_function(self, *, func: griffe.Function, **arguments: Any) -> None:
-        """Replace the constants among its defaults, if they are numbers or words."""
+        """Replace constants among the defaults of a function, if they are numbers or strings."""
         for parameter in func.parameters:
             named = str(parameter.default)
             if CONSTANT.fullmatch(named):
@@ -30,7 +30,7 @@ class Defaults(griffe.Extension):
                     parameter.default = repr(value)
 
     def on_class_members(self, *, cls: griffe.Class, **arguments: Any) -> None:
-        """Show its fields with what their comments say, and all of them in the signature of a named tuple."""
+        """Add the comments of fields to the docstring, and for a named tuple all fields to the signature."""
         fields = [
             member
             for name, member in cls.members.items()

@@ -1,9 +1,9 @@
-"""What stands in the program is said once: `{{ commands }}` and the like in a page become it when the site is built.
+"""Generate parts of the reference from the program: replace markers such as `{{ commands }}` when the site is built.
 
-| in a page | becomes |
+| marker | replacement |
 |---|---|
-| `{{ names front smc }}` | every public name that comes from these rooms, by its docstring |
-| `{{ names rest }}` | those that no page has asked for |
+| `{{ names api verification }}` | all public names from these packages, with their docstrings |
+| `{{ names rest }}` | all other public names |
 | `{{ commands }}` | the commands, each option with its default |
 | `{{ settings }}` | the fields of `Settings`: the table `[settings]` of a configuration file |
 | `{{ execution }}` | the fields of `Execution` |
@@ -23,7 +23,7 @@ from typing import Any
 PACKAGE = Path(__file__).parents[2] / "src" / "psyco"
 MARKER = re.compile(r"^\{\{ (\w+)((?: \w+)*) \}\}$", re.MULTILINE)
 NAMES = re.compile(r"^\{\{ names((?: \w+)*) \}\}$", re.MULTILINE)
-# In the order in which one needs them; the others follow by the alphabet, functions before classes.
+# In the order of use; the others follow alphabetically, functions before classes.
 FIRST = (
     "synthesize",
     "verify",
@@ -38,11 +38,11 @@ FIRST = (
     "parse",
     "make",
 )
-asked_for: set[str] = set()  # rooms that some page shows
+asked_for: set[str] = set()  # packages that some page shows
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """See which rooms have a page, before the first one is made."""
+    """Collect the packages that have a page, before the first page is built."""
     asked_for.clear()
     for file in files.documentation_pages():
         for rooms in NAMES.findall(file.content_string):
@@ -51,7 +51,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Put in what the program says."""
+    """Replace the markers of a page."""
     parts = {
         "names": names,
         "commands": commands,
@@ -64,7 +64,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 
 def public_names() -> dict[str, str]:
-    """Every public name of `psyco`, and the room that it comes from."""
+    """Return every public name of `psyco` with its package."""
     tree = ast.parse((PACKAGE / "__init__.pyi").read_text(encoding="utf-8"))
     found = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
     return {
@@ -75,7 +75,7 @@ def public_names() -> dict[str, str]:
 
 
 def names(*rooms: str) -> str:
-    """Each name with its docstring, as mkdocstrings writes it."""
+    """Return the mkdocstrings directives of the public names from these packages."""
     found = public_names()
     wanted = set(found.values()) - asked_for - {"version"} if rooms == ("rest",) else set(rooms)
     if unknown := wanted - set(found.values()):
@@ -89,7 +89,7 @@ def names(*rooms: str) -> str:
 
 
 def commands() -> str:
-    """Each command: what it does, an example, its arguments and options."""
+    """Return a section per command: description, example, arguments and options."""
     import typer
 
     from psyco._src.cli.app import COMMANDS, app
@@ -176,7 +176,7 @@ def _declared(cls: Any, left_out: tuple[str, ...] = ()) -> str:
 
 
 def certificate() -> str:
-    """The fields of a certificate and of everything in it."""
+    """Return the fields of a certificate and of all objects in it."""
     schema = json.loads(
         (PACKAGE / "_src" / "verification" / "certificate.schema.json").read_text(encoding="utf-8")
     )
@@ -203,7 +203,7 @@ def _fields(schema: Mapping[str, Any]) -> str:
 
 
 def _kind(part: Mapping[str, Any]) -> str:
-    """What a field holds, in words."""
+    """Return the type of a field in words."""
     if "$ref" in part:
         name = part["$ref"].rpartition("/")[2]
         return f"[{name.replace('_', ' ')}](#{name})"

@@ -1,7 +1,7 @@
-"""Pages for what lies outside of docs/: links of our texts lead to files in the repository, and so they do on the site.
+"""Add pages for linked files outside of docs/, so that links to files of the repository also work on the site.
 
-`[corridor](../examples/corridor.py)` becomes a link to a page that shows this file. CONTRIBUTING.md and its like are
-pages with a place of their own in the navigation.
+`[corridor](../examples/corridor.py)` becomes a link to a page that shows this file. The files in `PROJECT`, such as
+CONTRIBUTING.md, have their own place in the navigation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ORIGINS = {page: origin for origin, page in PROJECT.items()}
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the project's own pages, and one for every other file that something links to."""
+    """Add the pages of `PROJECT`, and one for every other linked file."""
     for origin, page in PROJECT.items():
         text = (ROOT / origin).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=text))
@@ -39,7 +39,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Let links lead to those pages."""
+    """Redirect links to these pages."""
     here = page.file.src_uri
 
     def replaced(match: re.Match[str]) -> str:
@@ -52,20 +52,20 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def _repository_path(page: str, target: str) -> str:
-    """Where a link leads, from the root of the repository."""
+    """Return the target of a link, relative to the root of the repository."""
     folder = posixpath.dirname(ORIGINS.get(page, f"docs/{page}"))
     return posixpath.normpath(posixpath.join(folder, target))
 
 
 def _page_of(where: str) -> str:
-    """The page that shows a file of the repository."""
+    """Return the page that shows a file of the repository."""
     if where.startswith("docs/"):
         return where.removeprefix("docs/")
     return PROJECT.get(where, f"files/{where}.md")
 
 
 def _shown(where: str) -> str:
-    """A page with the text of a file."""
+    """Make a page with the text of a file."""
     language = LANGUAGES.get(posixpath.splitext(where)[1], "text")
     text = (ROOT / where).read_text(encoding="utf-8")
     head = "---\nsearch:\n  exclude: true\n---\n\n"

@@ -1,4 +1,4 @@
-r"""Code in tables: `a \| b` is how a table of Markdown has to write `a | b`, and not what a reader should copy."""
+r"""Unescape code in tables: Markdown requires `a \| b` there, and readers should see and copy `a | b`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CODE = re.compile(r"<code>[^<]*</code>")
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
-    """Take the backslash away, in the code of cells alone."""
+    """Remove the backslash before `|` in the code of table cells."""
 
     def plain(cell: re.Match[str]) -> str:
         return CODE.sub(lambda code: code[0].replace("\\|", "|"), cell[0])

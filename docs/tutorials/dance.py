@@ -18,11 +18,11 @@ print(len(episode["step"]) - 1, "steps, closest", episode["distance"].min())
 print(psyco.check_path("G (distance >= 0.1 | collisions <= 1)", episode))
 # --8<-- [end:play]
 
-# --8<-- [start:careless]
+# --8<-- [start:unconstrained]
 unconstrained = psyco.synthesize("particle-dance", "Rmax=? [ C ]", seed=0, episodes=20_000)
 certificate = psyco.verify(unconstrained.policy, "particle-dance", requirement)
 print(certificate.verdict.name, certificate.return_summary)
-# --8<-- [end:careless]
+# --8<-- [end:unconstrained]
 
 # --8<-- [start:picture]
 print(psyco.render(run, "dance", seed=3))

@@ -77,7 +77,7 @@ def test_a_domain_is_an_object_or_a_name_everywhere(run: psyco.Run) -> None:
     assert psyco.verify(run, "obstacle-run", EASY, parameters=values, max_episodes=9).domain == "obstacle-run"
     with pytest.raises(psyco.DomainError, match="is already a domain"):
         psyco.verify(run, psyco.make("obstacle-run"), EASY, parameters={"grid": 3})
-    with pytest.raises(psyco.DomainError, match="3 is no domain"):
+    with pytest.raises(psyco.DomainError, match="3 is not a domain"):
         psyco.synthesize(3, EASY)  # type: ignore[arg-type]
 
 

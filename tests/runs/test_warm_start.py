@@ -97,7 +97,8 @@ def test_settings_that_contradict_the_policy_are_refused() -> None:
 def test_a_run_keeps_what_it_started_from_repeats_and_goes_on(cli, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     dance = ["synthesize", "particle-dance", "--set", "horizon=5", "--option", "verify_every=22",
-             "--max-episodes", "20", "--selection-episodes", "5", "--option", "verify_episodes=5", "--attempts", "1"]  # fmt: skip
+             "--max-episodes", "20", "--selection-episodes", "5", "--option", "verify_episodes=5",
+             "--attempts", "1"]  # fmt: skip
     formula = "P>=0.{} [ G distance >= 0.1 ] & C>=0.9"
     cli(*dance, "--require", formula.format(3), "--episodes", "44", "--hidden", "5,4", "--out", "first")
     cli(*dance, "--require", formula.format(5), "--episodes", "66", "--from", "first", "--out", "second")

@@ -123,7 +123,7 @@ def test_every_public_name_and_every_option_is_in_the_reference(site: Path, page
         (site / "reference" / "runs.html").read_text(encoding="utf-8").partition('id="psyco.Candidate"')[2]
     )
     assert "mean_return" in candidates.partition('id="psyco.Config"')[0]  # a field without a comment
-    assert "believed in as much as is required" in candidates  # what a field's comment says
+    assert "every constraint is at least the required one" in candidates  # the comment of a field
     shown = (site / "reference" / "commands.html").read_text(encoding="utf-8")
     group: Any = typer.main.get_command(app)
     for name, command in group.commands.items():
