@@ -58,7 +58,13 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "learn_risk": {"episodes": 100},
     "pareto_front": {"points": 2, "seeds": 1, "workers": 1, "settings": {"episodes": 200}},
     "study": {"workers": 1},
-    "tune": {"trials": 3, "rerun_seeds": 1, "validation_seeds": 2, "workers": 1, "settings": {"episodes": 200}},
+    "tune": {
+        "trials": 3,
+        "rerun_seeds": 1,
+        "validation_seeds": 2,
+        "workers": 1,
+        "settings": {"episodes": 200},
+    },
 }
 PROGRAM = '#include <stdio.h>\n#include "psyco_policy.h"\nint main(void) {\n%s\nreturn 0;\n}\n'
 TRAINING = re.compile(r"\.learn\([\d_]+")  # of Stable-Baselines3, in steps
