@@ -39,11 +39,7 @@ def main() -> None:
                 whole = _run(Path(folder) / label.replace(" ", "-"), every)
                 saving = spent["save"]
                 metrics = spent["rows"]
-                kept = (
-                    f"  (limit {LIMIT:.0%}: {'kept' if saving / whole < LIMIT else 'MISSED'})"
-                    if every
-                    else ""
-                )
+                kept = f"  (limit {LIMIT:.0%}: {'kept' if saving / whole < LIMIT else 'MISSED'})" if every else ""
                 print(
                     f"  {label:12} {whole:7.2f}s  {saving:5.3f}s {saving / whole:5.1%}"
                     f"  {metrics:6.3f}s {metrics / whole:5.1%}{kept}"

@@ -55,9 +55,7 @@ def costs() -> None:
     kept = "kept" if micro["rtamt"] >= FASTER * ours else "MISSED"
     print(f"    {micro['rtamt'] / ours:.1f} times ours (limit {FASTER:.0f}: {kept})")
     past = micro["rtamt, past"]
-    print(
-        f"  rtamt, historically(...): another formula, without a window: {past:.1f} us, {past / ours:.1f} times ours"
-    )
+    print(f"  rtamt, historically(...): another formula, without a window: {past:.1f} us, {past / ours:.1f} times ours")
 
 
 def shown(what: str, measured: float, limit: float, unit: str) -> None:

@@ -22,9 +22,7 @@ def main() -> None:
     _show("cautious, the fallback", cautious)
     _show("learned for the requirement", learned)
     for name, rule in _rules(unconstrained):
-        guard = psyco.Guard(
-            unconstrained, cautious, REQUIREMENT, when=rule, horizon=50, counters=["collisions"]
-        )
+        guard = psyco.Guard(unconstrained, cautious, REQUIREMENT, when=rule, horizon=50, counters=["collisions"])
         _show(f"guarded by {name}", guard)
 
 

@@ -41,9 +41,7 @@ class Busy(gymnasium.Env[Any, Any]):
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (4,))
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         return self.np_random.uniform(-1, 1, 4).astype(np.float32), {}
 
@@ -63,9 +61,7 @@ class Recorded(NamedTuple):
     lengths: list[int]  # [B]
 
     def part(self, some: slice) -> Recorded:
-        return Recorded(
-            self.domain, self.seeds[some], [row[some] for row in self.actions], self.lengths[some]
-        )
+        return Recorded(self.domain, self.seeds[some], [row[some] for row in self.actions], self.lengths[some])
 
 
 class Bare:
@@ -176,9 +172,7 @@ def speed_up(processes: int) -> float:
     )
     seeds = list(range(20))
     many.run(theta, seeds)  # start the workers
-    ratios = [
-        _seconds(lambda: one.run(theta, seeds)) / _seconds(lambda: many.run(theta, seeds)) for _ in range(3)
-    ]
+    ratios = [_seconds(lambda: one.run(theta, seeds)) / _seconds(lambda: many.run(theta, seeds)) for _ in range(3)]
     return median(ratios)
 
 

@@ -51,9 +51,7 @@ class Row:
     @property
     def training(self) -> int:
         """What the selection leaves for learning."""
-        own = Settings(
-            **{k: v for k, v in self.settings.items() if k in ("candidates", "selection_episodes")}
-        )
+        own = Settings(**{k: v for k, v in self.settings.items() if k in ("candidates", "selection_episodes")})
         return self.episodes - (own.candidates * own.selection_episodes if own.candidates > 1 else 0)
 
 
@@ -84,12 +82,8 @@ TABLE = {
         Row("obstacle-run", "safe-es", 20_000),
         Row("obstacle-run", "ppo", 20_000),
     ],
-    "cartpole": [
-        Row("CartPole-v1", learner, 2_000, CARTPOLE, FEW, 200) for learner in ("snes", "safe-es", "ppo")
-    ],
-    "pendulum": [
-        Row("Pendulum-v1", learner, 2_000, PENDULUM, FEW, 200) for learner in ("snes", "safe-es", "ppo")
-    ],
+    "cartpole": [Row("CartPole-v1", learner, 2_000, CARTPOLE, FEW, 200) for learner in ("snes", "safe-es", "ppo")],
+    "pendulum": [Row("Pendulum-v1", learner, 2_000, PENDULUM, FEW, 200) for learner in ("snes", "safe-es", "ppo")],
 }
 
 
@@ -154,19 +148,13 @@ def _tell(progress: psyco.StudyProgress) -> None:
         print(f"\r{done} of {total} runs", f"{left:.0f} s left  " if left else "", end="", file=sys.stderr)
 
 
-def value(
-    row: Row, domain: Domain, requirement: Requirement, policy: psyco.Policy, seed: int
-) -> tuple[float, float]:
+def value(row: Row, domain: Domain, requirement: Requirement, policy: psyco.Policy, seed: int) -> tuple[float, float]:
     """Mean return and satisfied share of a policy: exact on finite domains, else from fresh episodes."""
     if isinstance(domain, FiniteDomain):
-        exact = evaluate(
-            unfold(domain, [c.formula for c in requirement.constraints], policy_actions(policy, domain))
-        )
+        exact = evaluate(unfold(domain, [c.formula for c in requirement.constraints], policy_actions(policy, domain)))
         return exact.expected_return, min(exact.probabilities)
     sampler = make_sampler(domain, policy.network, requirement)
-    fresh = list(
-        sample_episodes(sampler, jnp.asarray(policy.theta), stream_key(seed, Stream.RECORD), row.fresh)
-    )
+    fresh = list(sample_episodes(sampler, jnp.asarray(policy.theta), stream_key(seed, Stream.RECORD), row.fresh))
     satisfied = np.concatenate([constraint_outcomes(requirement, np.asarray(e.satisfied)) for e in fresh])
     return float(np.concatenate([e.returns for e in fresh]).mean()), float(satisfied.all(axis=1).mean())
 
@@ -247,9 +235,7 @@ def main(arguments: list[str] | None = None) -> None:
     parts = chosen.parts or list(TABLE)
     if unknown := set(parts) - set(TABLE):
         parser.error(f"unknown part {', '.join(unknown)}; there are: {', '.join(TABLE)}")
-    wanted = [
-        row for part in parts for row in TABLE[part] if row.learner in (chosen.learner or [row.learner])
-    ]
+    wanted = [row for part in parts for row in TABLE[part] if row.learner in (chosen.learner or [row.learner])]
     names = [called(row) + f", {row.episodes:,} episodes" * (row.episodes > 60_000) for row in wanted]
     seeds = range(FIRST_SEED, FIRST_SEED + chosen.seeds)
     outcomes = run(list(zip(names, wanted, strict=True)), seeds, chosen.out)

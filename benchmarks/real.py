@@ -62,9 +62,7 @@ TASKS = {
     "Swimmer": velocity("Swimmer-v5", 0.2282, 65, "2e6"),
     "Walker2d": velocity("Walker2d-v5", 2.3415, 2982, "3e6"),
     "Ant": velocity("Ant-v5", 2.6222, 3262, "1e6"),
-    "LunarLander": Task(
-        "LunarLander-v3", 'P>=0.9 [ F ("end" & return >= 200) ] & C>=0.95', ("--steps", "1e6")
-    ),
+    "LunarLander": Task("LunarLander-v3", 'P>=0.9 [ F ("end" & return >= 200) ] & C>=0.95', ("--steps", "1e6")),
     "BallCircle": bullet("SafetyBallCircle-v0"),
     "BallCircle-free": bullet("SafetyBallCircle-v0", FREE),
     "BallRun": bullet("SafetyBallRun-v0"),
@@ -185,22 +183,13 @@ def table(rows: list[dict[str, Any]], machine: str) -> str:
     def listed(mine: list[dict[str, Any]], column: str) -> str:
         return ", ".join(str(row.get(column, "–")) for row in mine)
 
-    rows = [
-        row | {"shown": f"{row['satisfied']}/{row['episodes']}"} if "satisfied" in row else row
-        for row in rows
-    ]
+    rows = [row | {"shown": f"{row['satisfied']}/{row['episodes']}"} if "satisfied" in row else row for row in rows]
     for name in dict.fromkeys(row["task"] for row in rows):
         mine = [row for row in rows if row["task"] == name]
         free = [row for row in rows if row["task"] == f"{name}-free"]
         certified = sum(row["verdict"] == "SATISFIED" for row in mine)
         published = TASKS[name].published
-        compare = (
-            f"unconstrained {listed(free, 'return')}"
-            if free
-            else f"PPOLag {published:g}"
-            if published
-            else ""
-        )
+        compare = f"unconstrained {listed(free, 'return')}" if free else f"PPOLag {published:g}" if published else ""
         cells = [
             name, mine[0]["budget"], " ".join(dict.fromkeys(str(row.get("learner", "–")) for row in mine)),
             listed(mine, "seed"), "–" if name.endswith("-free") else f"{certified}/{len(mine)}", listed(mine, "return"),
@@ -239,9 +228,7 @@ def cells(names: list[str], seeds: list[int], out: Path, steps: str | None, opti
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"of {', '.join(TASKS)}; default: all")
     parser.add_argument("--seeds", type=int, nargs="+", default=[500, 501, 502])
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time")

@@ -76,9 +76,7 @@ def evosax_run(problem, key, **options):
             ask_key, sample_key, tell_key = jax.random.split(jax.random.fold_in(key, number), 3)
             population, state = strategy.ask(ask_key, state, params)
             episodes = problem.sampler(population, episode_keys(sample_key, 0, POPULATION))
-            state, _ = strategy.tell(
-                tell_key, population, episodes.cost[:, 0] - episodes.returns, state, params
-            )
+            state, _ = strategy.tell(tell_key, population, episodes.cost[:, 0] - episodes.returns, state, params)
             return state, episodes.returns.mean()
 
         return jax.lax.scan(generation, state, jnp.arange(GENERATIONS))

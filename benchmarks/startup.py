@@ -14,9 +14,7 @@ def main() -> None:
     domain = "particle-dance"
     require = "P>=0.85 [ G (distance >= 0.1 | collisions <= 1) ] & C>=0.98"
     with tempfile.TemporaryDirectory() as folder:
-        environment = {
-            k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_COMPILATION_CACHE_DIR")
-        }
+        environment = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_COMPILATION_CACHE_DIR")}
         environment["XDG_CACHE_HOME"] = folder
         for name, flags in {"cold": [], "cached": [], "cold, cache off": ["--no-compile-cache"]}.items():
             out = Path(folder) / name.replace(" ", "")
@@ -37,12 +35,8 @@ def main() -> None:
                 env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             ) as process:  # fmt: skip
                 metrics = out / "metrics.csv"
-                while process.poll() is None and not (
-                    metrics.exists() and metrics.read_bytes().count(b"\n") > 1
-                ):
+                while process.poll() is None and not (metrics.exists() and metrics.read_bytes().count(b"\n") > 1):
                     time.sleep(0.02)
                 first = time.perf_counter() - began
                 process.wait()
-            print(
-                f"  {first:6.1f} s to the first generations, {time.perf_counter() - began:6.1f} s in all  ({name})"
-            )
+            print(f"  {first:6.1f} s to the first generations, {time.perf_counter() - began:6.1f} s in all  ({name})")

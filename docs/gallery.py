@@ -162,11 +162,7 @@ def page() -> str:
         shown = " ".join(f"'{word}'" if " " in word else word for word in words)
         domain = name.removesuffix("-expected")
         command = f"psyco synthesize {domain} {shown} --out runs/{name}\npsyco render runs/{name}"
-        title = (
-            "Particle Dance, an expected value"
-            if name.endswith("-expected")
-            else name.replace("-", " ").title()
-        )
+        title = "Particle Dance, an expected value" if name.endswith("-expected") else name.replace("-", " ").title()
         parts += entry(name, title, command)
     for name, title in EXAMPLES.items():
         source = f"[examples/{name}.py](../examples/{name}.py)"

@@ -14,9 +14,7 @@ class Hazard(gymnasium.Env[Any, Any]):
     observation_space = gymnasium.spaces.Box(-5.0, 5.0, (2,))
     action_space = gymnasium.spaces.Box(-0.2, 0.2, (2,))
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.position = np.array([-1.0, self.np_random.uniform(-0.3, 0.3)])
         return self.position.astype(np.float32), {"cost": 0.0}

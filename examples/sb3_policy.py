@@ -13,8 +13,6 @@ with tempfile.TemporaryDirectory() as folder:
     path = Path(folder) / "model.zip"
     PPO("MlpPolicy", "CartPole-v1", n_steps=256, seed=0, device="cpu").learn(6_000).save(path)
     domain = psyco.make("CartPole-v1", horizon=100)
-    model = (
-        f"sb3:{path}"  # it holds pickled objects, which can run code: such a file has to be trusted by name
-    )
+    model = f"sb3:{path}"  # it holds pickled objects, which can run code: such a file has to be trusted by name
     certificate = psyco.verify(model, domain, "P>=0.7 [ G (abs(obs[0]) <= 1.5) ] & C>=0.95", trust=[model])
 print(certificate)

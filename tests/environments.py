@@ -32,9 +32,7 @@ class Walk(gymnasium.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
-        self.faulty = (
-            seed is not None and seed % self.rare == 0 and seed > 0
-        )  # 0 is the trial when a domain is made
+        self.faulty = seed is not None and seed % self.rare == 0 and seed > 0  # 0 is the trial when a domain is made
         self.x, self.t, self.ended = float(self.np_random.normal()), 0, False
         return self._observe(), {}
 
@@ -152,9 +150,7 @@ class Rude(Walk):
         if seed and not Path(self.book).exists():  # 0 is the trial when a domain is made
             with open(self.book, "x") as file:
                 print(
-                    subprocess.Popen(
-                        ["sleep", "600"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-                    ).pid,
+                    subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).pid,
                     file=file,
                 )
         return super().reset(seed=seed)

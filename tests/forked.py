@@ -46,9 +46,7 @@ def _live(words: list[str], env: dict[str, str], folder: str) -> None:
     for descriptor, name in ((1, "out"), (2, "errors")):
         os.dup2(os.open(Path(folder, name), os.O_WRONLY | os.O_CREAT), descriptor)
     os.environ.update(env)
-    jax.config.update(
-        "jax_compilation_cache_dir", env["JAX_COMPILATION_CACHE_DIR"]
-    )  # JAX has read them before
+    jax.config.update("jax_compilation_cache_dir", env["JAX_COMPILATION_CACHE_DIR"])  # JAX has read them before
     jax.config.update(
         "jax_persistent_cache_min_compile_time_secs", float(env["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"])
     )

@@ -46,9 +46,7 @@ def flat(**keywords: Any) -> dict[str, Any]:
     Keywords that the function takes itself (`episodes`, `seed`, `learner`, ...) stay.
     """
     own = ("episodes", "steps", "seed", "learner")
-    settings = {
-        name: keywords.pop(name) for name in declared(Settings) if name in keywords and name not in own
-    }
+    settings = {name: keywords.pop(name) for name in declared(Settings) if name in keywords and name not in own}
     if options := keywords.pop("options", None):
         settings["options"] = options
         if "learner" in keywords:

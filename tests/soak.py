@@ -69,9 +69,7 @@ def soak(it: Soak, folder: Path, kills: int) -> Counter[str]:
             break
         run = folder / f"run-{number}"
         for _ in range(KILLS_PER_RUN):
-            if kill(
-                it, run, (*go_on(it, run), "--checkpoint-every", "0"), moments=25, seconds=it.seconds / 2
-            ):
+            if kill(it, run, (*go_on(it, run), "--checkpoint-every", "0"), moments=25, seconds=it.seconds / 2):
                 counts[phase(run)] += 1
         finish(go_on(it, run), it.env)
         assert outcome(run) == it.undisturbed, f"{run} has other bytes, after {dict(counts)}"
@@ -166,6 +164,4 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         began = time.monotonic()
         counts = soak(prepare(Path(folder), seed), Path(folder), kills)
-    print(
-        f"{counts.total()} kills in {time.monotonic() - began:.0f} s, no run lost, no byte different: {dict(counts)}"
-    )
+    print(f"{counts.total()} kills in {time.monotonic() - began:.0f} s, no run lost, no byte different: {dict(counts)}")

@@ -30,9 +30,7 @@ def said_by(name: str, folder: Path) -> str:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    "name", sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem != "deployment")
-)
+@pytest.mark.parametrize("name", sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem != "deployment"))
 def test_the_example_ends_in_a_satisfied_certificate(name: str, tmp_path: Path) -> None:
     if name.startswith("sb3"):
         pytest.importorskip("stable_baselines3")

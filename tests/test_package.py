@@ -18,9 +18,7 @@ ROOT = Path(__file__).parents[1]
 def run(*words: object, folder: Path) -> str:
     """In an environment that knows nothing of this one."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    done = subprocess.run(
-        list(map(str, words)), cwd=folder, env=clean, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(list(map(str, words)), cwd=folder, env=clean, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
     return done.stdout
 

@@ -58,10 +58,7 @@ def test_particle_dance_unconstrained_follows_closely():
 
 def test_maximum_likelihood_over_satisfies():
     for seed in SEEDS:
-        assert (
-            run("particle-dance", seed, episodes=60_000, calibration="naive").metrics["satisfied"].mean()
-            > 0.87
-        )
+        assert run("particle-dance", seed, episodes=60_000, calibration="naive").metrics["satisfied"].mean() > 0.87
 
 
 def test_obstacle_run_ends_safe_and_fast(capsys):
@@ -74,8 +71,6 @@ def test_obstacle_run_ends_safe_and_fast(capsys):
         fresh = sampler(theta, episode_keys(stream_key(seed, Stream.RECORD), 0, 10_000))
         p_sat, ret = float(np.mean(fresh.satisfied)), float(np.mean(fresh.returns))
         with capsys.disabled():
-            print(
-                f"  obstacle-run snes seed {seed}: p_sat {p_sat:.4f}, return {ret:.2f} on 10,000 fresh episodes"
-            )
+            print(f"  obstacle-run snes seed {seed}: p_sat {p_sat:.4f}, return {ret:.2f} on 10,000 fresh episodes")
         good += p_sat >= 0.93 and ret > -6
     assert good >= 4

@@ -12,9 +12,7 @@ import psyco
 from benchmarks import real
 
 PAGE = (Path(__file__).parents[1] / "docs" / "real.md").read_text(encoding="utf-8")
-COMMANDS = [
-    shlex.split(block.replace("\\\n", " ")) for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
-]
+COMMANDS = [shlex.split(block.replace("\\\n", " ")) for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)]
 NEEDS = {"bullet_safety_gym": "bullet_safety_gym", "highway_env": "highway_env", "LunarLander": "Box2D"}
 
 

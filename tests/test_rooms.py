@@ -98,9 +98,7 @@ def unsafe_code(source: str, package: list[str]) -> list[str]:
     return found
 
 
-FILES = [
-    pytest.param(path, id=path.relative_to(SOURCE).as_posix()) for path in sorted(SOURCE.glob("**/*.py"))
-]
+FILES = [pytest.param(path, id=path.relative_to(SOURCE).as_posix()) for path in sorted(SOURCE.glob("**/*.py"))]
 
 
 def test_every_room_has_its_place() -> None:

@@ -72,9 +72,7 @@ def test_the_reward_of_an_episode_is_its_return_and_cost_weighed_by_lambda(cartp
 
 
 def test_an_excess_costs_in_the_unit_of_its_value_and_moves_lambda(cartpole) -> None:
-    bridge = Bridge(
-        cartpole, "R{obs[0] < -0.01}<=3 [ C ] & C>=0.9; S>=0.5 [ obs[0] < -0.01 ]", curriculum=0.0
-    )
+    bridge = Bridge(cartpole, "R{obs[0] < -0.01}<=3 [ C ] & C>=0.9; S>=0.5 [ obs[0] < -0.01 ]", curriculum=0.0)
     _, verdict = play(bridge.env())
     total, length = verdict["cost"][0] + 3.0, verdict["return"]  # CartPole pays 1 for each step
     assert total == round(total) > 3
@@ -110,9 +108,7 @@ def test_G_costs_in_the_step_that_violates_it(cartpole) -> None:
 
 
 def test_a_count_costs_step_by_step(cartpole) -> None:
-    bridge = Bridge(
-        cartpole, "P>=0.5 [ G (step != 3 & step != 5 | count(step = 3 | step = 5) <= 1) ] & C>=0.9"
-    )
+    bridge = Bridge(cartpole, "P>=0.5 [ G (step != 3 & step != 5 | count(step = 3 | step = 5) <= 1) ] & C>=0.9")
     bridge.shared.set([0.0] * len(bridge.shared.weights))
     env = bridge.env()
     for _ in range(2):  # the next episode counts from 0
@@ -210,9 +206,7 @@ class Late(gymnasium.Wrapper):
 def test_a_key_of_info_that_no_episode_of_a_check_has_is_an_error() -> None:
     domain = psyco.make("CartPole-v1", horizon=20, wrappers=[Late])
     assert Bridge(domain, "P>=0.5 [ G (info.level <= 1) ]").check(Left())["satisfied"] == 1
-    with pytest.raises(
-        RequirementError, match=r"info\.levle in none of the 5 episodes .*did you mean 'info\.level'"
-    ):
+    with pytest.raises(RequirementError, match=r"info\.levle in none of the 5 episodes .*did you mean 'info\.level'"):
         Bridge(domain, "P>=0.5 [ G (info.levle <= 1) ]").check(Left())
 
 
@@ -253,9 +247,7 @@ def test_a_seed_may_come_from_numpy(cartpole) -> None:
 
 def shown(*satisfied: bool) -> Episodes:
     outcomes = np.array(satisfied)[:, None]
-    return Episodes(
-        np.zeros(len(outcomes)), np.where(outcomes, 0.0, 1.0), outcomes, np.ones(len(outcomes), int)
-    )
+    return Episodes(np.zeros(len(outcomes)), np.where(outcomes, 0.0, 1.0), outcomes, np.ones(len(outcomes), int))
 
 
 def test_lambda_and_belief_follow_the_checks() -> None:
@@ -292,9 +284,7 @@ def test_unsuitable_arguments_are_refused(cartpole) -> None:
 @pytest.mark.parametrize("algorithm", ["PPO", "DQN"])
 def test_an_algorithm_learns_with_it_and_gets_a_certificate(cartpole, algorithm: str, tmp_path) -> None:
     sb3 = pytest.importorskip("stable_baselines3")
-    bridge = Bridge(
-        cartpole, "P>=0.01 [ G (abs(obs[0]) <= 0.5) ] & C>=0.9", check_episodes=2, check_every=100
-    )
+    bridge = Bridge(cartpole, "P>=0.01 [ G (abs(obs[0]) <= 0.5) ] & C>=0.9", check_episodes=2, check_every=100)
     options = {"PPO": {"n_steps": 64}, "DQN": {"learning_starts": 50}}[algorithm]
     model = getattr(sb3, algorithm)("MlpPolicy", bridge.env(), seed=0, device="cpu", **options)
     model.learn(256, callback=bridge.callback())

@@ -115,9 +115,7 @@ def test_the_glossary_is_short_and_names_code_that_is_there() -> None:
                 assert path.is_file(), f"{term}: there is no {word}"
             else:
                 assert path is not None
-                defined = re.search(
-                    rf"^(?:class|def) {word}\b", path.read_text(encoding="utf-8"), re.MULTILINE
-                )
+                defined = re.search(rf"^(?:class|def) {word}\b", path.read_text(encoding="utf-8"), re.MULTILINE)
                 assert defined, f"{term}: {path.name} has no {word}"
 
 

@@ -66,9 +66,7 @@ class Peer:
         return out / "peers" / f"{name}-{hashlib.sha256(what.encode()).hexdigest()[:12]}"
 
 
-def others(
-    name: str, seeds: list[int], steps: int, omnisafe: Path | None, omnisafe_steps: int
-) -> Iterator[Peer]:
+def others(name: str, seeds: list[int], steps: int, omnisafe: Path | None, omnisafe_steps: int) -> Iterator[Peer]:
     """The runs of others on a task."""
     for seed in seeds:
         for weight in TASKS[name].weights:
@@ -152,21 +150,16 @@ def ours(names: list[str], seeds: list[int], steps: int | None, out: Path) -> li
         gym = {"domain": {"name": task.domain, "horizon": task.horizon}}
         gym["requirement"] = {"name": name, "text": task.require}
         cells += [
-            {"label": f"PSyCo {learner}", "learner": learner, "steps": few, **gym}
-            for learner in ("safe-es", "ppo")
+            {"label": f"PSyCo {learner}", "learner": learner, "steps": few, **gym} for learner in ("safe-es", "ppo")
         ]
-        cells.append(
-            {"label": f"PSyCo {task.learner}, {many:,} steps", "learner": task.learner, "steps": many, **gym}
-        )
+        cells.append({"label": f"PSyCo {task.learner}, {many:,} steps", "learner": task.learner, "steps": many, **gym})
         if task.compiled:
             same = {"name": f"{name}, compiled", "text": task.require.replace("info.", "")}
             cells.append(
                 {"label": f"PSyCo safe-es, compiled, {COMPILED:,} steps", "domain": task.compiled,
                  "steps": COMPILED, "requirement": same}
             )  # fmt: skip
-    study = psyco.study(
-        {"title": "PSyCo beside its peers", "seeds": seeds, "cells": cells}, out / "psyco", workers=1
-    )
+    study = psyco.study({"title": "PSyCo beside its peers", "seeds": seeds, "cells": cells}, out / "psyco", workers=1)
     rows = []
     for each in study.outcomes:
         if each.run is None or each.run.certificate is None:
@@ -188,16 +181,12 @@ def _told(value: Any) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"of {', '.join(TASKS)}; default: all")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, help="of learning; default: the task's")
     parser.add_argument("--omnisafe", type=Path, metavar="PYTHON", help="an interpreter that has OmniSafe")
-    parser.add_argument(
-        "--omnisafe-steps", type=int, help="for PPOLag, which is slow; default: as the others"
-    )
+    parser.add_argument("--omnisafe-steps", type=int, help="for PPOLag, which is slow; default: as the others")
     parser.add_argument("--out", type=Path, default=Path("studies/peers"))
     chosen = parser.parse_args(arguments)
     names = chosen.tasks or list(TASKS)

@@ -24,9 +24,7 @@ certificate."""
 
 def peers_page(rows: Sequence[Row], requirements: dict[str, str]) -> str:
     """Return the page of these rows, one for each run."""
-    tasks = [
-        _task(name, text, [row for row in rows if row["task"] == name]) for name, text in requirements.items()
-    ]
+    tasks = [_task(name, text, [row for row in rows if row["task"] == name]) for name, text in requirements.items()]
     top = Markup("").join(
         [
             element("p", "PSyCo benchmark", class_="kicker"),

@@ -34,15 +34,10 @@ class Defaults(griffe.Extension):
         fields = [
             member
             for name, member in cls.members.items()
-            if isinstance(member, griffe.Attribute)
-            and "instance-attribute" in member.labels
-            and name[0] != "_"
+            if isinstance(member, griffe.Attribute) and "instance-attribute" in member.labels and name[0] != "_"
         ]
         if cls.docstring and not re.search(r"^\s*(Args|Attributes):$", cls.docstring.value, re.MULTILINE):
-            said = {
-                field.name: SAID.match(cls.lines_collection[cls.filepath][field.lineno - 1])
-                for field in fields
-            }
+            said = {field.name: SAID.match(cls.lines_collection[cls.filepath][field.lineno - 1]) for field in fields}
             rows = [f"    {name}: {found[1]}" for name, found in said.items() if found]
             if rows:
                 cls.docstring.value += "\n\nAttributes:\n" + "\n".join(rows)

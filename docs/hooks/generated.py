@@ -101,9 +101,7 @@ def commands() -> str:
         command = group.commands[name]
         arguments = [each for each in command.params if not each.opts[0].startswith("-")]
         options = [each for each in command.params if each not in arguments and each.name not in everywhere]
-        words = " ".join(
-            each.name.upper() if each.required else f"[{each.name.upper()}]" for each in arguments
-        )
+        words = " ".join(each.name.upper() if each.required else f"[{each.name.upper()}]" for each in arguments)
         parts += [
             f"## psyco {name} {{ #{name} }}",
             f"```text\npsyco {name} [OPTIONS] {words}".rstrip() + "\n```",
@@ -177,15 +175,11 @@ def _declared(cls: Any, left_out: tuple[str, ...] = ()) -> str:
 
 def certificate() -> str:
     """Return the fields of a certificate and of all objects in it."""
-    schema = json.loads(
-        (PACKAGE / "_src" / "verification" / "certificate.schema.json").read_text(encoding="utf-8")
-    )
+    schema = json.loads((PACKAGE / "_src" / "verification" / "certificate.schema.json").read_text(encoding="utf-8"))
     parts = [_fields(schema)]
     for name, part in schema["$defs"].items():
         parts.append(f"### {name.replace('_', ' ')} {{ #{name} }}")
-        parts.append(
-            _fields(part) if "properties" in part else f"{_kind(part)}. {part.get('description', '')}"
-        )
+        parts.append(_fields(part) if "properties" in part else f"{_kind(part)}. {part.get('description', '')}")
     return "\n\n".join(parts)
 
 

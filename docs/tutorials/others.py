@@ -62,9 +62,7 @@ for row, (name, certificate) in enumerate(certificates.items()):
     finding = certificate.findings[0]
     axis.plot([finding.lower, finding.upper], [row, row], linewidth=6, alpha=0.5)
     axis.plot(finding.share, row, "ko")
-    print(
-        f"{name}: {certificate.verdict.name} after {finding.episodes} episodes, {certificate.return_summary}"
-    )
+    print(f"{name}: {certificate.verdict.name} after {finding.episodes} episodes, {certificate.return_summary}")
 axis.axvline(0.8, linestyle="--", color="black")
 axis.set(xlim=(0, 1), xlabel="probability that an episode satisfies the formula", yticks=range(4))
 axis.set_yticklabels(list(certificates))

@@ -185,14 +185,10 @@ class ConstrainedEnv(gymnasium.Wrapper):  # type: ignore[type-arg]
             "length": np.array([self._length - 1]),
         }
         # A cost that is not known before the end is the distance from satisfaction.
-        shaping_cost = (
-            total_shaping_costs(self.monitor, signals, end) if any(self.monitor.shaped_at_end) else None
-        )
+        shaping_cost = total_shaping_costs(self.monitor, signals, end) if any(self.monitor.shaped_at_end) else None
         if shaping_cost is not None:
             columns["shaping_cost"] = np.where(self.monitor.shaped_at_end, shaping_cost, cost)
-        return Episodes(
-            cost=cost, satisfied=satisfied, **columns, **self.monitor.measure(signals, end=end)._asdict()
-        )
+        return Episodes(cost=cost, satisfied=satisfied, **columns, **self.monitor.measure(signals, end=end)._asdict())
 
     def _episode_cost(self, episode: Episodes) -> NDArray[np.float64]:
         """Return the cost of an episode `[K]`; an excess is in the unit of its value."""
@@ -301,17 +297,13 @@ class Bridge:
             ended, state = False, None
             while not ended:
                 first = np.array([state is None])
-                action, state = model.predict(
-                    _model_obs(model, observation), state, first, deterministic=True
-                )
+                action, state = model.predict(_model_obs(model, observation), state, first, deterministic=True)
                 observation, _, terminated, truncated, _ = env.step(action)
                 ended = terminated or truncated
             episodes.append(env.episode)
         env.close()
         for key in sorted(env.missing_keys):
-            raise unknown_key_error(
-                self.domain, key, f"in none of the {self.check_episodes} episodes of a check"
-            )
+            raise unknown_key_error(self.domain, key, f"in none of the {self.check_episodes} episodes of a check")
         checks: Episodes = jax.tree.map(lambda *columns: np.concatenate(columns), *episodes)
         self._check_steps = int(np.sum(checks.length))
         self.shared.observe(checks, progress)
@@ -351,10 +343,7 @@ class Bridge:
     def _max_episodes(self) -> int:
         """The default maximum number of episodes of a certificate."""
         assert isinstance(self.requirement, Requirement)
-        needed = [
-            certificate_length(each, DECISION_PROBABILITY)
-            for each in self.requirement.probability_constraints
-        ]
+        needed = [certificate_length(each, DECISION_PROBABILITY) for each in self.requirement.probability_constraints]
         if not needed:  # the length of a test of an expectation depends on the variance
             return DEFAULT_MAX_EPISODES
         return min(max(int(VERIFICATION_SHARE * self._training_episodes), *needed), DEFAULT_MAX_EPISODES)

@@ -92,9 +92,7 @@ def test_plan_predicts_what_synthesize_does() -> None:
     assert psyco.plan("P>=0.9 & C>=0.9", method="anytime", p=[0.95], share=1.0, max_episodes=50).share == 1.0
 
 
-def test_an_unreadable_requirement_file_is_not_called_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_requirement_file_is_not_called_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "dance.props"
     file.write_text(DANCE)
     assert as_requirement(str(file)).constraints == as_requirement(file).constraints
@@ -104,9 +102,7 @@ def test_an_unreadable_requirement_file_is_not_called_missing(
 
     with monkeypatch.context() as patch:
         patch.setattr("psyco._src.core.safe_io.os.open", refuse)
-        with pytest.raises(
-            psyco.RequirementError, match=r"cannot read the requirement .*dance.props: Permission"
-        ):
+        with pytest.raises(psyco.RequirementError, match=r"cannot read the requirement .*dance.props: Permission"):
             as_requirement(str(file))
     with pytest.raises(psyco.RequirementError, match="there is no file"):
         as_requirement(str(tmp_path / "nowhere.props"))
@@ -184,9 +180,7 @@ def test_a_class_of_a_compiled_domain_is_named_on_the_command_line(cli, tmp_path
     name = "tests.environments:Slide"
     require = "P>=0.1 [ G (x <= 9) ] & C>=0.9"
     small = ("--episodes", 44, "--option", "verify_every=0", "--max-episodes", 50, "--selection-episodes", 5)
-    done = cli(
-        "synthesize", name, "--require", require, *small, "--set", "length=3", "--out", tmp_path / "run"
-    )
+    done = cli("synthesize", name, "--require", require, *small, "--set", "length=3", "--out", tmp_path / "run")
     assert done.status == 0, done.err
     run = psyco.open_run(tmp_path / "run")
     assert run.config is not None and (run.config.domain, run.config.parameters["length"]) == (name, 3)
@@ -195,9 +189,7 @@ def test_a_class_of_a_compiled_domain_is_named_on_the_command_line(cli, tmp_path
     assert drawn.status == 0, drawn.err
 
 
-def test_an_entry_point_may_have_another_name_than_its_class(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_entry_point_may_have_another_name_than_its_class(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from psyco._src.envs import registry
 
     point = importlib.metadata.EntryPoint("my-slide", "tests.environments:Slide", "psyco.domains")
@@ -299,18 +291,14 @@ def test_ctrl_c_while_things_are_imported_is_no_traceback() -> None:
     assert (done.returncode, done.stderr) == (130, "interrupted\n")
 
 
-def test_ctrl_c_while_learning_says_how_to_go_on(
-    cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_while_learning_says_how_to_go_on(cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from psyco._src.runs import session
 
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(session, "learn", interrupt)
-    done = cli(
-        "synthesize", "obstacle-run", "-v", "--require", EASY, "--episodes", 44, "--out", tmp_path / "a run"
-    )
+    done = cli("synthesize", "obstacle-run", "-v", "--require", EASY, "--episodes", 44, "--out", tmp_path / "a run")
     assert done.status == 130
     assert f"continue with: psyco resume '{tmp_path}/a run'" in done.err
     assert "stopped by an error" not in done.err
@@ -326,9 +314,7 @@ def test_synthesize_ends_with_the_status_of_its_verdict(cli, tmp_path: Path, p: 
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_runs_fits_the_terminal_and_cuts_no_number(
-    run: psyco.Run, width: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_fits_the_terminal_and_cuts_no_number(run: psyco.Run, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     from rich.console import Console
 
     from psyco._src.cli import common, runs

@@ -76,9 +76,7 @@ def test_reading_a_run_makes_no_environment_and_imports_nothing_that_it_names(cl
     assert (row["domain"], row["progress"], row["state"]) == ("slope_env:Slope", 1.0, "finished")
     page = cli("report", "runs/slope")
     assert page.status == 0, page.err
-    assert '"episodes":[{"number"' in (here / "runs/slope/report.html").read_text(), (
-        "there are episodes to play"
-    )
+    assert '"episodes":[{"number"' in (here / "runs/slope/report.html").read_text(), "there are episodes to play"
     shutil.copytree("runs/slope", "runs/other")
     assert cli("compare", "runs/slope", "runs/other", "--out", "both.html").status == 0
     assert psyco.open_run("runs/slope").certificate.verdict is psyco.Verdict.SATISFIED
@@ -105,9 +103,7 @@ def test_reading_an_unfinished_run_makes_no_environment_either(cli, here: Path) 
     ],
     ids=["verify", "render", "replay", "resume", "config"],
 )
-def test_what_has_to_run_the_code_asks_for_trust_and_takes_it(
-    cli, here: Path, command: tuple[object, ...]
-) -> None:
+def test_what_has_to_run_the_code_asks_for_trust_and_takes_it(cli, here: Path, command: tuple[object, ...]) -> None:
     refused: Said = cli(*command)
     assert refused.status == 2
     assert "--trust slope_env:Slope" in refused.err
@@ -130,9 +126,7 @@ def test_exact_takes_trust_too(cli, here: Path) -> None:
     assert done.status == 2 and "no exact answers" in done.err, "trusted, made, and no finite domain"
 
 
-def test_a_run_that_goes_on_plays_no_scaling_episode_again(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_goes_on_plays_no_scaling_episode_again(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(here)
     psyco.resume("runs/slope", episodes="+22", trust=["slope_env:Slope"])
     made = (here / "made.txt").read_text().count("made")
@@ -184,9 +178,7 @@ def test_all_missing_trust_is_asked_for_at_once() -> None:
         make_from_description(DomainDescription("__main__:B", {}))
 
 
-def test_a_failing_sample_for_the_page_costs_no_certificate(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_sample_for_the_page_costs_no_certificate(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from psyco._src.core.errors import EpisodeError
     from psyco._src.runs import session
 

@@ -36,9 +36,7 @@ def run(tmp_path_factory):
         "--out",
         folder,
     ]
-    done = subprocess.run(
-        [sys.executable, "-m", "psyco", *words], capture_output=True, text=True, timeout=300
-    )
+    done = subprocess.run([sys.executable, "-m", "psyco", *words], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "c_sat" in done.stdout and str(folder) in done.stdout
     return folder

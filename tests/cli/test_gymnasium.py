@@ -21,15 +21,11 @@ REQUIREMENT = "P>=0.3 [ G (abs(obs[0]) <= 9) ] & C>=0.9"
 
 
 def test_check_says_that_all_is_well_and_what_is_not(cli: Cli) -> None:
-    code, out, err = cli(
-        "check", "CartPole-v1", "--require", "P>=0.9 [ G (abs(obs[0]) <= 1) ]", "--horizon", "20"
-    )
+    code, out, err = cli("check", "CartPole-v1", "--require", "P>=0.9 [ G (abs(obs[0]) <= 1) ]", "--horizon", "20")
     assert code == 0, err
     assert "episodes repeat exactly" in out
     asked = ["--learner", "safe-es", "--workers", "2", "--steps", "4e5"]
-    planned = cli(
-        "check", "CartPole-v1", "--require", "P>=0.9 [ G (abs(obs[0]) <= 1) ]", "--horizon", "20", *asked
-    )
+    planned = cli("check", "CartPole-v1", "--require", "P>=0.9 [ G (abs(obs[0]) <= 1) ]", "--horizon", "20", *asked)
     assert planned.status == 0 and "with 400,000 steps, with 2 workers" in planned.out, planned
     code, out, err = cli("check", f"{HERE}:Leaky", "--horizon", "5", "--json")
     assert code == 1, err
@@ -89,9 +85,7 @@ def test_a_policy_of_others_needs_a_domain_and_a_requirement(cli: Cli) -> None:
     code, _, err = cli("verify", policy)
     assert code == 2
     assert "--domain" in err
-    code, _, err = cli(
-        "verify", policy, "--domain", "PsycoTestWalk-v0", "--horizon", "20", "--require", REQUIREMENT
-    )
+    code, _, err = cli("verify", policy, "--domain", "PsycoTestWalk-v0", "--horizon", "20", "--require", REQUIREMENT)
     assert code == 0, err
 
 

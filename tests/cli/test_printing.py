@@ -15,9 +15,7 @@ NAMES = ["[/red]", "[bold]x", ":dog:", "[link=x]y", "\\[", "a[0]"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(
-    "command", ["runs", "resume", "report", "export", "exact", "verify", "render", "check"]
-)
+@pytest.mark.parametrize("command", ["runs", "resume", "report", "export", "exact", "verify", "render", "check"])
 def test_a_name_is_printed_as_it_was_typed(cli: Any, command: str, name: str) -> None:
     said = cli(command, name, *(["--onnx", "x.onnx"] if command == "export" else []))
     assert said.status == 2
@@ -92,9 +90,7 @@ def test_a_name_that_cannot_be_is_one_sentence_and_status_2(
     "error",
     [MemoryError("Unable to allocate 7 TiB"), RuntimeError("RESOURCE_EXHAUSTED: Out of memory\nat x")],
 )
-def test_what_memory_cannot_hold_is_one_sentence(
-    cli: Any, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_what_memory_cannot_hold_is_one_sentence(cli: Any, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def fail() -> None:
         raise error
 
@@ -109,6 +105,4 @@ def test_the_line_of_a_run_shows_mean_values_where_there_is_room() -> None:
     metrics = Metrics({name: np.array([value, value]) for name, value in row.items()})
     assert "value 0.5, 1.23e+03  c_sat" in summary(metrics)
     assert "value" not in summary(metrics, NARROW)
-    assert "value" not in summary(
-        Metrics({name: column for name, column in metrics.items() if "[" not in name})
-    )
+    assert "value" not in summary(Metrics({name: column for name, column in metrics.items() if "[" not in name}))

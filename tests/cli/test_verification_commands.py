@@ -73,9 +73,7 @@ def test_a_certificate_is_written_and_repeated(cli, files, tmp_path):
         (lambda text: text, "dance", "made for particle-dance"),
     ],
 )
-def test_a_changed_certificate_or_another_policy_is_an_error_that_names_it(
-    cli, files, tmp_path, change, policy, named
-):
+def test_a_changed_certificate_or_another_policy_is_an_error_that_names_it(cli, files, tmp_path, change, policy, named):
     file = tmp_path / "certificate.json"
     file.write_text(change((files / "certificate.json").read_text()))
     code, _, err = cli("verify", "--replay", file, files / f"{policy}.safetensors")
@@ -149,9 +147,7 @@ def test_exact_prints_probability_return_and_optimum(cli, files):
     code, out, err = cli("exact", files / "policy0.safetensors", "--require", SAFE)
     assert code == 0, err
     assert "probability 0." in out and "optimum under the requirement -2." in out
-    code, out, err = cli(
-        "exact", files / "policy0.safetensors", "--require", SAFE.replace("0.3", "0.999"), "--json"
-    )
+    code, out, err = cli("exact", files / "policy0.safetensors", "--require", SAFE.replace("0.3", "0.999"), "--json")
     content = json.loads(out)
     assert (code, content["verdict"], content["optimum"]) == (1, "VIOLATED", None)
 
@@ -199,9 +195,7 @@ MIXED = f"{SAFE}; R{{caught}}<=3 [ C ] & C>=0.9; P=? [ F target ]"
 
 def test_expected_values_are_verified_and_questions_answered(cli, files, tmp_path):
     out, policy = tmp_path / "mixed.json", files / "policy0.safetensors"
-    code, said, err = cli(
-        "verify", policy, "--require", MIXED, "--width", 0.3, "--max-episodes", 500, "--out", out
-    )
+    code, said, err = cli("verify", policy, "--require", MIXED, "--width", 0.3, "--max-episodes", 500, "--out", out)
     assert (code, err) == (0, "")
     assert "expected value between" in said and "P=? [ F target ] & C>=0.95\n    0." in said
     content = json.loads(out.read_text())

@@ -37,11 +37,7 @@ def test_a_page_is_written_in_the_end(cli, tmp_path):
     field.write_text(GOOD + BAD)
     assert cli("watch", *PROMISE, "--outcomes", field, "--page", page).status == 1
     text = page.read_text()
-    assert (
-        "<h1>field.csv</h1>" in text
-        and ">ALARM</span>" in text
-        and '"live": false' in text.replace('":f', '": f')
-    )
+    assert "<h1>field.csv</h1>" in text and ">ALARM</span>" in text and '"live": false' in text.replace('":f', '": f')
 
 
 def test_json_lines_are_all_that_stands_on_standard_output(cli):
@@ -83,9 +79,7 @@ def test_a_state_lets_it_go_on_and_a_certificate_may_be_a_file(cli, tmp_path):
 
 
 def test_traces_are_judged_and_drift_is_said(cli, tmp_path):
-    certificate, field, kept = (
-        tmp_path / name for name in ("certificate.json", "field.csv", "episodes.json")
-    )
+    certificate, field, kept = (tmp_path / name for name in ("certificate.json", "field.csv", "episodes.json"))
     made = package.verify_outcomes([True] * 300, "P>=0.85 [ F a ] & C>=0.98")
     certificate.write_text(dataclasses.replace(made, domain="x", policy="f" * 64).to_json())
     field.write_text("episode,a,obs[0]\n" + "".join(f"{i},{int(i < 5)},3.5\n" for i in range(40)))

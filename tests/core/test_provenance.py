@@ -21,9 +21,7 @@ def test_an_environment_is_its_class_with_wrappers_and_signals():
     plain = psyco.make(Walk, horizon=5)
     assert code_digest(plain) == code_digest(psyco.make(lambda: Walk(), horizon=5))
     assert code_digest(plain) != code_digest(psyco.make(Walk, horizon=5, wrappers=[cut]))
-    assert code_digest(plain) != code_digest(
-        psyco.make(Walk, horizon=5, signals={"x": lambda observation, info: 1.0})
-    )
+    assert code_digest(plain) != code_digest(psyco.make(Walk, horizon=5, signals={"x": lambda observation, info: 1.0}))
 
 
 def test_code_that_cannot_be_found_has_no_hash():

@@ -35,9 +35,7 @@ def test_a_file_is_read_whole(tmp_path: Path) -> None:
     ],
     ids=["pipe", "folder", "socket", "device", "loop"],
 )
-def test_what_is_no_file_is_refused_and_named(
-    tmp_path: Path, make: Callable[[Path], None], words: str
-) -> None:
+def test_what_is_no_file_is_refused_and_named(tmp_path: Path, make: Callable[[Path], None], words: str) -> None:
     make(path := tmp_path / "policy.safetensors")
     with pytest.raises(RunError, match=f"cannot read the policy .*policy.safetensors: {words}"):
         read_bytes(path, "policy")
@@ -65,9 +63,7 @@ def test_a_file_beyond_its_limit_is_refused_without_reading_it(tmp_path: Path) -
         read_bytes(path, "requirement")
 
 
-def test_what_is_appended_while_reading_is_left_out_or_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_appended_while_reading_is_left_out_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"first")
     fstat = os.fstat
@@ -139,9 +135,7 @@ def test_toml_that_is_nested_too_deeply_is_refused_at_once(text: str) -> None:
     """Python's parser alone would take an hour for these keys."""
     with pytest.raises(RunError, match=r"config.toml is not a TOML file: it is nested too deeply"):
         from_toml(text, "config.toml")
-    assert from_toml('a.b."c.d" = "x.' + "y." * 19 + '"', "config.toml") == {
-        "a": {"b": {"c.d": "x." + "y." * 19}}
-    }
+    assert from_toml('a.b."c.d" = "x.' + "y." * 19 + '"', "config.toml") == {"a": {"b": {"c.d": "x." + "y." * 19}}}
 
 
 @pytest.mark.parametrize(
@@ -161,7 +155,5 @@ def test_toml_that_could_do_harm_is_refused(text: str, words: str) -> None:
 
 
 def test_what_our_own_files_hold_is_read() -> None:
-    assert from_json('{"a": [1, 2.5, null, "x", {"b": true}]}', "f") == {
-        "a": [1, 2.5, None, "x", {"b": True}]
-    }
+    assert from_json('{"a": [1, 2.5, null, "x", {"b": true}]}', "f") == {"a": [1, 2.5, None, "x", {"b": True}]}
     assert from_toml("a = [[1, 2], [3]]\n[b]\nc = 1.5", "f") == {"a": [[1, 2], [3]], "b": {"c": 1.5}}

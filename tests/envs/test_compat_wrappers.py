@@ -61,9 +61,7 @@ def play(domain: GymDomain, seeds: list[int], wanted: str = "obs"):
     network = network_for(domain)
     theta = np.random.default_rng(0).normal(0, 1, (len(seeds), network.size)).astype(np.float32)
     runner = EpisodeRunner()
-    played = runner.rollout(
-        Job(domain, network, compile_monitor([])), Chunk(theta, seeds), frozenset({wanted})
-    )
+    played = runner.rollout(Job(domain, network, compile_monitor([])), Chunk(theta, seeds), frozenset({wanted}))
     runner.close()
     return played
 
@@ -110,9 +108,7 @@ def test_shared_random_numbers_become_a_function_of_the_seed(kind: type) -> None
     np.random.seed(99)  # noqa: NPY002
     alone = play(domain, [4]).signals["obs"]
     np.testing.assert_array_equal(together[1], alone[0])
-    assert len(np.unique(together[..., 0])) == 18, (
-        "every state of every episode has drawn a number of its own"
-    )
+    assert len(np.unique(together[..., 0])) == 18, "every state of every episode has drawn a number of its own"
     # What the rest of the process draws is left alone.
     assert random.random() == random.Random(99).random()
     assert np.random.uniform() == np.random.RandomState(99).uniform()  # noqa: NPY002

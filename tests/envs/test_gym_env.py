@@ -82,9 +82,7 @@ def test_observations_are_flattened_as_gymnasium_does(kind: str, size: int) -> N
 def test_an_infinite_action_range_needs_a_bound() -> None:
     with pytest.raises(psyco.DomainError, match="action_bound"):
         psyco.make(Mixed, actions="endless", horizon=5)
-    assert psyco.make(Mixed, actions="endless", horizon=5, action_bound=2.0).actions == Continuous(
-        (-2.0,), (1.0,)
-    )
+    assert psyco.make(Mixed, actions="endless", horizon=5, action_bound=2.0).actions == Continuous((-2.0,), (1.0,))
 
 
 def test_other_action_spaces_are_refused() -> None:
@@ -153,9 +151,7 @@ def test_an_unknown_signal_lists_what_there_is() -> None:
 def test_a_key_of_info_that_never_appears_is_a_warning_at_first_and_gets_no_certificate() -> None:
     with (
         pytest.warns(UserWarning, match=r"info\.kost did not appear"),
-        pytest.raises(
-            psyco.RequirementError, match=r"info\.kost in none of the .* \(did you mean 'info\.cost'"
-        ),
+        pytest.raises(psyco.RequirementError, match=r"info\.kost in none of the .* \(did you mean 'info\.cost'"),
     ):
         psyco.synthesize(
             psyco.make(Walk, horizon=5),

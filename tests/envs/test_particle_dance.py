@@ -55,9 +55,7 @@ def test_a_count_is_the_papers_counter_but_for_a_collision_at_the_start():
     domain = ParticleDance()
     network = network_for(domain)
     bounded = "P>=0.5 [ G (distance >= 0.1 | {} <= 1) ]; "
-    require = (
-        bounded.format("collisions") + bounded.format("count(distance < 0.1)") + "P>=0.5 [ distance >= 0.1 ]"
-    )
+    require = bounded.format("collisions") + bounded.format("count(distance < 0.1)") + "P>=0.5 [ distance >= 0.1 ]"
     sampler = make_sampler(domain, network, psyco.parse(require))
     # Without acceleration, pairs that start in a collision often stay in one.
     theta, keys = jnp.zeros((2000, network.size)), jax.random.split(jax.random.key(0), 2000)

@@ -59,9 +59,7 @@ def test_what_others_raise_while_a_domain_is_made_is_said(monkeypatch):
 
 
 @pytest.mark.parametrize("where", ["wrappers", "signals"])
-@pytest.mark.parametrize(
-    "shape", [["a:b"], {"a:b": 1}, {"x": "a:b"}, {"x": ["a:b"]}, [{"a:b": 1}], "a:b"], ids=str
-)
+@pytest.mark.parametrize("shape", [["a:b"], {"a:b": 1}, {"x": "a:b"}, {"x": ["a:b"]}, [{"a:b": 1}], "a:b"], ids=str)
 def test_a_file_names_no_code_whatever_shape_its_parameters_have(where, shape):
     with pytest.raises(psyco.DomainError, match="this needs the Python code a:b, and a file must not choose"):
         make_from_description(DomainDescription("CartPole-v1", {where: shape}))

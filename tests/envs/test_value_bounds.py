@@ -121,9 +121,7 @@ def test_what_has_no_range_is_named_with_the_remedy(text, signal):
         asked(text, Silent())
     assert f"no range is known of {signal}, " in str(caught.value)
     assert "`within [lo,hi]` after the property" in str(caught.value)
-    assert ("ranges = {" in str(caught.value)) == (
-        "/ step" not in signal
-    )  # nothing declared would help there
+    assert ("ranges = {" in str(caught.value)) == ("/ step" not in signal)  # nothing declared would help there
 
 
 @pytest.mark.parametrize(

@@ -193,9 +193,7 @@ def test_the_optimum_binds_where_safety_costs_return():
     assert two.expected_return < bound.expected_return
     assert two.probabilities == pytest.approx((0.99, 0.5), abs=1e-9)
     worst = constrained_optimum(SMALL, "Rmin=? [ C ]").expected_return
-    assert worst == pytest.approx(
-        -7, abs=1e-9
-    )  # stay away from the target all the time; the start is not the end
+    assert worst == pytest.approx(-7, abs=1e-9)  # stay away from the target all the time; the start is not the end
 
 
 @pytest.mark.full
@@ -277,9 +275,7 @@ def test_storm_reads_the_exported_decision_process_back_and_finds_the_same_optim
     program = stormpy.parse_prism_program(str(exported / "mdp.prism"))
     for model in (stormpy.build_model(program), stormpy.build_model_from_drn(str(exported / "mdp.drn"))):
         assert ask(model, 'R{"return"}max=? [ F "end" ]') == pytest.approx(free, abs=1e-6)
-        assert ask(model, multi) == pytest.approx(
-            own, abs=1e-4
-        )  # Storm's default precision for several objectives
+        assert ask(model, multi) == pytest.approx(own, abs=1e-4)  # Storm's default precision for several objectives
     tra, lab, rew = (str(exported / f"mdp.{suffix}") for suffix in ("tra", "lab", "rew"))
     costs = stormpy.build_model_from_explicit(tra, lab, transition_rewards=rew)
     assert ask(costs, 'Rmin=? [ F "end" ]') == pytest.approx(-free, abs=1e-6)

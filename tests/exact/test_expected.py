@@ -183,8 +183,7 @@ def best(chain, node, worth, pick):
     if node.over:
         return worth(node)
     return pick(
-        sum(p * best(chain, ahead, worth, pick) for p, ahead in successors(chain, node, action))
-        for action in (0, 1)
+        sum(p * best(chain, ahead, worth, pick) for p, ahead in successors(chain, node, action)) for action in (0, 1)
     )
 
 
@@ -199,8 +198,7 @@ def test_the_best_of_all_controllers_is_that_of_the_tree_of_all_episodes(chain):
     for (text, _, pick), answer in zip(ways, found, strict=True):
         subject = psyco.parse(text.format("")).questions[0].subject
         tree = sum(
-            p * best(chain, node, lambda end, s=subject: number(s, end.signals(chain)), pick)
-            for p, node in STARTS
+            p * best(chain, node, lambda end, s=subject: number(s, end.signals(chain)), pick) for p, node in STARTS
         )
         assert answer == pytest.approx(float(tree), abs=1e-12)
     total = psyco.parse("R{x}=? [ C ]").questions[0].subject
@@ -209,9 +207,7 @@ def test_the_best_of_all_controllers_is_that_of_the_tree_of_all_episodes(chain):
         def excess(end, r=Fraction(rate)):
             return number(total, end.signals(chain)) - r * (len(end.path) - 1)
 
-        assert float(sum(p * best(chain, node, excess, pick) for p, node in STARTS)) == pytest.approx(
-            0, abs=1e-9
-        )
+        assert float(sum(p * best(chain, node, excess, pick) for p, node in STARTS)) == pytest.approx(0, abs=1e-9)
 
 
 def random_policy(seed, domain=SMALL):

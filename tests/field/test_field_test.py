@@ -78,9 +78,7 @@ def test_the_interval_of_a_rate_holds_that_of_all_pairs_and_is_hardly_wider():
     test = psyco.FieldTest("R{x}<=5 [ S ] within [1,5] & C>=0.98", horizon=horizon)
     assert feed(test, [(float(total), int(n)) for total, n in pairs]) == []
     task = MeanTask(1.0, 5.0, steps=horizon, false_accept=0.01, false_reject=0.01)
-    lower, upper = betting.confidence_sequence(
-        task, betting.add_values(task, betting.ValueStats(), pairs), 0.01
-    )
+    lower, upper = betting.confidence_sequence(task, betting.add_values(task, betting.ValueStats(), pairs), 0.01)
     ours = test.interval
     assert ours.lower <= lower < upper <= ours.upper
     assert ours.upper - ours.lower < 1.01 * (upper - lower)
@@ -88,9 +86,7 @@ def test_the_interval_of_a_rate_holds_that_of_all_pairs_and_is_hardly_wider():
 
 def test_the_ranges_of_a_certificate_are_known():
     certificate = psyco.verify_outcomes([20.0] * 500, COST)
-    bare = dataclasses.replace(
-        certificate, requirement=certificate.requirement.replace(" within [0,1000]", "")
-    )
+    bare = dataclasses.replace(certificate, requirement=certificate.requirement.replace(" within [0,1000]", ""))
     assert [each.value_range for each in psyco.FieldTest(bare).constraints] == [(0.0, 1000.0)]
 
 
@@ -100,9 +96,7 @@ def test_several_constraints_share_the_false_alarms_and_alarm_by_name():
         10_000,
         10_000,
     ]
-    assert [
-        side.average_run_length for side in psyco.FieldTest("P in [0.2,0.4]", 5000).constraints[0].detectors
-    ] == [
+    assert [side.average_run_length for side in psyco.FieldTest("P in [0.2,0.4]", 5000).constraints[0].detectors] == [
         10_000,
         10_000,
     ]
@@ -118,9 +112,7 @@ def test_several_constraints_share_the_false_alarms_and_alarm_by_name():
 
 def test_a_test_continues_from_its_state_unchanged():
     rng = np.random.default_rng(1)
-    outcomes = [
-        [bool(a), float(x)] for a, x in zip(rng.random(600) < 0.75, rng.uniform(0, 60, 600), strict=True)
-    ]
+    outcomes = [[bool(a), float(x)] for a, x in zip(rng.random(600) < 0.75, rng.uniform(0, 60, 600), strict=True)]
     requirement = f"P>=0.85 [ G a ]; {COST}"
     whole = psyco.FieldTest(requirement, 1000)
     alarms = feed(whole, outcomes)

@@ -31,9 +31,7 @@ def watch_file(path, requirement=ONE, *, state=None, **options):
     """Return the session after the whole file, and its events except progress."""
     session = open_watch(state, requirement, **options)
     events = [
-        event
-        for event in session.read_file(path, follow=False, should_stop=never_stop)
-        if event.kind != "progress"
+        event for event in session.read_file(path, follow=False, should_stop=never_stop) if event.kind != "progress"
     ]
     return session, [(event.kind, event.line, event.text) for event in events]
 
@@ -41,9 +39,7 @@ def watch_file(path, requirement=ONE, *, state=None, **options):
 def watch_stream(data, requirement=ONE, *, state=None, size=7, traces=False):
     session = open_watch(state, requirement, traces=traces)
     pieces = [data[i : i + size] for i in range(0, len(data), size)]
-    events = [
-        event for event in session.read_stream(pieces, should_stop=never_stop) if event.kind != "progress"
-    ]
+    events = [event for event in session.read_stream(pieces, should_stop=never_stop) if event.kind != "progress"]
     return session, [(event.kind, event.line, event.text) for event in events]
 
 
@@ -180,9 +176,7 @@ def test_an_alarm_is_raised_again_unless_it_was_handled(tmp_path):
 
     def alarms():
         return (
-            event
-            for event in open_watch(state).read_file(path, follow=False, should_stop=never_stop)
-            if event.alarm
+            event for event in open_watch(state).read_file(path, follow=False, should_stop=never_stop) if event.alarm
         )
 
     being_handled = alarms()
@@ -267,9 +261,7 @@ def test_numbers_of_episodes_are_recognised_as_tables_write_them(data):
 
 
 def test_episodes_with_names_are_all_counted():
-    data = (
-        b'{"episode": "a", "outcome": 1}\n{"episode": true, "outcome": 1}\n{"episode": 1e30, "outcome": 1}\n'
-    )
+    data = b'{"episode": "a", "outcome": 1}\n{"episode": true, "outcome": 1}\n{"episode": 1e30, "outcome": 1}\n'
     assert counts(watch_stream(data)[0]) == (3, 0)
 
 
@@ -389,9 +381,7 @@ def test_a_state_is_of_a_file_or_of_a_stream(tmp_path):
     with pytest.raises(RunError, match=r"stream\.json has counted a stream"):
         watch_file(path, state=of_stream)
     assert (
-        counts(watch_file(path, state=of_file)[0])
-        == counts(watch_stream(b"1\n0\n1\n", state=of_stream)[0])
-        == (2, 1)
+        counts(watch_file(path, state=of_file)[0]) == counts(watch_stream(b"1\n0\n1\n", state=of_stream)[0]) == (2, 1)
     )
     assert counts(watch_file(path, state=of_stream, new_file=True)[0]) == (4, 2)
 
@@ -503,9 +493,7 @@ def test_drift_in_traces_is_a_warning_once(tmp_path, vector):
         for i in range(60)
     ]
     data = "".join(json.dumps(row) + "\n" for row in rows).encode()
-    events = [
-        event for event in session.read_stream([data], should_stop=never_stop) if event.kind == "warning"
-    ]
+    events = [event for event in session.read_stream([data], should_stop=never_stop) if event.kind == "warning"]
     assert [(event.line, event.text[:15]) for event in events] == [(30, "obs[1] has drif")]
     assert session.progress.drifted == (1,)
 
@@ -516,11 +504,7 @@ def test_observations_of_another_size_are_refused_before_anything_is_counted(tmp
     rows = b"episode,a,obs[0],obs[1],truncated\n1,1,0,0,1\n"
     list(session.read_stream([rows], should_stop=never_stop))
     with pytest.raises(RunError, match="line 2 of the input: an observation has 3 entries"):
-        list(
-            session.read_stream(
-                [b"episode,a,obs[0],obs[1],obs[2],truncated\n2,1,0,0,0,1\n"], should_stop=never_stop
-            )
-        )
+        list(session.read_stream([b"episode,a,obs[0],obs[1],obs[2],truncated\n2,1,0,0,0,1\n"], should_stop=never_stop))
     assert open_watch(tmp_path / "state.json", "P>=0.5 [ F a ]", traces=True).field_test.episodes == 1
 
 

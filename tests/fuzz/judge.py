@@ -22,9 +22,7 @@ def judge(kind: str, data: bytes, place: Place) -> str | None:
                 seen.append("an error without a word")
         except Exception as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
-            seen.append(
-                f"{type(error).__name__} in {Path(where.filename).name}, line {where.lineno}: {error!s:.300}"
-            )
+            seen.append(f"{type(error).__name__} in {Path(where.filename).name}, line {where.lineno}: {error!s:.300}")
     return "; ".join(dict.fromkeys(seen)) or None
 
 

@@ -91,9 +91,7 @@ def mutate_bytes(rng: Random, data: bytes, tokens: Sequence[bytes] = ()) -> byte
                 lambda s=start, r=rest, w=width: s + r[w:],  # lost,
                 lambda s=start, r=rest, w=width: s + r[:w] * 3 + r[w:],  # repeated,
                 lambda s=start: s,  # cut off,
-                lambda s=start, r=rest: (
-                    s + bytes([(r[0] if r else 0) ^ 1 << rng.randrange(8)]) + r[1:]
-                ),  # flipped,
+                lambda s=start, r=rest: s + bytes([(r[0] if r else 0) ^ 1 << rng.randrange(8)]) + r[1:],  # flipped,
                 lambda s=start, r=rest: r + s,  # or turned around
             ]
         )()
@@ -167,9 +165,7 @@ def requirement(rng: Random) -> str:
         name = rng.choice(["", f'"c{i}": '])
         bound = rng.choice(["P>=0.9", "P<=0.1", "P in [0.2,0.8]", "P>0.5", "P≥0.85"])
         confidence = rng.choice(["", " & C>=0.98"])
-        properties.append(
-            f"{name}{bound} [ {_formula(rng, rng.choice((0, 0, 0, 1, 1, 2, 3, 5)))} ]{confidence}"
-        )
+        properties.append(f"{name}{bound} [ {_formula(rng, rng.choice((0, 0, 0, 1, 1, 2, 3, 5)))} ]{confidence}")
     return ";\n".join(properties)
 
 

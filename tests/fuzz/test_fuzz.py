@@ -29,9 +29,7 @@ def test_inputs_that_are_almost_right_end_in_an_answer_or_an_error_of_ours(kind:
         assert judge(kind, data, place) is None, data[:2000]
 
 
-@pytest.mark.parametrize(
-    ("kind", "path"), [pytest.param(*each, id=f"{each[0]}-{each[1].name}") for each in corpus()]
-)
+@pytest.mark.parametrize(("kind", "path"), [pytest.param(*each, id=f"{each[0]}-{each[1].name}") for each in corpus()])
 def test_a_finding_is_none_any_more(kind: str, path: Path, place: Place) -> None:
     if kind == "onnx":
         pytest.importorskip("onnxruntime")

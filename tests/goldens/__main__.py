@@ -332,9 +332,7 @@ def main() -> int:
     if arguments.verb == "record":
         before["cpu"] = cpu()
     elif before["cpu"] != cpu():
-        print(
-            "NOTE: the goldens are of another processor; bits may differ. Record at the commit before the change."
-        )
+        print("NOTE: the goldens are of another processor; bits may differ. Record at the commit before the change.")
     wrong = 0
     for name, play in CASES.items():
         if arguments.only not in name:

@@ -45,9 +45,7 @@ def test_shortfall_is_the_expected_distance_below():
     for s, v, p in cases:
         expected, _ = integrate.quad(lambda x, s=s, v=v, p=p: (p - x) * stats.beta.pdf(x, s + 1, v + 1), 0, p)
         with double_precision():
-            got = beliefs.shortfall(
-                Belief(jnp.array([s], jnp.int32), jnp.array([v], jnp.int32)), np.array([p])
-            )
+            got = beliefs.shortfall(Belief(jnp.array([s], jnp.int32), jnp.array([v], jnp.int32)), np.array([p]))
         assert float(got[0]) == pytest.approx(expected, abs=1e-7)
 
 

@@ -35,9 +35,7 @@ def test_it_climbs_a_hill(dimensions):
         score = es.normalize(-jnp.sum((es.offspring(state, noise, sigma=0.1) - target) ** 2, axis=1))
         return es.tell(state, noise, score, learning_rate=0.01, sigma=0.1), None
 
-    state, _ = jax.lax.scan(
-        generation, es.init(jnp.zeros(dimensions)), jax.random.split(jax.random.key(0), 1500)
-    )
+    state, _ = jax.lax.scan(generation, es.init(jnp.zeros(dimensions)), jax.random.split(jax.random.key(0), 1500))
     assert np.linalg.norm(state.theta - target) < 0.25
 
 

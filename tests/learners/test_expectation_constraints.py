@@ -35,9 +35,7 @@ from tests.learners.bind import bind
 from tests.making import learned, prepared
 
 DANCE = psyco.make("particle-dance", horizon=10)
-UP_TO_5 = ExpectationBound(
-    column=0, bound=5.0, at_least=False, rate=False, width=20.0, room=0.25, confidence=0.9
-)
+UP_TO_5 = ExpectationBound(column=0, bound=5.0, at_least=False, rate=False, width=20.0, room=0.25, confidence=0.9)
 
 
 def measured(*values, length=10) -> Episodes:
@@ -84,9 +82,7 @@ def test_steps_add_up_to_the_excess_of_their_episode(name):
     """But for bounds of whole episodes. CartPole's end early."""
     domain = psyco.make(name, horizon=30)
     x = "distance < 0.4" if name == "particle-dance" else "obs[2] < 0"
-    requirement = parse(
-        f"P>=0.9 [ G !({x}) ]; R{{{x}}}<=2 [ C ]; S>=0.3 [ {x} ]; R{{{x}}}<=1 [ I=25 ]; P=? [ F {x} ]"
-    )
+    requirement = parse(f"P>=0.9 [ G !({x}) ]; R{{{x}}}<=2 [ C ]; S>=0.3 [ {x} ]; R{{{x}}}<=1 [ I=25 ]; P=? [ F {x} ]")
     network = network_for(domain)
     sampler = make_sampler(domain, network, requirement)
     theta = jax.vmap(network.init)(jax.random.split(jax.random.key(1), 6))
@@ -107,9 +103,7 @@ def test_steps_add_up_to_the_excess_of_their_episode(name):
 def test_the_belief_about_a_mean_is_that_of_verification(count):
     values = np.random.default_rng(count).poisson(5.0, count).clip(0, 20).astype(float)
     task = MeanTask(0.0, 20.0, upper=5.0, false_accept=0.1, false_reject=0.1)
-    expected = mean_belief(
-        task, WeightedSums(*(sums[-1] for sums in task.cumulative_sums(WeightedSums(), values)))
-    )
+    expected = mean_belief(task, WeightedSums(*(sums[-1] for sums in task.cumulative_sums(WeightedSums(), values))))
     seen = excess((UP_TO_5,), measured(*values))
     with double_precision():
         belief = beliefs.observe(beliefs.prior(0, 1), np.zeros((count, 0), bool), seen)
@@ -200,9 +194,7 @@ def test_return_is_maximised_as_far_as_the_expectation_lets_it():
 
     Over seeds the mean of the last quarter stays within 0.025 of it.
     """
-    bound = ExpectationBound(
-        column=0, bound=0.5, at_least=False, rate=False, width=20.0, room=0.025, confidence=0.9
-    )
+    bound = ExpectationBound(column=0, bound=0.5, at_least=False, rate=False, width=20.0, room=0.025, confidence=0.9)
     learner = make_learner(
         SafeES(population=40, checks=40, margin=0.2, curriculum=0.0, gain=0.03),
         parse("Rmax=? [ C ]"),
@@ -231,9 +223,7 @@ def test_return_is_maximised_as_far_as_the_expectation_lets_it():
     ],
 )
 def test_the_papers_rules_apply_to_the_position_of_a_mean_and_to_the_belief_in_it(calibration, values, lam):
-    learner = bind(
-        SNES, c_req=(0.9,), expectations=(UP_TO_5,), population=len(values), calibration=calibration
-    )
+    learner = bind(SNES, c_req=(0.9,), expectations=(UP_TO_5,), population=len(values), calibration=calibration)
     state = learner.init(jnp.zeros(3))
     with double_precision():
         proposal = learner.propose(jax.random.key(0), state)

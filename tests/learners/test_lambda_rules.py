@@ -8,9 +8,7 @@ from psyco._src.learners.lambda_rules import CALIBRATIONS, Evidence
 
 
 def lam(rule, c_sat=0.99, c_req=0.98, p_req=0.85, share=0.9, share_all=0.88):
-    return float(
-        CALIBRATIONS[rule](Evidence(*(jnp.array([x]) for x in (c_sat, c_req, p_req, share, share_all))))[0]
-    )
+    return float(CALIBRATIONS[rule](Evidence(*(jnp.array([x]) for x in (c_sat, c_req, p_req, share, share_all))))[0])
 
 
 @pytest.mark.parametrize(

@@ -117,9 +117,7 @@ def test_traces_have_normalized_observations() -> None:
     shift, scale = shift_and_scale(before)
     shown = inner.updates[-1][1].trace
     np.testing.assert_allclose(shown.obs, (episodes.trace.obs - shift) / scale, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(
-        shown.final_obs, (episodes.trace.final_obs - shift) / scale, rtol=1e-5, atol=1e-6
-    )
+    np.testing.assert_allclose(shown.final_obs, (episodes.trace.final_obs - shift) / scale, rtol=1e-5, atol=1e-6)
 
 
 def test_what_hardly_ever_moves_does_not_become_huge() -> None:
@@ -166,7 +164,6 @@ def test_biases_of_one_have_no_room_for_it() -> None:
     with pytest.raises(psyco.RunError, match="use bias='learned', or normalization='sampled'"):
         prepared(walking(), REQUIREMENT.text, learner="snes", normalization="running")
     resolved = [
-        prepared(walking(), REQUIREMENT.text, learner=name).normalization
-        for name in ("snes", "safe-es", "ppo")
+        prepared(walking(), REQUIREMENT.text, learner=name).normalization for name in ("snes", "safe-es", "ppo")
     ]
     assert resolved == ["sampled", "sampled", "running"]

@@ -72,9 +72,7 @@ def learned(requirement: str, *, episodes: int = 1100, seed: int = 0, **options)
     )
     sampler = make_sampler(domain, network, psyco.parse(requirement))
     state = learner.init(network.init(jax.random.key(seed)))
-    return learner, *train(
-        learner, sampler, jax.random.key(seed), state, first=0, generations=learner.generations
-    )
+    return learner, *train(learner, sampler, jax.random.key(seed), state, first=0, generations=learner.generations)
 
 
 def direct(gained, value, alive, after, discount, gae_lambda):
@@ -82,9 +80,7 @@ def direct(gained, value, alive, after, discount, gae_lambda):
     steps = int(alive.sum())
     value = [*value[:steps], after * value[steps]]
     delta = [gained[t] + discount * value[t + 1] - value[t] for t in range(steps)]
-    found = [
-        sum((discount * gae_lambda) ** (s - t) * delta[s] for s in range(t, steps)) for t in range(steps)
-    ]
+    found = [sum((discount * gae_lambda) ** (s - t) * delta[s] for s in range(t, steps)) for t in range(steps)]
     return found + [0.0] * (len(alive) - steps)
 
 
@@ -95,9 +91,7 @@ def test_advantages_are_their_definition(discount: float, gae_lambda: float) -> 
     alive = (np.arange(7) < np.array([7, 7, 4, 1])[:, None]).astype(float)
     after = np.array([0.0, 1.0, 1.0, 0.0])  # the second and the third would have gone on
     gained *= alive[..., None]
-    found = advantages(
-        gained, value, jnp.asarray(alive), jnp.asarray(after), discount=discount, gae_lambda=gae_lambda
-    )
+    found = advantages(gained, value, jnp.asarray(alive), jnp.asarray(after), discount=discount, gae_lambda=gae_lambda)
     for row in range(4):
         for column in range(2):
             expected = direct(
@@ -128,9 +122,7 @@ def test_choices_are_about_as_likely_as_noise_makes_them(actions, scores) -> Non
 def test_in_a_box_the_disturbed_scores_have_a_gaussian_density() -> None:
     scores, std = np.array([0.3, -1.0]), np.array([0.5, 0.2])
     for one, other in (([0.1, -0.8], [0.9, -1.1]), ([0.3, -1.0], [0.0, 0.0])):
-        found = [
-            log_likelihood(BOX, jnp.asarray(scores), jnp.asarray(std), jnp.asarray(x)) for x in (one, other)
-        ]
+        found = [log_likelihood(BOX, jnp.asarray(scores), jnp.asarray(std), jnp.asarray(x)) for x in (one, other)]
         expected = [stats.norm.logpdf(x, scores, std).sum() for x in (one, other)]
         assert float(found[0] - found[1]) == pytest.approx(expected[0] - expected[1], rel=1e-4)
 
@@ -182,18 +174,16 @@ def test_noise_stays_where_a_constraint_is_missed() -> None:
         return float(learner._noise(state._replace(history=history, generation=jnp.int32(generation))))
 
     assert [noise(met, 0) for met in (0.0, 1.0)] == pytest.approx([0.5, 0.5])
-    assert [noise(met, learner.generations) for met in (0.0, 0.5, 0.75, 1.0)] == pytest.approx(
-        [0.4, 0.4, 0.2, 0.1]
-    )
+    assert [noise(met, learner.generations) for met in (0.0, 0.5, 0.75, 1.0)] == pytest.approx([0.4, 0.4, 0.2, 0.1])
     # The target rises over the first half of learning: after a quarter it is half as high.
     assert noise(0.5, learner.generations // 4) == pytest.approx(0.5 * 0.2**0.25)
     loud = dataclasses.replace(learner, std_end=0.5, infeasible_std=0.3)
     late = state._replace(history=state.history._replace(share=jnp.zeros(1)), generation=jnp.int32(10**6))
     assert float(loud._noise(late)) == pytest.approx(0.5), "a missed constraint never reduces the noise"
     free = bind(PPO, **(ONE | {"p_req": (), "c_req": ()}), std_end=0.1, infeasible_std=0.4)
-    assert float(
-        free._noise(free.init(jnp.zeros(ONE["network"].size))._replace(generation=jnp.int32(10**6)))
-    ) == (pytest.approx(0.1))
+    assert float(free._noise(free.init(jnp.zeros(ONE["network"].size))._replace(generation=jnp.int32(10**6)))) == (
+        pytest.approx(0.1)
+    )
 
 
 def test_recovery_raises_lambda_once_all_episodes_have_satisfied_a_constraint_for_long() -> None:
@@ -475,9 +465,7 @@ def test_bad_options_are_named(options: dict, words: str) -> None:
 
 
 def test_few_generations_make_more_of_each() -> None:
-    made = [
-        bind(PPO, **ONE, episode_budget=budget, population=40, checks=4) for budget in (1100, 44_000, 60_000)
-    ]
+    made = [bind(PPO, **ONE, episode_budget=budget, population=40, checks=4) for budget in (1100, 44_000, 60_000)]
     assert [learner.epochs for learner in made] == [10, 4, 4]
     updates = [25 * 10 * 4, 1000 * 4 * 4, 1364 * 4 * 4]
     assert [learner.learning_rate for learner in made] == pytest.approx(

@@ -130,9 +130,7 @@ def test_ends_counters_and_values_to_go() -> None:
     powers = learner.discount ** np.arange(30)
     for t in (0, 7, 29):
         np.testing.assert_allclose(found[:, t, 0], trace.reward[:, t:] @ powers[: 30 - t], rtol=1e-4)
-        np.testing.assert_allclose(
-            found[:, t, 1], rows.cost[:, t:-1, 0] @ powers[: 30 - t], rtol=1e-4, atol=1e-6
-        )
+        np.testing.assert_allclose(found[:, t, 1], rows.cost[:, t:-1, 0] @ powers[: 30 - t], rtol=1e-4, atol=1e-6)
 
 
 def test_the_target_is_its_definition() -> None:
@@ -160,9 +158,7 @@ def test_the_target_is_its_definition() -> None:
     ahead = np.array([1, 1, 1, 0]) * (1.5 - 0.3 * chance)
     np.testing.assert_allclose(target[0], np.array([1, 2, 3, 4]) / 2 + 0.9 * ahead, rtol=1e-4)
     np.testing.assert_array_equal(target[0], target[1])
-    np.testing.assert_allclose(
-        target[2], np.array([0, 1, 2, 3]) / 4 + 0.9 * np.array([1, 1, 0, 0]) * 0.7, rtol=1e-5
-    )
+    np.testing.assert_allclose(target[2], np.array([0, 1, 2, 3]) / 4 + 0.9 * np.array([1, 1, 0, 0]) * 0.7, rtol=1e-5)
 
 
 @pytest.mark.parametrize("actions", [Discrete(4), MultiDiscrete((3, 2)), MultiBinary(3)])
@@ -174,9 +170,7 @@ def test_actions_follow_their_probabilities(actions: Any) -> None:
         noise -= jax.random.gumbel(jax.random.key(1), noise.shape)
     picked = np.asarray(action_of(actions, scores + noise))
     assert set(np.unique(picked)) == {0.0, 1.0}
-    np.testing.assert_allclose(
-        picked.mean(axis=0), probabilities(actions, scores), atol=5 * 0.5 / math.sqrt(20_000)
-    )
+    np.testing.assert_allclose(picked.mean(axis=0), probabilities(actions, scores), atol=5 * 0.5 / math.sqrt(20_000))
     counts = np.unique(picked, axis=0, return_counts=True)[1]
     assert float(entropy(actions, scores)) == pytest.approx(stats.entropy(counts), abs=0.02)
     assert float(entropy(actions, 0 * scores)) == pytest.approx(max_entropy(actions), rel=1e-6)
@@ -193,9 +187,7 @@ def hill(requirement: str, *, episodes: int, **options: Any) -> tuple[Problem, S
 
 def deployed(problem: Problem, state: Any, count: int = 100) -> Episodes:
     theta = problem.learner.deployed(state)
-    return problem.sampler(
-        jnp.broadcast_to(theta, (count, theta.size)), jax.random.split(jax.random.key(9), count)
-    )
+    return problem.sampler(jnp.broadcast_to(theta, (count, theta.size)), jax.random.split(jax.random.key(9), count))
 
 
 @pytest.mark.full
@@ -203,9 +195,7 @@ def test_it_stays_within_the_requirement_and_takes_what_that_leaves() -> None:
     """At most 0.3 in each of 10 steps is a return of at most 3; without the requirement it comes near 10."""
     problem, state, rows = hill("P>=0.9 [ G height <= 0.3 ] & C>=0.9", episodes=900, checks=4)
     found = deployed(problem, state)
-    assert (
-        float(rows.episodes.returns.mean(axis=1).max()) > 6
-    )  # the constraint applies after the return has risen
+    assert float(rows.episodes.returns.mean(axis=1).max()) > 6  # the constraint applies after the return has risen
     assert float(rows.info.lam.min()) < 0.5
     assert float(found.satisfied.mean()) > 0.9
     assert 0.0 < float(found.returns.mean()) <= 3.0
@@ -241,9 +231,7 @@ def test_the_next_proposal_does_not_depend_on_the_update() -> None:
 @pytest.mark.full
 def test_the_number_of_workers_does_not_show() -> None:
     options = {"critic_hidden": 8, "batch_size": 16}
-    settings = psyco.Settings(
-        learner="sac", options=options, max_episodes=20, hidden=8, verify_every=0, candidates=1
-    )
+    settings = psyco.Settings(learner="sac", options=options, max_episodes=20, hidden=8, verify_every=0, candidates=1)
     made = [
         psyco.synthesize(
             psyco.make(Walk, horizon=25),

@@ -53,9 +53,7 @@ def test_pairs_mirror_each_other_and_play_the_same_episode_and_checks_play_their
     state = learner.init(jnp.arange(4.0))
     proposal = learner.propose(jax.random.key(1), state)
     assert proposal.theta.shape == (learner.episodes_per_generation, 4) == (9, 4)
-    np.testing.assert_allclose(
-        proposal.theta[:3] + proposal.theta[3:6], np.tile(2 * np.arange(4.0), (3, 1)), rtol=1e-6
-    )
+    np.testing.assert_allclose(proposal.theta[:3] + proposal.theta[3:6], np.tile(2 * np.arange(4.0), (3, 1)), rtol=1e-6)
     np.testing.assert_array_equal(proposal.theta[6:], np.tile(np.arange(4.0), (3, 1)))
     assert proposal.episode.tolist() == [0, 1, 2, 0, 1, 2, 6, 7, 8]
 
@@ -106,9 +104,7 @@ def test_the_target_rises_from_0_to_full_with_the_curriculum() -> None:
 
 @pytest.mark.slow
 def test_the_weakest_constraint_decides_and_its_cost_weighs_most() -> None:
-    learner = bind(
-        SafeES, p_req=(0.5, 0.9), c_req=(0.9, 0.9), population=4, checks=2, gain=0.5, curriculum=0.0
-    )
+    learner = bind(SafeES, p_req=(0.5, 0.9), c_req=(0.9, 0.9), population=4, checks=2, gain=0.5, curriculum=0.0)
     state = learner.init(jnp.zeros(2))
     violating = [[True, False]] * 6
     paid = np.array([[0.0, 1.0], [0.0, 2.0]] * 3)  # λ falls only for what distinguishes episodes
@@ -165,10 +161,7 @@ def _unconstrained(theta, keys):
 
 
 def test_population_follows_the_budget_unless_it_is_given() -> None:
-    sizes = {
-        b: bind(SafeES, **ONE, episode_budget=b).episodes_per_generation
-        for b in (1000, 60_000, 600_000, 10**9)
-    }
+    sizes = {b: bind(SafeES, **ONE, episode_budget=b).episodes_per_generation for b in (1000, 60_000, 600_000, 10**9)}
     assert sizes == {1000: 22, 60_000: 22, 600_000: 220, 10**9: 220}
     assert bind(SafeES, **ONE, episode_budget=10**9, population=4, checks=1).episodes_per_generation == 5
 
@@ -207,9 +200,7 @@ def test_an_odd_population_is_fine_without_mirrors() -> None:
 @pytest.mark.parametrize("options", [{"optimizer": "sgd"}, {"mirrored": False, "shaping": "population"}])
 def test_each_part_can_be_exchanged(options: dict) -> None:
     learner = bind(SafeES, episode_budget=2200, population=20, checks=2, **options)
-    _, rows = train(
-        learner, _unconstrained, jax.random.key(0), learner.init(jnp.zeros(3)), first=0, generations=20
-    )
+    _, rows = train(learner, _unconstrained, jax.random.key(0), learner.init(jnp.zeros(3)), first=0, generations=20)
     assert (
         np.asarray(rows.episodes.returns).mean(axis=1)[-5:].mean()
         > np.asarray(rows.episodes.returns).mean(axis=1)[:5].mean() + 0.05
@@ -218,9 +209,7 @@ def test_each_part_can_be_exchanged(options: dict) -> None:
 
 def test_soft_control_is_the_papers_rule_on_the_belief_about_the_mean_policy() -> None:
     learner = bind(SafeES, **ONE, population=4, checks=60, control="soft", margin=0.0, curriculum=0.0)
-    _, row = updated(
-        learner, learner.init(jnp.zeros(3)), satisfied=[[False]] * 4 + [[True]] * 58 + [[False]] * 2
-    )
+    _, row = updated(learner, learner.init(jnp.zeros(3)), satisfied=[[False]] * 4 + [[True]] * 58 + [[False]] * 2)
     c_sat = stats.beta.sf(0.85, 59, 3)
     assert c_sat > 0.98
     assert float(row.lam) == pytest.approx((c_sat - 0.98) / 0.02, abs=1e-3)

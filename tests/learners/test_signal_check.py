@@ -61,9 +61,7 @@ def test_a_constraint_that_never_holds_does_not_silence_the_return(learner, capl
         max_episodes=20,
     )
     with caplog.at_level(logging.WARNING):
-        result = psyco.synthesize(
-            "obstacle-run", "P>=0.9 [ F distance > 99 ]", episodes=180, settings=settings
-        )
+        result = psyco.synthesize("obstacle-run", "P>=0.9 [ F distance > 99 ]", episodes=180, settings=settings)
     assert min(result.metrics["lambda"][5:]) == pytest.approx(MIN_LAMBDA_WITHOUT_SIGNAL)
     assert caplog.text.count("gives no learning signal") == 1
 

@@ -61,9 +61,7 @@ def test_a_generation_is_the_papers():
 def update(learner, satisfied, cost, counts):
     """One update of a learner with given outcomes `[B, K]`, starting from given counts."""
     state = learner.init(jnp.zeros(3))
-    state = state._replace(
-        belief=state.belief._replace(satisfied=jnp.array(counts[0]), violated=jnp.array(counts[1]))
-    )
+    state = state._replace(belief=state.belief._replace(satisfied=jnp.array(counts[0]), violated=jnp.array(counts[1])))
     proposal = learner.propose(jax.random.key(0), state)
     size = len(satisfied)
     episodes = Episodes(jnp.arange(size) * 1.0, jnp.asarray(cost), jnp.asarray(satisfied), jnp.full(size, 5))
@@ -128,13 +126,9 @@ def test_two_drivers_and_any_split_into_segments_give_the_same_bytes():
     whole, rows = train(problem.learner, problem.sampler, key, start, first=0, generations=12)
     part, _ = train(problem.learner, problem.sampler, key, start, first=0, generations=6)
     part, later = train(problem.learner, problem.sampler, key, part, first=6, generations=6, capacity=10)
-    host, host_rows = train(
-        problem.learner, HostSampler(problem.sampler), key, start, first=0, generations=12
-    )
+    host, host_rows = train(problem.learner, HostSampler(problem.sampler), key, start, first=0, generations=12)
     assert len(later.episodes.returns) == 6
-    assert (whole.es.theta == part.es.theta).all() and (
-        rows.episodes.returns[6:] == later.episodes.returns
-    ).all()
+    assert (whole.es.theta == part.es.theta).all() and (rows.episodes.returns[6:] == later.episodes.returns).all()
     np.testing.assert_allclose(host.es.theta, whole.es.theta, atol=1e-6)
     assert (host.belief.satisfied == whole.belief.satisfied).all()
     np.testing.assert_allclose(host_rows.info.c_sat, rows.info.c_sat, atol=1e-7)
@@ -152,6 +146,4 @@ def test_two_drivers_and_any_split_into_segments_give_the_same_bytes():
 )
 def test_bad_options_are_refused(options, message):
     with pytest.raises(psyco.RunError, match=message):
-        psyco.synthesize(
-            psyco.make("obstacle-run"), "", settings=psyco.Settings(learner="snes", options=options)
-        )
+        psyco.synthesize(psyco.make("obstacle-run"), "", settings=psyco.Settings(learner="snes", options=options))

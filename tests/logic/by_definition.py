@@ -51,9 +51,7 @@ def value(term, path, i):
             total = functools.reduce(operator.add, numbers)  # `sum` of Python 3.12 rounds in another way
             if any(map(math.isnan, numbers)):
                 return math.nan
-            return {"sum": total, "mean": total / (i + 1), "least": min(numbers), "most": max(numbers)}[
-                function
-            ]
+            return {"sum": total, "mean": total / (i + 1), "least": min(numbers), "most": max(numbers)}[function]
 
 
 def satisfied(formula, path, i=0):

@@ -52,9 +52,7 @@ def terms(running=True):
             inner.map(Minus),
             st.builds(Arith, st.sampled_from("+-*/"), inner, inner),
             inner.map(lambda t: Call("abs", (t,))),
-            st.builds(
-                Call, st.sampled_from(["min", "max"]), st.lists(inner, min_size=2, max_size=3).map(tuple)
-            ),
+            st.builds(Call, st.sampled_from(["min", "max"]), st.lists(inner, min_size=2, max_size=3).map(tuple)),
         ),
         max_leaves=4,
     )
@@ -67,9 +65,7 @@ def aggregates():
         st.sampled_from(["sum", "mean", "least", "most"]),
         st.deferred(lambda: terms(running=False)),
     )
-    return numbers | st.builds(
-        Aggregate, st.just("count"), st.deferred(lambda: state_formulas(running=False))
-    )
+    return numbers | st.builds(Aggregate, st.just("count"), st.deferred(lambda: state_formulas(running=False)))
 
 
 @cache
@@ -78,9 +74,7 @@ def atoms(running=True):
         st.sampled_from(FLAGS).map(Signal),
         st.sampled_from([*FLAGS, "end"]).map(Label),
         st.booleans().map(Bool),
-        st.builds(
-            Compare, st.sampled_from(["<", "<=", ">", ">=", "=", "!="]), terms(running), terms(running)
-        ),
+        st.builds(Compare, st.sampled_from(["<", "<=", ">", ">=", "=", "!="]), terms(running), terms(running)),
     )
 
 
@@ -115,9 +109,7 @@ def bounded(inner, windows):
 
 @cache
 def formulas(max_leaves=6):
-    return st.recursive(
-        atoms(), lambda inner: st.one_of(*_connected(inner), *_temporal(inner)), max_leaves=max_leaves
-    )
+    return st.recursive(atoms(), lambda inner: st.one_of(*_connected(inner), *_temporal(inner)), max_leaves=max_leaves)
 
 
 probabilities = st.floats(0.0, 1.0)
@@ -147,14 +139,10 @@ def quantities():
         st.just(LongRun()),
     )
     bodies = terms().filter(lambda term: not isinstance(term, Number)) | state_formulas()
-    return st.builds(Quantity, bodies, over) | state_formulas().map(
-        lambda f: Quantity(f, LongRun(share=True))
-    )
+    return st.builds(Quantity, bodies, over) | state_formulas().map(lambda f: Quantity(f, LongRun(share=True)))
 
 
-intervals = st.lists(st.floats(-1e9, 1e9), min_size=2, max_size=2, unique=True).map(
-    lambda x: tuple(sorted(x))
-)
+intervals = st.lists(st.floats(-1e9, 1e9), min_size=2, max_size=2, unique=True).map(lambda x: tuple(sorted(x)))
 
 
 @st.composite
@@ -194,7 +182,5 @@ def paths(draw, min_size=1, max_size=7):
     length = draw(st.integers(min_size, max_size))
     row = st.lists(values, min_size=length, max_size=length)
     path = {name: np.array(draw(row)) for name in NUMBERS}
-    path |= {
-        name: np.array(draw(st.lists(st.booleans(), min_size=length, max_size=length))) for name in FLAGS
-    }
+    path |= {name: np.array(draw(st.lists(st.booleans(), min_size=length, max_size=length))) for name in FLAGS}
     return path | {VECTOR: np.array([draw(row) for _ in range(3)]).T}

@@ -97,7 +97,5 @@ def test_state_formulas_have_no_temporal_operator(formula):
 
 
 def test_walk_visits_every_node_in_the_order_of_the_text():
-    names = [
-        node.name for node in walk(parse_formula("a U (b & c + min(d, e) > -f)")) if isinstance(node, Signal)
-    ]
+    names = [node.name for node in walk(parse_formula("a U (b & c + min(d, e) > -f)")) if isinstance(node, Signal)]
     assert names == list("abcdef")

@@ -222,9 +222,7 @@ def test_the_unrolling_that_defines_them(p, q, path):
 @given(formulas(), paths(), st.integers(1, 5))
 def test_a_path_with_its_last_state_repeated_satisfies_the_same(formula, path, copies):
     assume(Signal("step") not in walk(formula))  # the one thing that would not repeat
-    padded = {
-        name: np.concatenate([array, np.repeat(array[-1:], copies, axis=0)]) for name, array in path.items()
-    }
+    padded = {name: np.concatenate([array, np.repeat(array[-1:], copies, axis=0)]) for name, array in path.items()}
     length = len(path["x"])
     end = np.arange(length + copies) >= length - 1
     satisfied, cost = compile_monitor([formula])(padded, end=end)
@@ -312,9 +310,7 @@ def test_numbers_keep_their_precision():
     """0.1 is 0.1, whether recorded in float32 on a device or in float64."""
     assert check_path("x <= 0.1 & x >= 0.1", {"x": np.array([0.1], np.float32)}).satisfied
     assert check_path("x <= 0.1 & x >= 0.1", {"x": [0.1]}).satisfied
-    assert check_path(
-        "x - y < 0 & -x <= 0", {"x": np.array([1], np.uint8), "y": np.array([2], np.uint8)}
-    ).satisfied
+    assert check_path("x - y < 0 & -x <= 0", {"x": np.array([1], np.uint8), "y": np.array([2], np.uint8)}).satisfied
     assert not check_path("x < 9007199254740993", {"x": [9007199254740993]}).satisfied
 
 
@@ -365,9 +361,7 @@ def test_counts_are_exact_up_to_2_to_the_24():
     count = Aggregate("count", Signal("a"))
     past = PathPrefix(2**24, {count: jnp.int32(2**24 - 2)})
     formula = globally(Compare("=", count, Number(2.0**24 - 1)))
-    cost, past = compile_monitor([formula]).known_step_costs(
-        {"a": jnp.ones(2, bool)}, jnp.zeros(2, bool), past
-    )
+    cost, past = compile_monitor([formula]).known_step_costs({"a": jnp.ones(2, bool)}, jnp.zeros(2, bool), past)
     assert cost[:, 0].tolist() == [0, 1] and past.totals[count] == 2**24
 
 
@@ -376,8 +370,7 @@ def test_sums_of_float32_differ_from_float64_by_rounding_only():
     x = np.random.default_rng(0).normal(size=1000).astype(np.float32)
     total = Aggregate("sum", Signal("x"))
     (host, device) = (
-        SignalArrays(xp, {"x": xp.asarray(x)}, xp.arange(1000) == 999, (1000,)).total(total)
-        for xp in (np, jnp)
+        SignalArrays(xp, {"x": xp.asarray(x)}, xp.arange(1000) == 999, (1000,)).total(total) for xp in (np, jnp)
     )
     assert host.dtype == np.float64 and device.dtype == jnp.float32
     np.testing.assert_allclose(host, np.cumsum(x, dtype=np.float64), rtol=1e-12)

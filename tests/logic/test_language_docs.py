@@ -20,9 +20,7 @@ def test_examples_parse_and_print(text):
     assert parse(str(requirement)) == requirement
 
 
-GROUPINGS = [
-    pair for pair in re.findall(r"`([^`\n]+)` is `([^`\n]+)`", DOCS) if re.search(r"\b[abx]\b", pair[0])
-]
+GROUPINGS = [pair for pair in re.findall(r"`([^`\n]+)` is `([^`\n]+)`", DOCS) if re.search(r"\b[abx]\b", pair[0])]
 
 
 @pytest.mark.parametrize(("text", "meaning"), GROUPINGS)
@@ -36,9 +34,7 @@ def test_examples_and_equivalences_are_found_in_the_docs():
 
 
 def test_the_recorded_path_of_the_docs():
-    formula, values, result = re.search(
-        r'check_path\("(.*?)", \{"distance": \[(.*?)\]\}\) +# (.*)', DOCS
-    ).groups()
+    formula, values, result = re.search(r'check_path\("(.*?)", \{"distance": \[(.*?)\]\}\) +# (.*)', DOCS).groups()
     assert str(check_path(formula, {"distance": [float(each) for each in values.split(",")]})) == result
 
 
@@ -93,9 +89,7 @@ def test_no_operator_of_the_grammar_is_left_out():
     for terminal in ("FUNCTION", "AGGREGATE", "TRUTH"):
         listed = re.search(rf"^{terminal}\.1: /\((.*?)\)", grammar, re.M)[1].split("|")
         assert set(listed) <= set(words.split()), f"{terminal} knows more than this test"
-    first_column = " ".join(re.findall(r"^\| (.*?) \| ", OPERATORS.replace("\\|", "∨"), re.M)).replace(
-        "∨", "|"
-    )
+    first_column = " ".join(re.findall(r"^\| (.*?) \| ", OPERATORS.replace("\\|", "∨"), re.M)).replace("∨", "|")
     for word in words.split():
         beside = r"\w" if word.isalpha() else "<>=!"
         assert re.search(rf"(?<![{beside}]){re.escape(word)}(?![{beside}])", first_column), word

@@ -134,9 +134,7 @@ def test_constraints_keep_their_order_and_questions_stand_apart():
 
 
 def test_defaults_are_spelled_out():
-    assert parse("P>=0.5 [ a ]").constraints == (
-        Constraint(Signal("a"), ">=", 0.5, 1.0, DEFAULT_CONFIDENCE, None),
-    )
+    assert parse("P>=0.5 [ a ]").constraints == (Constraint(Signal("a"), ">=", 0.5, 1.0, DEFAULT_CONFIDENCE, None),)
     assert str(parse("P>=0.5 [ a ]")) == "Rmax=? [ C ];\nP>=0.5 [ a ] & C>=0.95;"
     assert parse_formula("F<=3 a").bound == Bound(0, 3)
     assert parse_formula("X a") == Temporal("X", (Signal("a"),))

@@ -39,11 +39,7 @@ def test_equal_remainders_are_recognised():
     automaton = Automaton([parse_formula("G (a => F<=3 b)")])
     seen = {automaton.start}
     for _ in range(40):
-        seen |= {
-            automaton.step(p, letter)
-            for p in seen
-            for letter in ((True, False), (False, False), (False, True))
-        }
+        seen |= {automaton.step(p, letter) for p in seen for letter in ((True, False), (False, False), (False, True))}
     assert len(seen) < 20  # the start, true while nothing is due, false, and deadlines
 
 

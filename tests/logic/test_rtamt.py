@@ -23,12 +23,8 @@ states = st.recursive(
     st.sampled_from([("x > 0", "(x > 0)"), ("y < 0", "(y < 0)")]),
     lambda inner: st.one_of(
         inner.map(lambda p: (f"!({p[0]})", f"not({p[1]})")),
-        st.tuples(inner, inner).map(
-            lambda p: (f"({p[0][0]}) & ({p[1][0]})", f"(({p[0][1]}) and ({p[1][1]}))")
-        ),
-        st.tuples(inner, inner).map(
-            lambda p: (f"({p[0][0]}) => ({p[1][0]})", f"(({p[0][1]}) implies ({p[1][1]}))")
-        ),
+        st.tuples(inner, inner).map(lambda p: (f"({p[0][0]}) & ({p[1][0]})", f"(({p[0][1]}) and ({p[1][1]}))")),
+        st.tuples(inner, inner).map(lambda p: (f"({p[0][0]}) => ({p[1][0]})", f"(({p[0][1]}) implies ({p[1][1]}))")),
     ),
     max_leaves=3,
 )

@@ -312,9 +312,7 @@ def test_a_counter_that_falls_is_refused():
 
 
 def test_counters_are_names_of_numbers():
-    with pytest.raises(
-        psyco.RequirementError, match=r"counters must be a list of names, such as \['collisions'\]"
-    ):
+    with pytest.raises(psyco.RequirementError, match=r"counters must be a list of names, such as \['collisions'\]"):
         psyco.Monitor("P>=0.9 [ G c <= 1 ]", counters="collisions")
     with pytest.raises(psyco.RequirementError, match="counters must be a list of names"):
         psyco.Monitor("P>=0.9 [ G c <= 1 ]", counters=None)

@@ -79,9 +79,7 @@ def test_signals_of_quantities_are_checked(text, says):
         check_signals(parse(text), AVAILABLE, "test")
 
 
-@pytest.mark.parametrize(
-    "text", ["R<=1 [ C<=50 ]", "R=? [ I=50 ]", "P=? [ F<=50 a ]", "R<=1 [ C<=3 ]; R<=1 [ I=50 ]"]
-)
+@pytest.mark.parametrize("text", ["R<=1 [ C<=50 ]", "R=? [ I=50 ]", "P=? [ F<=50 a ]", "R<=1 [ C<=3 ]; R<=1 [ I=50 ]"])
 def test_bounds_of_quantities_end_at_the_horizon(text):
     check_bounds(parse(text), 50, "test")
     with pytest.raises(RequirementError, match="50 reaches beyond the horizon at line 1"):

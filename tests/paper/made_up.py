@@ -53,10 +53,7 @@ def results_of(experiment, **shapes):
     return Results(
         experiment,
         {
-            label: [
-                run_of(experiment, seed, **shapes.get(label.replace(" = ", ""), {}))
-                for seed in experiment.seeds
-            ]
+            label: [run_of(experiment, seed, **shapes.get(label.replace(" = ", ""), {})) for seed in experiment.seeds]
             for label in experiment.variants
         },
     )

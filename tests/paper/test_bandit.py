@@ -9,9 +9,7 @@ def test_the_belief_is_the_beta_posterior_by_bayes_rule():
     """Prior times likelihood, normalised by numerical integration."""
     mu, (count, pulls) = np.linspace(0, 1, 11), (4, 10)
     evidence, _ = integrate.quad(lambda p: p**count * (1 - p) ** (pulls - count), 0, 1)
-    assert bandit.density(count, pulls, mu) == pytest.approx(
-        mu**count * (1 - mu) ** (pulls - count) / evidence
-    )
+    assert bandit.density(count, pulls, mu) == pytest.approx(mu**count * (1 - mu) ** (pulls - count) / evidence)
     above, _ = integrate.quad(lambda p: p**count * (1 - p) ** (pulls - count) / evidence, 0.6, 1)
     assert bandit.confidence(count, pulls, 0.6) == pytest.approx(above)
 

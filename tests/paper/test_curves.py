@@ -10,10 +10,7 @@ SMALL = PARTICLE_DANCE.resized(episodes=10_140, repetitions=3)  # the last windo
 
 @pytest.fixture(scope="module")
 def episodes():
-    return [
-        episodes_of(np.random.default_rng(seed), SMALL.episodes // POPULATION, share=0.985)
-        for seed in range(3)
-    ]
+    return [episodes_of(np.random.default_rng(seed), SMALL.episodes // POPULATION, share=0.985) for seed in range(3)]
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +75,5 @@ def test_mean_and_deviation_are_over_the_repetitions_that_have_a_value(results):
 
 def test_verifications_stand_where_they_were_made():
     curve = results_of(SMALL, n_max1={"verified": (0.0, 1.0)}).verified("n_max = 1")
-    assert curve.episodes.tolist() == list(
-        range(200, SMALL.episodes + 1, 200)
-    )  # made_up verifies every 10 generations
-    assert curve.values[0] == pytest.approx(
-        (curve.episodes / POPULATION - 1) / (SMALL.episodes / POPULATION - 1)
-    )
+    assert curve.episodes.tolist() == list(range(200, SMALL.episodes + 1, 200))  # made_up verifies every 10 generations
+    assert curve.values[0] == pytest.approx((curve.episodes / POPULATION - 1) / (SMALL.episodes / POPULATION - 1))

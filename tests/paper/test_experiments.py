@@ -8,10 +8,7 @@ from psyco._src.studies.study_plan import make_plan
 
 def test_the_experiments_have_the_papers_size():
     """Sections 4.1 and 4.2, experimental setup."""
-    sizes = {
-        name: (e.episodes, e.repetitions, e.verify_every, e.verify_episodes)
-        for name, e in EXPERIMENTS.items()
-    }
+    sizes = {name: (e.episodes, e.repetitions, e.verify_every, e.verify_episodes) for name, e in EXPERIMENTS.items()}
     assert sizes == {
         "particle-dance": (60_000, 5, 1000, 1000),
         "calibration": (60_000, 12, 1000, 1000),

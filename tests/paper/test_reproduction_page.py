@@ -72,9 +72,7 @@ def test_no_figure_is_blank(page):
 @pytest.mark.slow
 def test_the_tally_counts_the_outcomes_of_the_table(page):
     for name in ("holds", "fails", "open"):
-        assert (
-            int(page.locator(f".tally .{name} b").inner_text()) == page.locator(f"tr .outcome.{name}").count()
-        )
+        assert int(page.locator(f".tally .{name} b").inner_text()) == page.locator(f"tr .outcome.{name}").count()
 
 
 @pytest.mark.browser
@@ -91,9 +89,9 @@ def test_it_prints_on_a_few_pages_without_cutting_figures(page):
     pdf = page.pdf(format="A4")
     assert 5 <= pdf.count(b"/Type /Page\n") + pdf.count(b"/Type /Page ") <= 30
     page.emulate_media(media="print")
-    assert set(
-        page.evaluate("[...document.querySelectorAll('figure')].map(f => getComputedStyle(f).breakInside)")
-    ) == {"avoid"}
+    assert set(page.evaluate("[...document.querySelectorAll('figure')].map(f => getComputedStyle(f).breakInside)")) == {
+        "avoid"
+    }
 
 
 @pytest.mark.browser

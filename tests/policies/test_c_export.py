@@ -49,10 +49,7 @@ def expected(monitor: psyco.Monitor, episodes: list[dict[str, NDArray[Any]]]) ->
         for step in range(last + 1):
             now = {name: np.asarray(signals[name][step], np.float32) for name in monitor.signals}
             status = monitor.update(now, end=step == last)
-            pairs = [
-                (OUTLOOKS.index(c.outlook), -1 if c.decided is None else c.decided)
-                for c in status.constraints
-            ]
+            pairs = [(OUTLOOKS.index(c.outlook), -1 if c.decided is None else c.decided) for c in status.constraints]
             rows.append([number for pair in pairs for number in pair])
     return rows
 
@@ -111,18 +108,14 @@ LANGUAGE = [
 
 
 def test_the_whole_language_is_there(compiler: str, tmp_path: Path) -> None:
-    requirement = psyco.parse(
-        "; ".join(f"P>=0.5 [ {formula} ]" for formula in LANGUAGE) + "; P<=0.5 [ F (b & X b) ]"
-    )
+    requirement = psyco.parse("; ".join(f"P>=0.5 [ {formula} ]" for formula in LANGUAGE) + "; P<=0.5 [ F (b & X b) ]")
     network = Network(1, 1, 1)
     policy = Policy(np.zeros(network.size, np.float32), network, Discrete(1), "nowhere", {})
     rng, episodes = np.random.default_rng(0), []
     for _ in range(300):
         n = int(rng.integers(1, 10))
         signals: dict[str, Any] = {name: rng.random(n) < 0.5 for name in ("a", "b")}
-        signals |= {
-            name: rng.choice([0, -1.3, 0.2, 0.7, 1.1], n) for name in ("x", "y", "return", "info.cost")
-        }
+        signals |= {name: rng.choice([0, -1.3, 0.2, 0.7, 1.1], n) for name in ("x", "y", "return", "info.cost")}
         episodes.append(signals | {"obs": rng.choice([0.0, 1.0], (n, 3)), "step": np.arange(n)})
     for horizon in (9, None):
         files = c_files(policy, requirement, horizon=horizon)
@@ -181,9 +174,7 @@ int main(void) {{
         (" & ".join(f"(F x > {i})" for i in range(11)), "11 state formulas"),
     ],
 )
-def test_a_monitor_that_is_too_large_is_refused(
-    monkeypatch: pytest.MonkeyPatch, formula: str, words: str
-) -> None:
+def test_a_monitor_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch, formula: str, words: str) -> None:
     monkeypatch.setattr("psyco._src.logic.c_monitor.MAX_TABLE_ENTRIES", 1000)  # as it is for larger bounds
     with pytest.raises(psyco.RequirementError, match=f"too large for C: .*{words}"):
         c_monitor(psyco.parse(f"P>=0.5 [ {formula} ]"))

@@ -204,9 +204,7 @@ def test_numbers_are_held_to_the_action_range_of_a_compiled_domain() -> None:
     domain = psyco.make("particle-dance")
     high = domain.actions.high
     returns = [
-        psyco.verify(
-            lambda obs, a=a: np.array(a), domain, "P>=0.9 [ G step <= 99 ]", max_episodes=5
-        ).mean_return
+        psyco.verify(lambda obs, a=a: np.array(a), domain, "P>=0.9 [ G step <= 99 ]", max_episodes=5).mean_return
         for a in (high, [100.0] * len(high))
     ]
     assert returns[0] == returns[1]
@@ -270,9 +268,7 @@ def test_files_of_others_are_named_with_a_remedy(trained: Any, tmp_path: Path) -
     import torch
 
     trained.save(tmp_path / "model.zip")
-    with pytest.raises(
-        psyco.RunError, match=r"model.zip is a model of Stable-Baselines3; write sb3:.*model.zip"
-    ):
+    with pytest.raises(psyco.RunError, match=r"model.zip is a model of Stable-Baselines3; write sb3:.*model.zip"):
         verified(str(tmp_path / "model.zip"))
     for name in ("net.pth", "net.bin"):  # with a suffix of PyTorch, and without
         torch.save(trained.policy.state_dict(), tmp_path / name)

@@ -47,9 +47,7 @@ def test_the_fallback_acts_from_where_the_slack_is_used_up(kind: str) -> None:
     certificate = psyco.verify(guard, domain)
     assert certificate.verdict is psyco.Verdict.SATISFIED and certificate.findings[0].violated == 0
     count = certificate.episodes
-    assert f"The fallback acted in {count} of {count} episodes, and in 50.0% of their steps." in str(
-        certificate
-    )
+    assert f"The fallback acted in {count} of {count} episodes, and in 50.0% of their steps." in str(certificate)
     assert psyco.replay(certificate, guard, domain=domain).matches
     assert psyco.verify(Alternating, domain, few(kind)).verdict is psyco.Verdict.VIOLATED
 
@@ -72,9 +70,7 @@ def test_episodes_side_by_side_are_guarded_each_by_itself() -> None:
 def test_workers_count_the_fallback_too() -> None:
     def certified(**where: Any) -> str:
         guard = psyco.Guard(Alternating(), same, FEW)
-        return psyco.verify(
-            guard, psyco.make(Steps, horizon=6), **with_execution(issued="now", **where)
-        ).to_json()
+        return psyco.verify(guard, psyco.make(Steps, horizon=6), **with_execution(issued="now", **where)).to_json()
 
     assert certified() == certified(workers=2)
 
@@ -231,9 +227,7 @@ def test_a_guard_hands_over_where_the_risk_reaches_its_limit() -> None:
         guard.reset()
         acted[x] = guard.act([x], {"hit": False})
     assert acted == {0.2: "go", 0.8: "stop"}
-    assert (
-        guard.act([0.2], {"hit": True}) == "stop"
-    )  # violated: there is nothing left to lose, and none to gain
+    assert guard.act([0.2], {"hit": True}) == "stop"  # violated: there is nothing left to lose, and none to gain
     with pytest.raises(psyco.RunError, match="learned for another requirement"):
         psyco.Guard(same, same, "P>=0.6 [ G !hit ]", when=risk)
     with pytest.raises(psyco.RunError, match=r"a guard hands over when='slack'.* got None"):
@@ -277,7 +271,5 @@ def test_what_no_risk_can_be_learned_from_is_refused() -> None:
 
 
 def test_a_risk_is_learned_from_episodes_of_a_policy() -> None:
-    risk = psyco.learn_risk(
-        Alternating, DOMAINS["gymnasium"], "P>=0.9 [ G (!info.lucky | step <= 3) ]", episodes=200
-    )
+    risk = psyco.learn_risk(Alternating, DOMAINS["gymnasium"], "P>=0.9 [ G (!info.lucky | step <= 3) ]", episodes=200)
     assert (risk.episodes, risk.within) == (200, None) and 0 < risk.violated < 30

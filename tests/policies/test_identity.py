@@ -60,9 +60,7 @@ def test_a_file_has_its_hash_whatever_it_is_called(tmp_path: Path) -> None:
     policy, domain = a_policy()
     certificate = psyco.verify(policy, domain, "P>=0.5 [ G step >= 0 ]", max_episodes=5, version="final")
     assert (certificate.policy, certificate.policy_kind) == (policy.digest, "file")
-    assert certificate.policy_version == "final" and not any(
-        "Python code" in note for note in certificate.notes
-    )
+    assert certificate.policy_version == "final" and not any("Python code" in note for note in certificate.notes)
 
 
 # ---- ONNX --------------------------------------------------------------------------------------------------------
@@ -85,9 +83,7 @@ def linear(tmp_path: Path) -> Callable[..., Path]:
         nodes = [onnx.helper.make_node("MatMul", ["x", "w"], ["y"])]
         if constant:
             nodes.insert(0, onnx.helper.make_node("Constant", [], ["w"], value=tensor))
-        ends = [
-            onnx.helper.make_tensor_value_info(end, onnx.TensorProto.FLOAT, ["n", 2]) for end in ("x", "y")
-        ]
+        ends = [onnx.helper.make_tensor_value_info(end, onnx.TensorProto.FLOAT, ["n", 2]) for end in ("x", "y")]
         graph = onnx.helper.make_graph(nodes, "g", ends[:1], ends[1:], [] if constant else [tensor])
         model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
         (folder / "model.onnx").write_bytes(model.SerializeToString())
@@ -144,12 +140,8 @@ def test_an_onnx_file_reaches_nothing_outside_of_its_folder(
         open_policy(str(path))
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [("offset", "8"), ("offset", "-4"), ("length", "20"), ("offset", "many")]
-)
-def test_external_data_that_is_too_short_is_refused(
-    linear: Callable[..., Path], key: str, value: str
-) -> None:
+@pytest.mark.parametrize(("key", "value"), [("offset", "8"), ("offset", "-4"), ("length", "20"), ("offset", "many")])
+def test_external_data_that_is_too_short_is_refused(linear: Callable[..., Path], key: str, value: str) -> None:
     import onnx
 
     path = linear("home", np.zeros((2, 2)))
@@ -162,9 +154,7 @@ def test_external_data_that_is_too_short_is_refused(
 
 
 @pytest.mark.slow  # needs an extra
-@pytest.mark.parametrize(
-    ("domain", "operator"), [("com.evil", "Run"), ("com.microsoft", "EPContext"), ("", "PyOp")]
-)
+@pytest.mark.parametrize(("domain", "operator"), [("com.evil", "Run"), ("com.microsoft", "EPContext"), ("", "PyOp")])
 def test_operators_that_are_not_part_of_onnx_are_refused(
     linear: Callable[..., Path], domain: str, operator: str
 ) -> None:
@@ -194,16 +184,12 @@ def test_modules_with_the_same_tensors_and_other_layers_are_told_apart() -> None
 
 
 @pytest.mark.slow  # needs an extra
-def test_a_module_whose_code_was_changed_is_another_policy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_module_whose_code_was_changed_is_another_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     monkeypatch.syspath_prepend(tmp_path)
     digests = []
     for sign in ("", "", "-"):
-        code = (
-            f"import torch\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        return {sign}x\n"
-        )
+        code = f"import torch\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        return {sign}x\n"
         (tmp_path / "a_net.py").write_text(code)
         importlib.invalidate_caches()
         sys.modules.pop("a_net", None)
@@ -245,9 +231,7 @@ def test_a_pickled_model_is_opened_only_when_it_is_trusted_by_name(tmp_path: Pat
     (tmp_path / "model.zip").write_bytes(b"anything")
     name = f"sb3:ppo:{tmp_path / 'model.zip'}"
     for use in (open_policy, as_policy, lambda each: psyco.verify(each, DOMAIN, REQUIREMENT)):
-        with pytest.raises(
-            psyco.RunError, match=r"pickled objects, .* --trust sb3:ppo:.* safetensors file needs no"
-        ):
+        with pytest.raises(psyco.RunError, match=r"pickled objects, .* --trust sb3:ppo:.* safetensors file needs no"):
             use(name)
     for trusted in (name, str(tmp_path / "model.zip")):
         assert open_policy(name, trust=[trusted]).kind == "file"

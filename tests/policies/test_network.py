@@ -65,9 +65,7 @@ def test_one_layer_is_written_as_a_number_and_several_as_a_list(tmp_path):
 
 @pytest.mark.parametrize("hidden", [0, True, 2.5, "64", (64, 0), (64, "a"), ((64,),), None])
 def test_other_units_are_refused(hidden):
-    with pytest.raises(
-        psyco.RunError, match=r"hidden must be a whole number of at least 1, or .* as in 64,64"
-    ):
+    with pytest.raises(psyco.RunError, match=r"hidden must be a whole number of at least 1, or .* as in 64,64"):
         Network(4, 2, hidden)
     with pytest.raises(psyco.RunError, match="hidden names no layer"):
         Network(4, 2, ())

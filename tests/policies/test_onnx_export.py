@@ -52,9 +52,7 @@ def test_a_file_that_also_looks_like_another_format_is_read_as_onnx(tmp_path: Pa
     """Bytes 4 to 8 are what ONNX Runtime knows its own format by; nothing has looked through what that may refer to."""
     pytest.importorskip("onnxruntime")
     policy = random_policy(Discrete(3))
-    (tmp_path / "p.onnx").write_bytes(
-        b"\x12\x06by" + b"ORTM" + to_onnx(policy)
-    )  # who produced it, said twice
+    (tmp_path / "p.onnx").write_bytes(b"\x12\x06by" + b"ORTM" + to_onnx(policy))  # who produced it, said twice
     decide = psyco.open_policy(str(tmp_path / "p.onnx")).load()
     x = np.ones((1, 5), np.float32)
     assert list(decide(x, x, policy.actions)) == list(policy(x))

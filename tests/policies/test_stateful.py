@@ -71,9 +71,7 @@ for _ in "used before":
     CONTROLLERS[1].act(None)
 
 
-@pytest.mark.parametrize(
-    "controller", CONTROLLERS, ids=["class", "object", "state", "state class", "predict"]
-)
+@pytest.mark.parametrize("controller", CONTROLLERS, ids=["class", "object", "state", "state class", "predict"])
 @pytest.mark.parametrize("kind", DOMAINS)
 def test_each_episode_has_its_own_memory(kind: str, controller: Any) -> None:
     domain = DOMAINS[kind]
@@ -119,9 +117,7 @@ def test_a_memory_that_episodes_would_share_is_refused_with_the_remedy(kind: str
         keys = jax.random.split(jax.random.key(0), 64)
         episodes = make_sampler(domain, as_policy(OneForAll()).network, requirement)(np.zeros((64, 0)), keys)
         assert episodes.satisfied.mean() == share
-        with pytest.raises(
-            psyco.RunError, match=r"has a memory, or draws random.* give an object with reset\(\)"
-        ):
+        with pytest.raises(psyco.RunError, match=r"has a memory, or draws random.* give an object with reset\(\)"):
             psyco.verify(OneForAll(), domain, requirement)
 
 
@@ -195,9 +191,7 @@ def test_memories_stay_with_their_episodes_when_others_end(controller: Any) -> N
     for row, seed in enumerate(seeds):
         alone = sampler.run(np.zeros((1, 0), np.float32), [seed])
         assert (alone.length, alone.returns) == (together.length[row], together.returns[row])
-    psyco.verify(
-        controller, domain, "P>=0.5 [ G step >= 0 ]", max_episodes=5
-    )  # asked twice, it says the same
+    psyco.verify(controller, domain, "P>=0.5 [ G step >= 0 ]", max_episodes=5)  # asked twice, it says the same
 
 
 class Zigzag:
@@ -232,18 +226,14 @@ def test_stepping_a_compiled_domain_gives_the_episodes_of_compiled_code(name: st
     requirement = psyco.parse("P>=0.5 [ G (step <= 5 | return >= -8) ]; P>=0.5 [ F (reward > -0.5) ]")
     keys = jax.random.split(jax.random.key(1), 20)
     ours = jax.jit(make_sampler(domain, network, requirement))(np.tile(theta, (20, 1)), keys)
-    theirs = make_sampler(domain, as_policy(lambda seen: policy(seen)).network, requirement)(
-        np.zeros((20, 0)), keys
-    )
+    theirs = make_sampler(domain, as_policy(lambda seen: policy(seen)).network, requirement)(np.zeros((20, 0)), keys)
     np.testing.assert_array_equal(ours.length, theirs.length)
     np.testing.assert_array_equal(ours.satisfied, theirs.satisfied)
     np.testing.assert_allclose(ours.returns, theirs.returns, rtol=1e-5)
     np.testing.assert_allclose(ours.cost, theirs.cost, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("fault", "signal"), [("observation", "obs"), ("reward", "reward"), ("signal", "height")]
-)
+@pytest.mark.parametrize(("fault", "signal"), [("observation", "obs"), ("reward", "reward"), ("signal", "height")])
 def test_what_is_not_a_number_is_an_error_that_says_where(fault: str, signal: str) -> None:
     where = rf"compiled-steps, episode with seed \d+, at step \d: {signal} is .*nan"
     with pytest.raises(psyco.EpisodeError, match=where):

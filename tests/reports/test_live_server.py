@@ -113,9 +113,7 @@ def test_the_content_policy_permits_no_outside_origin(server: PageServer) -> Non
         found = re.search("Content-Security-Policy: (.*)", head)
         assert found is not None
         sources = {word for rule in found[1].strip().split(";") for word in rule.split()[1:]}
-        assert sources <= {"'none'", "'self'", "'unsafe-inline'", "data:"} | {
-            s for s in sources if "'sha256-" in s
-        }
+        assert sources <= {"'none'", "'self'", "'unsafe-inline'", "data:"} | {s for s in sources if "'sha256-" in s}
         assert "default-src 'none'" in found[1]
         assert "script-src 'sha256-" in found[1]
 
@@ -125,9 +123,7 @@ def test_a_request_that_is_too_long_is_refused(server: PageServer) -> None:
     assert get(server, "/", HOST + "X: y\r\n" * 3000) == 431
 
 
-def test_a_request_that_comes_in_too_slowly_is_dropped(
-    server: PageServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_that_comes_in_too_slowly_is_dropped(server: PageServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_server, "REQUEST_SECONDS", 0.1)
     with connect(server) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\n")

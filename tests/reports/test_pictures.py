@@ -33,9 +33,7 @@ def domain_with(*bodies: str) -> Any:
 
 def path_of(**tracks: Any) -> dict[str, NDArray[Any]]:
     length = len(next(iter(tracks.values())))
-    return {"step": np.arange(length), "return": np.zeros(length)} | {
-        k: np.array(v) for k, v in tracks.items()
-    }
+    return {"step": np.arange(length), "return": np.zeros(length)} | {k: np.array(v) for k, v in tracks.items()}
 
 
 def frames_of(path: Path) -> list[NDArray[np.int16]]:
@@ -126,9 +124,7 @@ def test_a_video_has_the_environments_frames_and_step_and_return_above_them(tmp_
     assert len(video.frames) == states > 2
     animate_video(video, tmp_path / "a.gif")
     frames = frames_of(tmp_path / "a.gif")
-    assert [frame.shape for frame in frames] == [
-        (CAPTION_HEIGHT + FRAME_WIDTH * 20 // 30, FRAME_WIDTH, 3)
-    ] * states
+    assert [frame.shape for frame in frames] == [(CAPTION_HEIGHT + FRAME_WIDTH * 20 // 30, FRAME_WIDTH, 3)] * states
     assert [int(frame[-5, 5, 0]) for frame in frames] == pytest.approx([8 * t for t in range(states)], abs=4)
     assert all(frame[:CAPTION_HEIGHT].min() < 60 < 200 < frame[:CAPTION_HEIGHT].max() for frame in frames), (
         "black on white"
@@ -159,8 +155,6 @@ def test_a_video_is_of_the_same_episode_and_goes_through_the_wrappers() -> None:
         (Drawn, {"broken": "grey"}, r"shape \(20, 30, 1\)"),
     ],
 )
-def test_an_environment_that_renders_no_frames_says_why(
-    source: Any, parameters: dict[str, Any], why: str
-) -> None:
+def test_an_environment_that_renders_no_frames_says_why(source: Any, parameters: dict[str, Any], why: str) -> None:
     with pytest.raises(DomainError, match=why):
         record_video(*video_subject(source, **parameters))

@@ -137,9 +137,7 @@ def test_an_open_verdict_comes_with_what_its_method_permits(finished: Path) -> N
         ("fixed", "verify", "would void the guarantee"),
         ("anytime", "certify", run),
     ):
-        certificate = dataclasses.replace(
-            record.certificate, verdict=Verdict.UNDECIDED, method=method, stream=stream
-        )
+        certificate = dataclasses.replace(record.certificate, verdict=Verdict.UNDECIDED, method=method, stream=stream)
         assert words in run_page(dataclasses.replace(record, certificate=certificate)).partition("<dl")[0]
 
 
@@ -148,8 +146,7 @@ def test_a_certificate_of_many_looks_fits_on_a_phone(browser: Any, finished: Pat
     record = read_run(finished)
     assert record.certificate is not None
     looks = tuple(
-        dataclasses.replace(look, verdict=Verdict.UNDECIDED, episodes=10_000)
-        for look in 3 * record.certificate.looks
+        dataclasses.replace(look, verdict=Verdict.UNDECIDED, episodes=10_000) for look in 3 * record.certificate.looks
     )
     many = dataclasses.replace(record, certificate=dataclasses.replace(record.certificate, looks=looks))
     address = write(tmp_path / "page.html", run_page(many))
@@ -206,9 +203,7 @@ def test_an_episode_plays_pauses_and_scrubs(browser: Any, address: str) -> None:
 
 
 @pytest.mark.browser
-def test_violations_are_marked_and_it_is_said_since_when_an_episode_is_decided(
-    browser: Any, tmp_path: Path
-) -> None:
+def test_violations_are_marked_and_it_is_said_since_when_an_episode_is_decided(browser: Any, tmp_path: Path) -> None:
     # The bodies start so close to each other that they often collide.
     config = dataclasses.replace(CONFIG, parameters={"horizon": 5, "start": 0.01})
     folder = run(tmp_path / "run", config)
@@ -219,9 +214,7 @@ def test_violations_are_marked_and_it_is_said_since_when_an_episode_is_decided(
         assert page.locator("#ticks i").count() >= 1
         page.locator("#scrub").evaluate("s => { s.value = s.max; s.dispatchEvent(new Event('input')); }")
         assert page.locator("#stage .cross").count() >= 1
-        (first, *_) = next(
-            e["violations"] for e in load_episodes(read_run(folder))["episodes"] if e["violations"]
-        )
+        (first, *_) = next(e["violations"] for e in load_episodes(read_run(folder))["episodes"] if e["violations"])
         scrub = "(s, step) => { s.value = step; s.dispatchEvent(new Event('input')); }"
         for step, said in ((first - 1, False), (first, True)):  # of `G`, the first violation decides
             page.locator("#scrub").evaluate(scrub, step)
@@ -231,9 +224,7 @@ def test_violations_are_marked_and_it_is_said_since_when_an_episode_is_decided(
 
 @pytest.mark.browser
 @pytest.mark.parametrize("bodies", [["agent"], 4 * ["particle", "agent"]], ids=len)
-def test_a_scene_may_have_any_number_of_bodies(
-    browser: Any, finished: Path, tmp_path: Path, bodies: list[str]
-) -> None:
+def test_a_scene_may_have_any_number_of_bodies(browser: Any, finished: Path, tmp_path: Path, bodies: list[str]) -> None:
     record = read_run(finished)
     shown = load_episodes(record)
     assert shown is not None
@@ -288,9 +279,7 @@ def test_text_from_outside_is_text_and_no_script(browser: Any, finished: Path, t
     evil = dataclasses.replace(
         record,
         folder=tmp_path / "<script>alert(1)<",
-        config=dataclasses.replace(
-            record.config, domain=EVIL, requirement=f"// {EVIL}\n{record.config.requirement}"
-        ),
+        config=dataclasses.replace(record.config, domain=EVIL, requirement=f"// {EVIL}\n{record.config.requirement}"),
         certificate=dataclasses.replace(record.certificate, domain=EVIL, issued=EVIL, method=EVIL),
         info=dataclasses.replace(record.info, machine={EVIL: EVIL}),
         problems=(EVIL,),
@@ -314,9 +303,7 @@ def test_on_paper_controls_are_gone_and_episodes_are_still_there(browser: Any, a
 
 
 @pytest.mark.browser
-def test_compared_runs_share_their_charts(
-    browser: Any, finished: Path, unfinished: Path, tmp_path: Path
-) -> None:
+def test_compared_runs_share_their_charts(browser: Any, finished: Path, unfinished: Path, tmp_path: Path) -> None:
     text = compare_page([read_run(finished), read_run(unfinished)])
     with open_page(browser, write(tmp_path / "compare.html", text)) as page:
         assert page.locator("#chart-return .legend button").all_inner_texts() == ["dance", "half"]
@@ -393,9 +380,7 @@ def test_the_server_listens_on_loopback_answers_two_addresses_and_no_other_host(
 @pytest.mark.browser
 def test_a_run_without_constraints_has_a_page(browser: Any, tmp_path: Path) -> None:
     settings = dataclasses.replace(CONFIG.settings, episodes=100)
-    folder = run(
-        tmp_path / "free", dataclasses.replace(CONFIG, requirement="Rmax=? [ C ]", settings=settings)
-    )
+    folder = run(tmp_path / "free", dataclasses.replace(CONFIG, requirement="Rmax=? [ C ]", settings=settings))
     with open_page(browser, write(tmp_path / "page.html", run_page(read_run(folder)))) as page:
         assert "nothing to verify" in page.locator(".verdict").inner_text()
         assert not page.locator("#belief").is_visible()

@@ -63,9 +63,7 @@ def test_an_observation_outside_its_space_is_found() -> None:
     assert "is not in Box(-0.1, 0.1" in found.message
 
 
-@pytest.mark.parametrize(
-    ("fault", "message"), [("nan", "not finite"), ("raise", "fell over"), ("shape", "shape")]
-)
+@pytest.mark.parametrize(("fault", "message"), [("nan", "not finite"), ("raise", "fell over"), ("shape", "shape")])
 def test_a_fault_is_found(fault: str, message: str) -> None:
     found = checked(Walk, fault=fault, at=1)
     assert found["episodes"].passed is False

@@ -85,9 +85,7 @@ def test_a_network_gives_the_same_bits_in_any_company(shape: tuple[int, int, int
 
 def test_aggregates_stay_when_an_episode_has_ended() -> None:
     """Judged as the recording, which ends with the episode; half of the walks end before the horizon."""
-    formula = (
-        'F ("end" & count(info.cost > 0) <= 2 & sum(abs(obs[0])) >= 9 & mean(obs[0]) < most(obs[0]) / 2)'
-    )
+    formula = 'F ("end" & count(info.cost > 0) <= 2 & sum(abs(obs[0])) >= 9 & mean(obs[0]) < most(obs[0]) / 2)'
     domain = psyco.make(Walk, horizon=30)
     sampler = sampler_for(domain, formula)
     theta, seeds = random_theta(sampler, 20), list(range(1, 21))
@@ -208,17 +206,13 @@ def test_what_was_learned_before_a_fault_is_kept(tmp_path) -> None:
     settings = {"learner": "snes", "verify_every": 0, "normalization": "none"}
     requirement = "P>=0.9 [ F (obs[0] >= 2) ]"
     with pytest.raises(psyco.EpisodeError, match=r"in reset.*licence"):
-        psyco.start(
-            psyco.make(LateFault, horizon=10), requirement, tmp_path / "run", **flat(episodes=400, **settings)
-        )
+        psyco.start(psyco.make(LateFault, horizon=10), requirement, tmp_path / "run", **flat(episodes=400, **settings))
     kept = psyco.load_policy(tmp_path / "run" / "policy.safetensors")
     # 150 resets, one of them for the trial: seven generations of 20 episodes were whole.
     problem = prepared(psyco.make(Walk, horizon=10), requirement, episodes=140, **settings)
     run = learned(problem)
     np.testing.assert_array_equal(kept.theta, current_policy(problem, run.at).theta)
-    assert psyco.open_run(tmp_path / "run").metrics["return"].tolist() == pytest.approx(
-        run.metrics["return"].tolist()
-    )
+    assert psyco.open_run(tmp_path / "run").metrics["return"].tolist() == pytest.approx(run.metrics["return"].tolist())
 
 
 def test_scaling_makes_observations_standard_and_is_part_of_the_policy_file(tmp_path) -> None:

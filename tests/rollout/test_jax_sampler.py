@@ -48,9 +48,7 @@ def test_an_episode_is_judged_as_its_recording_is(name):
         assert path["return"][-1] == episodes.returns[i]
         assert path["reward"][1:].sum() == pytest.approx(float(episodes.returns[i]), rel=1e-5)
         # The last state repeats up to the horizon; numbers are float32 in the simulation.
-        padded = {
-            key: np.concatenate([x] + [x[-1:]] * (domain.horizon - len(x) + 1)) for key, x in path.items()
-        }
+        padded = {key: np.concatenate([x] + [x[-1:]] * (domain.horizon - len(x) + 1)) for key, x in path.items()}
         for k, demand in enumerate(requirement.probability_bounds):
             if '"end"' in str(demand.formula):
                 check = psyco.check_path(demand.formula, path)
@@ -74,9 +72,7 @@ def test_an_episode_does_not_depend_on_its_batch(name):
     whole = jax.device_get(sampler(theta, keys))
     for part in (slice(0, 1), slice(20, 53)):
         expected = jax.tree.map(lambda x: x[part], whole)  # noqa: B023
-        jax.tree.map(
-            np.testing.assert_array_equal, jax.device_get(sampler(theta[part], keys[part])), expected
-        )
+        jax.tree.map(np.testing.assert_array_equal, jax.device_get(sampler(theta[part], keys[part])), expected)
 
 
 def test_keys_depend_on_the_index_alone_and_streams_are_disjoint():
@@ -121,9 +117,7 @@ def test_nothing_past_an_episodes_end_is_seen():
     requirement = psyco.parse(
         'P>=0.5 [ G left >= 0 ]; P>=0.5 [ F ("end" & return = 3 & step = 3) ]; P>=0.5 [ F "out" ]'
     )
-    episodes = make_sampler(domain, network, requirement)(
-        thetas(network, 2), episode_keys(jax.random.key(0), 0, 2)
-    )
+    episodes = make_sampler(domain, network, requirement)(thetas(network, 2), episode_keys(jax.random.key(0), 0, 2))
     assert episodes.satisfied.all()
     assert episodes.returns.tolist() == [3, 3] and episodes.length.tolist() == [3, 3]
 

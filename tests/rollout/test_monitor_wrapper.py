@@ -39,9 +39,7 @@ def test_it_says_what_recorded_episodes_say() -> None:
     monitor = psyco.Monitor(REQUIREMENT, horizon=HORIZON)
     seeds = episode_seeds(episode_keys(stream_key(0, Stream.RECORD), 0, EPISODES))
     found = [watched(env, seed)[-1].constraints for seed in seeds]
-    recorded = [
-        replay_episode(monitor, psyco.record(to_the_left, domain, episode=i)) for i in range(EPISODES)
-    ]
+    recorded = [replay_episode(monitor, psyco.record(to_the_left, domain, episode=i)) for i in range(EPISODES)]
     shown = [[(c.outlook, c.decided, c.value) for c in constraints] for constraints in found]
     assert shown == [[(c.outlook, c.decided, c.value) for c in constraints] for constraints in recorded]
     assert {outlook for episode in shown for outlook, *_ in episode} == set(Outlook)
@@ -56,11 +54,7 @@ def test_where_actions_matter_the_first_state_waits_for_the_first_action() -> No
     env = psyco.MonitorWrapper(Walk(), "P>=0.9 [ G count(action = 1) <= 1 ]", horizon=HORIZON)
     assert env.reset(seed=0)[1]["psyco"].step == -1
     status = env.step(1)[-1]["psyco"]  # the first state shows the first action
-    assert (
-        status.step == 1
-        and status.outlook is Outlook.VIOLATED
-        and status.aggregates == {"count(action = 1)": 2}
-    )
+    assert status.step == 1 and status.outlook is Outlook.VIOLATED and status.aggregates == {"count(action = 1)": 2}
 
 
 def test_a_key_that_info_does_not_have_is_0() -> None:

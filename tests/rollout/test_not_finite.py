@@ -60,9 +60,7 @@ def some_policy(domain):
 
 @pytest.mark.parametrize("requirement", FOOLED)
 def test_nan_in_half_of_the_episodes_does_not_count_as_safe(requirement):
-    with pytest.raises(
-        psyco.EpisodeError, match=r"torn, episode with seed \d+, at step 3: position is nan, which"
-    ):
+    with pytest.raises(psyco.EpisodeError, match=r"torn, episode with seed \d+, at step 3: position is nan, which"):
         psyco.verify(some_policy(Torn()), Torn(), requirement + " & C>=0.95")
 
 
@@ -90,9 +88,7 @@ def test_what_would_come_after_the_end_is_not_looked_at():
 @pytest.mark.parametrize("learner", ["safe-es", "snes", "ppo"])
 def test_learning_stops_too(learner):
     problem = prepared(Torn("reward"), "P>=0.5 [ G position > 0 ] & C>=0.9", learner=learner, episodes=100)
-    with pytest.raises(
-        psyco.EpisodeError, match=r"torn, episode with seed \d+, at step 3: (reward|return) is nan"
-    ):
+    with pytest.raises(psyco.EpisodeError, match=r"torn, episode with seed \d+, at step 3: (reward|return) is nan"):
         learned(problem)
 
 
@@ -111,9 +107,7 @@ def test_a_generation_later_than_the_first_is_found_as_well():
 
 def test_a_policy_of_nan_is_found():
     with pytest.raises(psyco.PsycoError, match=r"nan|finite"):
-        psyco.verify(
-            lambda observation: np.array([np.nan]), Torn("none"), "P>=0.5 [ G position > 0 ] & C>=0.9"
-        )
+        psyco.verify(lambda observation: np.array([np.nan]), Torn("none"), "P>=0.5 [ G position > 0 ] & C>=0.9")
 
 
 @pytest.mark.parametrize("worth", [np.nan, np.inf])

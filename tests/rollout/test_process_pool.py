@@ -94,9 +94,7 @@ def test_killing_a_worker_in_the_middle_of_a_run_changes_no_byte() -> None:
 def sampler(fault: str, pool: ProcessPool, **options: object) -> tuple[GymSampler, GymSampler, np.ndarray]:
     network = network_for(gym_domain(Walk, horizon=10))
     monitor = compile_monitor([parse_formula("G (obs[0] <= 2)")])
-    faulty = GymSampler(
-        Job(gym_domain(Walk, fault=fault, at=2, horizon=10, **options), network, monitor), pool, 2
-    )
+    faulty = GymSampler(Job(gym_domain(Walk, fault=fault, at=2, horizon=10, **options), network, monitor), pool, 2)
     sound = GymSampler(Job(gym_domain(Walk, horizon=10), network, monitor), in_process_backend())
     return faulty, sound, np.random.default_rng(0).normal(size=(6, network.size)).astype(np.float32)
 
@@ -111,9 +109,7 @@ def test_an_environment_that_crashes_once_costs_time_only(tmp_path) -> None:
 
 def test_an_environment_that_always_crashes_is_an_error() -> None:
     faulty, sound, theta = sampler("crash", shared_pool(2, None))
-    with pytest.raises(
-        psyco.EpisodeError, match=r"ended its worker process 3 times \(exit status 7\)"
-    ) as caught:
+    with pytest.raises(psyco.EpisodeError, match=r"ended its worker process 3 times \(exit status 7\)") as caught:
         faulty.run(theta, [1, 3, 5, 7, 8, 9])
     assert (caught.value.seed, caught.value.step) == (8, 2)
     # The pool works again afterwards.

@@ -61,9 +61,7 @@ def test_a_policy_of_others_has_the_same_values():
 
 def test_without_anything_to_measure_there_is_no_column():
     network = network_for(RUN)
-    episodes, _ = played(
-        RUN, "P>=0.5 [ F caught ]; Pmax=? [ F caught ]", network, network.init(jax.random.key(3))
-    )
+    episodes, _ = played(RUN, "P>=0.5 [ F caught ]; Pmax=? [ F caught ]", network, network.init(jax.random.key(3)))
     assert episodes.value is None
     assert episodes.reached is None
 
@@ -90,17 +88,13 @@ def test_a_value_outside_of_its_range_is_an_error_with_seed_and_value(text, says
     network = network_for(RUN)
     theta = network.init(jax.random.key(3))
     episodes, keys = played(RUN, text, network, theta)
-    with pytest.raises(
-        EpisodeError, match=f"obstacle-run, episode with seed {{}}, {says}".replace("{}", r"\d+")
-    ):
+    with pytest.raises(EpisodeError, match=f"obstacle-run, episode with seed {{}}, {says}".replace("{}", r"\d+")):
         check_value_ranges(episodes, psyco.parse(text), RUN, keys)
 
 
 def test_values_inside_of_their_ranges_pass():
     network = network_for(RUN)
-    text = (
-        "R<=1 [ C ] within [-7,0]; R{caught}<=1 [ C ]; S<=0.5 [ caught ]; P=? [ F caught ]; R{step}=? [ I=7 ]"
-    )
+    text = "R<=1 [ C ] within [-7,0]; R{caught}<=1 [ C ]; S<=0.5 [ caught ]; P=? [ F caught ]; R{step}=? [ I=7 ]"
     episodes, keys = played(RUN, text, network, network.init(jax.random.key(3)))
     check_value_ranges(episodes, psyco.parse(text), RUN, keys)
     check_value_ranges(episodes._replace(value=None), psyco.parse(text), RUN, keys)

@@ -76,14 +76,10 @@ def test_a_cluster_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", refuse)
     with pytest.raises(psyco.RunError, match="no Ray cluster at 'auto'"):
-        psyco.verify(
-            lambda obs: 0, psyco.make("CartPole-v1"), REQUIREMENT, execution=psyco.Execution(ray="auto")
-        )
+        psyco.verify(lambda obs: 0, psyco.make("CartPole-v1"), REQUIREMENT, execution=psyco.Execution(ray="auto"))
 
 
-@pytest.mark.parametrize(
-    "answer", [b"", b"HTTP/1.0 400 Bad Request\r\n\r\n"], ids=["silence", "another server"]
-)
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.0 400 Bad Request\r\n\r\n"], ids=["silence", "another server"])
 def test_a_server_that_is_not_ray_is_an_error_in_time(monkeypatch: pytest.MonkeyPatch, answer: bytes) -> None:
     """`ray.init` would try for two minutes, and then end the process."""
     monkeypatch.setattr(ray_backend, "HEALTH_CHECK_SECONDS", 1.0)
@@ -95,9 +91,7 @@ def test_a_server_that_is_not_ray_is_an_error_in_time(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("prefix", ["", "ray://"])
-@pytest.mark.parametrize(
-    "address", ["nowhere.invalid:6379", "x" * 300 + ":1", "127.0.0.1:99999", ":1", "127.0.0.1:1"]
-)
+@pytest.mark.parametrize("address", ["nowhere.invalid:6379", "x" * 300 + ":1", "127.0.0.1:99999", ":1", "127.0.0.1:1"])
 def test_an_address_where_nothing_listens_is_refused(prefix: str, address: str) -> None:
     with pytest.raises(psyco.RunError, match="nothing answers at the Ray address"):
         ray_backend.check_cluster(prefix + address)

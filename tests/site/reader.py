@@ -209,11 +209,7 @@ def group() -> Any:
 def examples() -> list[list[str]]:
     """The words of every example in the help of a command, which the reference shows."""
     shown = [str(command.help).partition("Example")[2] for command in group().commands.values()]
-    found = [
-        each
-        for text in shown
-        for each in re.findall(r"(?:`|^ *)(psyco (?:\\\n|[^`\n])*)", text, re.MULTILINE)
-    ]
+    found = [each for text in shown for each in re.findall(r"(?:`|^ *)(psyco (?:\\\n|[^`\n])*)", text, re.MULTILINE)]
     return [words for text in found for words in commands(text)]
 
 

@@ -52,8 +52,7 @@ SUPPOSED = dict.fromkeys(SLOW, pytest.mark.slow) | dict.fromkeys(FULL, pytest.ma
 def of(language: str) -> list[Any]:
     found = [block for block in BLOCKS if block.language == language]
     return [
-        pytest.param(block, id=f"{block.page}-{block.text.splitlines()[0][:30]}".replace("/", "-"))
-        for block in found
+        pytest.param(block, id=f"{block.page}-{block.text.splitlines()[0][:30]}".replace("/", "-")) for block in found
     ]
 
 
@@ -121,9 +120,7 @@ def test_configurations_are_read(block: Block) -> None:
 
 
 def test_the_study_that_is_explained_is_the_example_and_may_have_further_cells() -> None:
-    grid, cells = (
-        block.text for block in BLOCKS if block.page == "docs/studies.md" and block.language == "toml"
-    )
+    grid, cells = (block.text for block in BLOCKS if block.page == "docs/studies.md" and block.language == "toml")
     example = (ROOT / "examples" / "study.toml").read_text(encoding="utf-8")
     assert tomllib.loads(grid) == tomllib.loads(example)
     whole = tomllib.loads(example) | tomllib.loads(cells)
@@ -148,9 +145,7 @@ def test_examples_of_commands_have_options_that_there_are() -> None:
 
 
 @pytest.mark.full
-def test_examples_of_commands_run(
-    cli: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_examples_of_commands_run(cli: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All but those of studies and fronts, which docs/studies.md shows, and watches, which wait or read a stream."""
     pytest.importorskip("onnxruntime")
     pytest.importorskip("stormpy")
@@ -195,9 +190,7 @@ def test_every_tutorial_has_its_page_and_its_picture_and_uses_the_front_door() -
         assert "_src" not in text
         page = path.with_suffix(".md").read_text(encoding="utf-8")
         sections = re.findall(r"\[start:(\w+)\]", text)
-        assert re.findall(r"--8<-- \"docs/tutorials/\w+\.py:(\w+)\"", page) == sections, (
-            "all of it, in its order"
-        )
+        assert re.findall(r"--8<-- \"docs/tutorials/\w+\.py:(\w+)\"", page) == sections, "all of it, in its order"
         assert sections[-1] == "picture"
 
 

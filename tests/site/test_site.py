@@ -119,9 +119,7 @@ def test_every_public_name_and_every_option_is_in_the_reference(site: Path, page
     missing = [name for name in psyco.__all__ if f"psyco.{name}" not in ids and name != "__version__"]
     assert not missing
     assert {"psyco.sb3.Bridge", "psyco.Certificate.to_json"} <= ids
-    candidates = (
-        (site / "reference" / "runs.html").read_text(encoding="utf-8").partition('id="psyco.Candidate"')[2]
-    )
+    candidates = (site / "reference" / "runs.html").read_text(encoding="utf-8").partition('id="psyco.Candidate"')[2]
     assert "mean_return" in candidates.partition('id="psyco.Config"')[0]  # a field without a comment
     assert "every constraint is at least the required one" in candidates  # the comment of a field
     shown = (site / "reference" / "commands.html").read_text(encoding="utf-8")
@@ -141,9 +139,7 @@ def window(browser: Any, site: Path) -> Iterator[Any]:
 
 @pytest.mark.full
 @pytest.mark.browser
-def test_no_element_of_any_page_is_wider_than_a_desk_or_a_phone(
-    window: Any, pages: dict[Path, Found]
-) -> None:
+def test_no_element_of_any_page_is_wider_than_a_desk_or_a_phone(window: Any, pages: dict[Path, Found]) -> None:
     """In light and in dark."""
     hanging = []
     for path in pages:
@@ -168,9 +164,7 @@ def test_no_element_of_any_page_is_wider_than_a_desk_or_a_phone(
 @pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.parametrize(("scheme", "palette"), [("light", "default"), ("dark", "slate")])
-def test_light_or_dark_is_as_the_reader_has_it_elsewhere(
-    browser: Any, site: Path, scheme: str, palette: str
-) -> None:
+def test_light_or_dark_is_as_the_reader_has_it_elsewhere(browser: Any, site: Path, scheme: str, palette: str) -> None:
     with open_page(browser, (site / "index.html").as_uri(), color_scheme=scheme) as page:
         assert page.evaluate("document.body.dataset.mdColorScheme") == palette
 

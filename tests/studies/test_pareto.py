@@ -40,9 +40,7 @@ def test_the_permitted_error_is_shared_by_all_certificates() -> None:
     assert asked.values[0] == 0.5 and asked.values[-1] == 0.99 and asked.required == asked.values
     assert "40 certificates" in asked.joint_guarantee and "0.99875" in asked.joint_guarantee
     for runs in (3, 7, 997):  # rounded up
-        odd = make_pareto_spec(
-            "particle-dance", DANCE, p=[0.1 + 0.8 * k / runs for k in range(runs)], seeds=1
-        )
+        odd = make_pareto_spec("particle-dance", DANCE, p=[0.1 + 0.8 * k / runs for k in range(runs)], seeds=1)
         assert runs * (1.0 - odd.confidence_each) <= 0.05 + 1e-12
 
 
@@ -53,9 +51,7 @@ def test_seeds_start_at_the_given_one() -> None:
 
 
 def test_a_parameter_is_replaced_as_a_word() -> None:
-    asked = make_pareto_spec(
-        "particle-dance", "G (distance >= n | info.n <= 1 | nn < n)", vary="n=0:3", p=0.8
-    )
+    asked = make_pareto_spec("particle-dance", "G (distance >= n | info.n <= 1 | nn < n)", vary="n=0:3", p=0.8)
     assert asked.values == (0, 1, 2, 3) and asked.required == (0.8,) * 4
     assert asked.formulas[2] == "G (distance >= 2 | info.n <= 1 | nn < 2)"
     assert make_pareto_spec("x", FORMULA, vary="n=0:1", points=3).values == (0, 0.5, 1)
@@ -100,9 +96,7 @@ def test_bad_input_is_refused(change: dict[str, Any], message: str) -> None:
 
 def test_a_signal_is_no_parameter(tmp_path: Path) -> None:
     with pytest.raises(psyco.RunError, match="'collisions' is a signal of particle-dance"):
-        psyco.pareto_front(
-            "particle-dance", FORMULA.replace("<= n", "<= 1"), tmp_path / "f", vary="collisions=0:2"
-        )
+        psyco.pareto_front("particle-dance", FORMULA.replace("<= n", "<= 1"), tmp_path / "f", vary="collisions=0:2")
     with pytest.raises(psyco.PsycoError, match="did you mean 'particle-dance'"):
         psyco.pareto_front("particle-dans", DANCE, tmp_path / "f")
     assert not (tmp_path / "f").exists()
@@ -113,9 +107,7 @@ def test_a_signal_is_no_parameter(tmp_path: Path) -> None:
 
 def test_dominated_points_and_the_knee() -> None:
     points = [(0.5, 10.0), (0.6, 9.8), (0.7, 9.0), (0.65, 8.0), (0.9, 0.0), (float("nan"), 1.0)]
-    rows: list[dict[str, Any]] = [
-        {"certified": p, "return": r, "dominated": None, "knee": None} for p, r in points
-    ]
+    rows: list[dict[str, Any]] = [{"certified": p, "return": r, "dominated": None, "knee": None} for p, r in points]
     _mark_dominated(rows)
     assert [row["dominated"] for row in rows] == [0, 0, 0, 1, 0, None]
     assert [row["knee"] for row in rows] == [0, 0, 1, 0, 0, None]
@@ -189,16 +181,12 @@ def test_a_front_without_an_exact_solution_says_so_and_shows_the_learned_points(
     (tmp_path / "front").mkdir()
     (tmp_path / "front" / "study.toml").write_text("")
     (tmp_path / "front" / "pareto_exact.csv").write_text("of another front")
-    front = psyco.pareto_front(
-        "obstacle-run", "G (action <= 3 | !caught)", tmp_path / "front", p=[0.5, 0.9], seeds=1
-    )
+    front = psyco.pareto_front("obstacle-run", "G (action <= 3 | !caught)", tmp_path / "front", p=[0.5, 0.9], seeds=1)
     (note,) = front.notes
     assert note.startswith("there is no exact front: a formula that names `action` has no optimum")
     assert not front.exact and "exact_return" not in front.points[0]
     assert note.partition("`")[0] in front.page.read_text() and json.loads(front.to_json())["notes"] == [note]
-    assert (tmp_path / "front" / "pareto.csv").exists() and not (
-        tmp_path / "front" / "pareto_exact.csv"
-    ).exists()
+    assert (tmp_path / "front" / "pareto.csv").exists() and not (tmp_path / "front" / "pareto_exact.csv").exists()
 
 
 def test_the_page_says_that_estimates_may_lie_above_the_exact_front() -> None:

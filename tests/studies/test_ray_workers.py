@@ -26,9 +26,7 @@ class Node(Here):
     def __init__(self) -> None:
         pass
 
-    def run(
-        self, cells: Sequence[Cell], folder: Path, progress: StudyProgress, trust: Collection[str]
-    ) -> None:
+    def run(self, cells: Sequence[Cell], folder: Path, progress: StudyProgress, trust: Collection[str]) -> None:
         before = sys.path[:]
         sys.path[:] = [path for path in sys.path if "only_here" not in path]
         sys.modules.pop("only_here", None)
@@ -114,9 +112,7 @@ def test_a_node_whose_psyco_cannot_be_imported_is_said_in_a_sentence(
     study = psyco.study(ONE | {"seeds": 2}, tmp_path / "study", ray="somewhere:6379")
     assert study.counts == {"failed": 2}
     for error in study.failed.values():
-        assert (
-            "No module named 'psyco'" in error and "every node needs PSyCo and what the domain needs" in error
-        )
+        assert "No module named 'psyco'" in error and "every node needs PSyCo and what the domain needs" in error
 
 
 @pytest.mark.slow

@@ -13,9 +13,7 @@ from psyco._src.studies.statistics import IntervalEstimate
 # its intervals and profiles need that arch, which cannot be imported beside the pandas that others here need.
 A = np.array([[0.0, 2.3], [-0.27, 1.11], [-0.45, 1.01], [0.06, 3.34], [-0.49, 1.38], [0.49, 2.36], [0.11, 1.07],
               [-0.03, 2.7], [-1.34, 1.54]])  # fmt: skip
-B = np.array(
-    [[-1.5, 0.21], [-1.44, 1.26], [-0.87, 1.77], [0.56, 1.31], [-2.12, 0.96], [0.35, 1.61], [-1.13, 1.02]]
-)
+B = np.array([[-1.5, 0.21], [-1.44, 1.26], [-0.87, 1.77], [0.56, 1.31], [-2.12, 0.96], [0.35, 1.61], [-1.13, 1.02]])
 TAUS = np.array([-1.0, 0.0, 0.5, 1.0, 2.0, 3.0])
 
 

@@ -67,9 +67,7 @@ class Here:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def run(
-        self, cells: Sequence[Cell], folder: Path, progress: StudyProgress, trust: Collection[str]
-    ) -> None:
+    def run(self, cells: Sequence[Cell], folder: Path, progress: StudyProgress, trust: Collection[str]) -> None:
         for cell in cells:
             progress.mark_started(cell.name)
             tell = partial(self._tell, progress, cell.name)
@@ -113,9 +111,7 @@ def tables(folder: Path) -> dict[str, bytes]:
 def test_a_cell_gives_the_same_run_as_psyco_start(done: psyco.Study, tmp_path: Path) -> None:
     outcome = done.outcomes[1]
     assert outcome.run is not None
-    settings = flat(
-        parameters={"horizon": 9}, seed=1, **STUDY["settings"], learner="snes", options={"population": 4}
-    )
+    settings = flat(parameters={"horizon": 9}, seed=1, **STUDY["settings"], learner="snes", options={"population": 4})
     alone = psyco.start(WALK, EASY, tmp_path / "alone", **settings)
     assert alone.policy.digest == outcome.run.policy.digest
     assert (alone.folder / "metrics.csv").read_bytes() == (outcome.run.folder / "metrics.csv").read_bytes()
@@ -137,9 +133,7 @@ def test_the_tables_agree_with_the_runs(done: psyco.Study) -> None:
         lengths = run.metrics["length"] * np.diff(run.metrics["episodes"], prepend=0)
         assert int(row["steps"]) == round(lengths.sum())
         first = first_satisfied_row(run.metrics, psyco.parse(run.config.requirement))
-        assert row["first_satisfied_episodes"] == (
-            "" if first is None else str(run.metrics["episodes"][first])
-        )
+        assert row["first_satisfied_episodes"] == ("" if first is None else str(run.metrics["episodes"][first]))
     by_task = {(row["task"], row["method"]): row for row in done.tables.summary}
     assert by_task["easy", "snes"]["certified"] == sum(
         row["verdict"] == "SATISFIED" and row["task"] == "easy" and row["method"] == "snes" for row in rows
@@ -162,9 +156,7 @@ def test_methods_are_aggregated_over_tasks_if_they_have_all_of_them(done: psyco.
 
 def test_a_repeated_study_computes_nothing(copied: Path, done: psyco.Study) -> None:
     states: list[int] = []
-    again = psyco.study(
-        copied, trust=[WALK], on_progress=lambda progress: states.append(len(progress.running))
-    )
+    again = psyco.study(copied, trust=[WALK], on_progress=lambda progress: states.append(len(progress.running)))
     assert again.complete and not any(states)
     assert tables(copied) == tables(done.folder)
 
@@ -215,9 +207,7 @@ def test_another_run_in_the_folder_of_a_cell_is_kept_and_reported(copied: Path, 
     assert psyco.open_run(first).state == "finished"
 
 
-def test_a_failed_cell_is_reported_and_stops_no_other(
-    tmp_path: Path, cli: Callable[..., Any], here: None
-) -> None:
+def test_a_failed_cell_is_reported_and_stops_no_other(tmp_path: Path, cli: Callable[..., Any], here: None) -> None:
     study = ONE | {"seeds": 1, "grid": {"domain": {"fault": ["raise", ""]}}}
     found = psyco.study(study, tmp_path / "walks")
     assert found.counts == {"failed": 1, "finished": 1}
@@ -275,9 +265,7 @@ def test_a_started_run_is_resumed(tmp_path: Path) -> None:
         complete(tmp_path / "run", cell.config, trust=[WALK], report=stop)
     assert psyco.open_run(tmp_path / "run").state == "stopped"
     told: list[str] = []
-    complete(
-        tmp_path / "run", cell.config, trust=[WALK], report=lambda done, total, doing: told.append(doing)
-    )
+    complete(tmp_path / "run", cell.config, trust=[WALK], report=lambda done, total, doing: told.append(doing))
     assert psyco.open_run(tmp_path / "run").state == "finished" and told[-1] == "certifying"
 
 

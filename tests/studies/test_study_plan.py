@@ -60,12 +60,9 @@ def test_listed_cells_change_shared_values_and_add_to_the_grid() -> None:
 
 def test_a_cell_is_named_by_its_content_only() -> None:
     first = planned(settings={"episodes": 100}, learner={"name": "snes", "sigma": 0.5, "learning_rate": 0.1})
-    other = planned(
-        title="x", learner={"name": "snes", "learning_rate": 0.1, "sigma": 0.5}, settings={"episodes": 100}
-    )
+    other = planned(title="x", learner={"name": "snes", "learning_rate": 0.1, "sigma": 0.5}, settings={"episodes": 100})
     spaced = make_plan(
-        first.content
-        | {"requirement": "P >= 0.02 [ G ( !caught | collisions<=9 ) ]\n & C>=0.9", "seeds": [1, 0]}
+        first.content | {"requirement": "P >= 0.02 [ G ( !caught | collisions<=9 ) ]\n & C>=0.9", "seeds": [1, 0]}
     )
     names = {cell.name for cell in first.cells}
     assert names == {cell.name for cell in other.cells} == {cell.name for cell in spaced.cells}

@@ -47,9 +47,7 @@ SMALL: dict[str, Any] = {
 
 
 def test_the_stages_have_disjoint_seeds() -> None:
-    search = make_search(
-        "particle-dance", DANCE, trials=SEED_STRIDE, rerun_seeds=5, validation_seeds=20, seed=7
-    )
+    search = make_search("particle-dance", DANCE, trials=SEED_STRIDE, rerun_seeds=5, validation_seeds=20, seed=7)
     searched = {search.trial_cell(number, {}).seed for number in (0, 1, SEED_STRIDE - 1)}
     again = {cell.seed for cell in search.rerun_plan({"trial 1": {"learning_rate": 0.1}}).cells}
     judged = {cell.seed for cell in search.validation_plan({"learning_rate": 0.1}).cells}
@@ -63,19 +61,13 @@ def test_the_stages_have_disjoint_seeds() -> None:
 def test_tuned_options_and_defaults_differ_in_the_searched_options_only() -> None:
     search = make_search("particle-dance", DANCE, settings={"episodes": 500}, learner_options={"margin": 0.2})
     tuned, defaults = (
-        next(
-            cell.config
-            for cell in search.validation_plan({"learning_rate": 0.1}).cells
-            if cell.method == name
-        )
+        next(cell.config for cell in search.validation_plan({"learning_rate": 0.1}).cells if cell.method == name)
         for name in ("tuned", "defaults")
     )
     assert tuned.settings.options == {"margin": 0.2, "learning_rate": 0.1} and defaults.settings.options == {
         "margin": 0.2
     }
-    assert dataclasses.replace(tuned.settings, options={}) == dataclasses.replace(
-        defaults.settings, options={}
-    )
+    assert dataclasses.replace(tuned.settings, options={}) == dataclasses.replace(defaults.settings, options={})
     assert "margin" not in search.ranges and "learning_rate" in search.ranges
 
 
@@ -119,9 +111,7 @@ def test_a_range_whose_end_makes_no_learner_is_refused_before_anything_runs(tmp_
     assert not (tmp_path / "t").exists()
 
 
-def test_without_optuna_the_error_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_optuna_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(psyco.RunError, match=r'^tuning needs Optuna: pip install "psyco\[tune\]"$'):
         psyco.tune("particle-dance", DANCE, tmp_path / "t")
@@ -201,13 +191,9 @@ def test_rows_are_scored_over_the_quarter_of_learning_before_a_point() -> None:
     )
     assert score_metrics(Metrics({}), requirement, settings, 0.5) is None
     in_steps = Settings(steps=2800, episodes=0)
-    assert score_metrics(metrics, requirement, in_steps, 0.5) == score_metrics(
-        metrics, requirement, settings, 0.5
-    )
+    assert score_metrics(metrics, requirement, in_steps, 0.5) == score_metrics(metrics, requirement, settings, 0.5)
     assert score_metrics(_metrics(0.86, -10.0), requirement, settings, 0.5).certified  # type: ignore[union-attr]
-    assert score_metrics(_metrics(0.6, -10.0), requirement, settings, 0.5) == Score(
-        False, pytest.approx(-0.3)
-    )
+    assert score_metrics(_metrics(0.6, -10.0), requirement, settings, 0.5) == Score(False, pytest.approx(-0.3))
     least = parse("Rmin=? [ C ]; P>=0.9 [ F true ] & C>=0.9")
     assert score_metrics(metrics, least, settings, 0.5) == Score(True, pytest.approx(-wanted))
     several = parse("P>=0.9 [ F true ] & C>=0.9; P>=0.8 [ F true ] & C>=0.9")  # both at once: 0.7 at least

@@ -43,9 +43,7 @@ def verify(folder: Path) -> psyco.Replay:
 
 
 def tune(folder: Path) -> str:
-    tuning = psyco.tune(
-        "particle-dance", REQUIREMENT, folder, trials=20, over=["learning_rate", "sigma=0.05:0.5"]
-    )
+    tuning = psyco.tune("particle-dance", REQUIREMENT, folder, trials=20, over=["learning_rate", "sigma=0.05:0.5"])
     assert_type(tuning, psyco.Tuning)
     return tuning.verdict if tuning.outcome == "better" else tuning.config.read_text()
 

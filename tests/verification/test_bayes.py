@@ -39,9 +39,7 @@ def one_by_one(tests, outcomes, max_episodes):
             if verdicts[k] is Verdict.UNDECIDED:
                 counts[k] = add_outcome(counts[k], bool(row[k]))
                 code = int(test.decide(counts[k]))
-                verdicts[k] = {ACCEPT: Verdict.SATISFIED, REJECT: Verdict.VIOLATED}.get(
-                    code, Verdict.UNDECIDED
-                )
+                verdicts[k] = {ACCEPT: Verdict.SATISFIED, REJECT: Verdict.VIOLATED}.get(code, Verdict.UNDECIDED)
         if Verdict.VIOLATED in verdicts or Verdict.UNDECIDED not in verdicts:
             break
     return counts, verdicts
@@ -107,6 +105,4 @@ def test_bounds_are_the_central_credible_interval():
 def test_a_prior_must_be_a_prior():
     with pytest.raises(psyco.RunError, match="Beta prior"):
         make_test("bayes", constraint(), prior=(0.0, 1.0))
-    assert float(posterior_mass(Counts(0, 0), 0.5, 1.0, (3.0, 1.0))) == pytest.approx(
-        stats.beta(3, 1).sf(0.5)
-    )
+    assert float(posterior_mass(Counts(0, 0), 0.5, 1.0, (3.0, 1.0))) == pytest.approx(stats.beta(3, 1).sf(0.5))

@@ -108,9 +108,7 @@ def test_after_an_alarm_it_waits_for_recovery_and_then_starts_afresh():
             assert not standing.sums.any()
     assert len(turns) == 3
     assert 50 <= turns[0] < 60 and 70 < turns[1] < 270 <= turns[2] < 280
-    assert turns[2] - 270 == turns[0] - 50, (
-        "the past before the recovery is forgotten; good outcomes leave no trace"
-    )
+    assert turns[2] - 270 == turns[0] - 50, "the past before the recovery is forgotten; good outcomes leave no trace"
     assert standing.lost
 
 

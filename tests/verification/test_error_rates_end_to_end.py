@@ -76,9 +76,7 @@ def satisfied(name: str, bound: float, method: str) -> int:
     count = 0
     for seed in range(CALLS):
         if method == "candidates":
-            found = psyco.certify_candidates(
-                [policy] * 3, domain, wanted, max_episodes=CAP, seed=seed
-            ).certificate
+            found = psyco.certify_candidates([policy] * 3, domain, wanted, max_episodes=CAP, seed=seed).certificate
         else:
             found = psyco.verify(policy, domain, wanted, method=method, max_episodes=CAP, seed=seed)
         count += found.verdict is psyco.Verdict.SATISFIED

@@ -45,9 +45,7 @@ def policy():
 
 
 def verify(requirement=REQUIRE, **settings):
-    return psyco.verify(
-        policy(), DOMAIN, requirement, seed=5, max_episodes=settings.pop("most", 500), **settings
-    )
+    return psyco.verify(policy(), DOMAIN, requirement, seed=5, max_episodes=settings.pop("most", 500), **settings)
 
 
 @pytest.fixture(scope="module")
@@ -83,9 +81,7 @@ def test_a_mixed_requirement_is_tested_constraint_by_constraint_in_its_order(cer
     assert [found[k].range for k in (1, 3, 4)] == [(0, 10), (0, 10), (0, 1)]
 
 
-def test_episodes_that_never_get_there_are_counted_and_the_restart_is_part_of_the_statement(
-    certificate, episodes
-):
+def test_episodes_that_never_get_there_are_counted_and_the_restart_is_part_of_the_statement(certificate, episodes):
     *_, time, rate = certificate.findings
     column = list(parse(REQUIRE).measured).index(parse(REQUIRE).constraints[3])
     assert time.unreached == int((~episodes.reached[: time.episodes, column]).sum()) > 0
@@ -103,17 +99,12 @@ def test_the_error_is_shared_among_all_kinds_alike(certificate):
     assert reject == pytest.approx([delta / 5 for delta in deltas])
     assert certificate.guarantee.false_accept == pytest.approx(0.1)
     assert certificate.guarantee.false_reject == pytest.approx(np.mean(deltas))
-    assert (
-        "for cost, provided that no episode can have a value outside of [0, 10]"
-        in certificate.guarantee.condition
-    )
+    assert "for cost, provided that no episode can have a value outside of [0, 10]" in certificate.guarantee.condition
 
 
 def test_tests_stand_in_the_order_of_the_requirement_with_their_ranges():
     spans = [ValueRange(0, 7), ValueRange(-1, 1, 50)]
-    tests = make_tests(
-        "anytime", parse("R{x}<=3 [ C ]; P>=0.5 [ F a ]; R{y}>=0 [ S ]"), value_ranges=spans, share=0.5
-    )
+    tests = make_tests("anytime", parse("R{x}<=3 [ C ]; P>=0.5 [ F a ]; R{y}>=0 [ S ]"), value_ranges=spans, share=0.5)
     assert [isinstance(test.task, MeanTask) for test in tests] == [True, False, True]
     assert (tests[0].task.lo, tests[0].task.hi, tests[0].task.upper) == (0, 7, 3)
     assert (tests[2].task.lower, tests[2].task.steps) == (0, 50)
@@ -156,9 +147,7 @@ def test_what_cannot_be_shown_or_answered_is_refused_before_anything_runs(requir
 
 
 def test_an_episode_outside_of_its_range_ends_the_verification_with_its_seed_and_value():
-    says = (
-        r"obstacle-run, episode with seed \d+, at step \d+: .* comes to -\d+, outside of its range \[-4, 0\]"
-    )
+    says = r"obstacle-run, episode with seed \d+, at step \d+: .* comes to -\d+, outside of its range \[-4, 0\]"
     with pytest.raises(EpisodeError, match=says):
         verify("R>=-3.9 [ C ] within [-4,0]")
     with pytest.raises(EpisodeError, match=says):

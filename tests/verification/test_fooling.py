@@ -62,8 +62,7 @@ def test_up_to_six_digits_a_comparison_means_what_is_written(value, threshold, p
     for operator, holds in expected.items():
         text = f"G x {operator} {threshold:f}"
         assert (
-            psyco.check_path(psyco.parse(f"P>=0.5 [ {text} ]").probability_bounds[0].formula, path).satisfied
-            == holds
+            psyco.check_path(psyco.parse(f"P>=0.5 [ {text} ]").probability_bounds[0].formula, path).satisfied == holds
         )
     assert Decimal(str(path["x"][0].round(3))) == value
 
@@ -131,9 +130,7 @@ def test_episodes_that_ended_learning_are_not_those_of_the_certificate(monkeypat
     monkeypatch.setattr(episode_stream, "sample_episodes", watched)
     requirement = "P>=0.05 [ G (distance >= 0.1 | collisions <= 1) ] & C>=0.9"
     settings = psyco.Settings(hidden=4, verify_every=100, until_satisfied=True, candidates=1)
-    result = psyco.synthesize(
-        "particle-dance", requirement, parameters={"horizon": 5}, episodes=400, settings=settings
-    )
+    result = psyco.synthesize("particle-dance", requirement, parameters={"horizon": 5}, episodes=400, settings=settings)
     assert result.certificate.verdict is psyco.Verdict.SATISFIED
     own = stream_key(0, Stream.CERTIFY, result.certificate.seed_block)
     assert tuple(jax.random.key_data(own).tolist()) in used["keys"]

@@ -250,8 +250,7 @@ def test_the_verdict_about_all_constraints_is_wrong_at_most_as_often_as_permitte
     requirement = parse("P>=0.8 [ F a ] & C>=0.9; P>=0.6 [ F b ] & C>=0.9")
     tests = make_tests("calibrated", requirement, max_episodes=300)  # the method that uses its error up
     one, other = (
-        operating_characteristics(t, [c.lower], 300)
-        for t, c in zip(tests, requirement.constraints, strict=True)
+        operating_characteristics(t, [c.lower], 300) for t, c in zip(tests, requirement.constraints, strict=True)
     )
     false_reject = 1 - (1 - one.violated) * (1 - other.violated)
     assert 0.05 < false_reject <= 0.1

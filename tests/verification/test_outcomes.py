@@ -207,9 +207,7 @@ def test_a_horizon_is_a_whole_number_of_steps(tmp_path, horizon):
 
 @pytest.mark.parametrize("within", ["[0,1e300]", "[-1e308,1e308]", "[0,1e-290]"])
 def test_a_range_whose_square_is_no_number_is_refused(within):
-    with pytest.raises(
-        RunError, match=r"no narrower than 1e-100 and no wider than 1e\+100, got .* another unit"
-    ):
+    with pytest.raises(RunError, match=r"no narrower than 1e-100 and no wider than 1e\+100, got .* another unit"):
         psyco.verify_outcomes([0.0] * 9, f"R{{cost}}>=1e-295 [ C ] within {within}")
 
 

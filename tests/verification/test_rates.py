@@ -25,9 +25,7 @@ def task(delta=0.1, lo=0.0, hi=1.0, steps=STEPS, **bounds):
 
 
 def run(method, what, pairs):
-    (tally,) = run_tests(
-        [make_mean_test(method, what)], [[np.asarray(pairs)]], max_episodes=what.max_episodes
-    )
+    (tally,) = run_tests([make_mean_test(method, what)], [[np.asarray(pairs)]], max_episodes=what.max_episodes)
     return tally
 
 

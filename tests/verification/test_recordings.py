@@ -244,9 +244,7 @@ def logs(draw):
         [f"{e},{t},{x}" for e, path in enumerate(episodes) for t, x in enumerate(path)],
     )
     lines = [header, *rows]
-    match draw(
-        st.sampled_from(["nothing", "permute", "join", "join with header", "blank", "blank a cell", "drop"])
-    ):
+    match draw(st.sampled_from(["nothing", "permute", "join", "join with header", "blank", "blank a cell", "drop"])):
         case "permute":
             return [header, *draw(st.permutations(rows))]
         case "join":
@@ -273,9 +271,7 @@ def test_a_log_is_judged_by_the_definition_or_its_line_is_named(lines):
         assert "line " in problem or len(lines) == 1
         return
     rows = [line.split(",") for line in lines[1:] if line]
-    paths = [
-        (name, [(t, int(x)) for _, t, x in path]) for name, path in groupby(rows, key=lambda row: row[0])
-    ]
+    paths = [(name, [(t, int(x)) for _, t, x in path]) for name, path in groupby(rows, key=lambda row: row[0])]
     assert len({name for name, _ in paths}) == len(paths), "an episode is in one piece"
     assert all([t for t, _ in path] == [str(t) for t in range(len(path))] for _, path in paths)
     assert "" not in lines[: len(rows) + 1]
@@ -304,9 +300,7 @@ def test_two_logs_that_tell_their_episodes_apart_may_be_joined():
 @pytest.mark.parametrize("end", ["terminated", "truncated"])
 def test_rows_after_the_end_of_an_episode_are_refused(end):
     data = f"episode,x,{end}\n1,1,0\n1,1,1\n1,5,0\n".encode()
-    with pytest.raises(
-        PsycoError, match=f"line 3 of file: the episode is {end}, and yet it has further rows"
-    ):
+    with pytest.raises(PsycoError, match=f"line 3 of file: the episode is {end}, and yet it has further rows"):
         read_traces(data, parse("P>=0.5 [ G x >= 1 ]"), origin="file")
 
 

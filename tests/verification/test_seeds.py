@@ -14,9 +14,7 @@ REQUIRE = "P>=0.5 [ G (obs[0] <= 1) ] & C>=0.9"
 def notes(environment, **execution):
     domain = psyco.make(environment, horizon=6)
     return " ".join(
-        psyco.verify(
-            to_the_left, domain, REQUIRE, **with_execution(method="fixed", max_episodes=20, **execution)
-        ).notes
+        psyco.verify(to_the_left, domain, REQUIRE, **with_execution(method="fixed", max_episodes=20, **execution)).notes
     )
 
 

@@ -55,9 +55,7 @@ def joint_promise(method):
 def joint_chances(method, pairs, cap=CAP):
     """Of SATISFIED and of VIOLATED for independent outcomes, exactly: all are accepted, or any is rejected."""
     tests = make_tests(method, TWO, max_episodes=CAP)
-    each = [
-        operating_characteristics(t, p, cap) for t, p in zip(tests, zip(*pairs, strict=True), strict=True)
-    ]
+    each = [operating_characteristics(t, p, cap) for t, p in zip(tests, zip(*pairs, strict=True), strict=True)]
     return np.prod([e.satisfied for e in each], axis=0), 1 - np.prod([1 - e.violated for e in each], axis=0)
 
 
@@ -121,9 +119,7 @@ def test_both_bounds_hold_together_at_the_stated_level():
 
 @pytest.mark.parametrize("method", METHODS)
 def test_half_of_the_error_goes_to_either_bound(method):
-    finding = psyco.verify_outcomes(
-        [1] * 30 + [0] * 5, "P>=0.5 & C>=0.9", method=method, max_episodes=35
-    ).findings[0]
+    finding = psyco.verify_outcomes([1] * 30 + [0] * 5, "P>=0.5 & C>=0.9", method=method, max_episodes=35).findings[0]
     (test,) = make_tests(method, parse("P>=0.5 [ F a ] & C>=0.9"), max_episodes=35)
     counts = Counts(finding.satisfied, finding.violated)
     assert (finding.lower, finding.upper) == pytest.approx(test.bounds(counts, 0.05))
@@ -205,9 +201,7 @@ def test_following_the_advice_voids_nothing(method):
         (psyco.make(Walk, horizon=5), "P>=0.2 [ G (obs[0] <= 0) ] & C>=0.9", 70),
     ],
 )
-def test_an_estimate_is_of_the_episodes_after_the_decision_and_changes_nothing_else(
-    domain, requirement, count
-):
+def test_an_estimate_is_of_the_episodes_after_the_decision_and_changes_nothing_else(domain, requirement, count):
     plain = verify(domain, requirement)
     certificate = verify(domain, requirement, estimate=count)
     estimate = certificate.estimate
@@ -238,9 +232,7 @@ def test_an_estimate_is_shown_and_repeated():
 @pytest.mark.parametrize("method", METHODS)
 def test_a_test_that_chose_its_end_says_that_its_share_is_biased(method):
     biased = "biased by where the test stopped"
-    assert (biased in str(verify(method=method, max_episodes=COMPILED_BATCH_SIZES[-1]))) == (
-        method != "fixed"
-    )
+    assert (biased in str(verify(method=method, max_episodes=COMPILED_BATCH_SIZES[-1]))) == (method != "fixed")
     assert biased not in str(
         verify(method=method, max_episodes=COMPILED_BATCH_SIZES[-1], estimate=COMPILED_BATCH_SIZES[-1])
     )

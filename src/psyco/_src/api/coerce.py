@@ -34,9 +34,7 @@ def as_domain(domain: AnyDomain, parameters: Mapping[str, Any] | None = None) ->
         )
     if isinstance(domain, str | type) or not hasattr(domain, "horizon"):
         if not callable(domain) and not isinstance(domain, str):
-            raise DomainError(
-                f"{domain!r} is not a domain; psyco.make makes one from a name, a class or a function"
-            )
+            raise DomainError(f"{domain!r} is not a domain; psyco.make makes one from a name, a class or a function")
         return make(domain, **(parameters or {}))
     if parameters:
         raise DomainError(f"{domain!r} is already a domain; pass its parameters where it is made")
@@ -72,9 +70,7 @@ def as_subject(
     if requirement is None and own is None:
         raise RunError(f"{policy} is a policy without a requirement; give one with requirement (--require)")
     # The requirement of a run is text: it must not name another file.
-    return VerificationInput(
-        found, where, as_requirement(requirement) if requirement is not None else parse(str(own))
-    )
+    return VerificationInput(found, where, as_requirement(requirement) if requirement is not None else parse(str(own)))
 
 
 def as_actor(
@@ -95,12 +91,8 @@ def _where(
     if domain is not None and not (isinstance(own, Policy) and domain == own.domain):
         where = as_domain(domain, parameters)
     elif isinstance(own, Policy):
-        named = trusted_names(trust) | (
-            set() if domain is None else {own.domain}
-        )  # naming the domain trusts it
-        where = make_from_description(
-            DomainDescription(own.domain, {**own.parameters, **(parameters or {})}), named
-        )
+        named = trusted_names(trust) | (set() if domain is None else {own.domain})  # naming the domain trusts it
+        where = make_from_description(DomainDescription(own.domain, {**own.parameters, **(parameters or {})}), named)
     else:
         raise RunError(f"{own.source} is an external policy: give its domain with domain (--domain)")
     found.check(where)
@@ -114,9 +106,7 @@ def find_policy(policy: PolicyLike, trust: Collection[str] = ()) -> tuple[AnyPol
             raise RunError("an empty name is not a policy")
         if os.path.isdir(policy):  # False, not an error, for an impossible name
             policy = read_run(Path(policy))
-    elif isinstance(result := getattr(policy, "policy", None), Policy) and not isinstance(
-        policy, Run | Guard
-    ):
+    elif isinstance(result := getattr(policy, "policy", None), Policy) and not isinstance(policy, Run | Guard):
         return result, None  # a `Result` of `psyco.synthesize`
     if isinstance(policy, Run):
         if policy.config is None:

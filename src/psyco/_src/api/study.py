@@ -81,9 +81,7 @@ def as_plan(plan: str | Path | Mapping[str, Any], *, seeds: Any = None) -> Study
     if isinstance(plan, Mapping):
         return make_plan(plan, seeds=seeds)
     if not isinstance(plan, str | Path):
-        raise RunError(
-            f"a study is a file, a folder, or the content of such a file as a dictionary, got {plan!r}"
-        )
+        raise RunError(f"a study is a file, a folder, or the content of such a file as a dictionary, got {plan!r}")
     return read_plan(Path(plan), seeds=seeds)
 
 

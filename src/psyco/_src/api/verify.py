@@ -204,9 +204,7 @@ def verify_outcomes(
     wanted = as_requirement(requirement, parse if traces else outcome_requirement)
     if horizon is not None:
         if not traces:
-            raise RunError(
-                f"horizon is the longest episode of traces, in steps; got {horizon!r} without traces"
-            )
+            raise RunError(f"horizon is the longest episode of traces, in steps; got {horizon!r} without traces")
         horizon = check_count("horizon", horizon)
     judged: Any = outcomes
     if isinstance(outcomes, str | Path):
@@ -244,11 +242,7 @@ def replay(
         execution: devices, worker processes, Ray, time-outs; the result does not depend on it.
     """
     given = isinstance(certificate, Certificate)
-    text = (
-        certificate.to_json()
-        if isinstance(certificate, Certificate)
-        else read_text(certificate, "certificate")
-    )
+    text = certificate.to_json() if isinstance(certificate, Certificate) else read_text(certificate, "certificate")
     return recertify.replay(
         text,
         with_version(find_policy(policy, trust)[0], version),
@@ -379,9 +373,7 @@ def _checked(
 ) -> Iterator[CheckResult]:
     """Yield all checks and, if none failed, the plan of a synthesis."""
     failed = False
-    for each in check_environment(
-        domain, requirement, seed=seed, episodes=expected_episodes(settings, domain)
-    ):
+    for each in check_environment(domain, requirement, seed=seed, episodes=expected_episodes(settings, domain)):
         failed = failed or each.passed is False
         yield each
     if failed or requirement is None:
@@ -389,13 +381,9 @@ def _checked(
     check_decidable(requirement)
     network = network_for(domain)
     sampler = make_sampler(domain, network, requirement, execution=execution)
-    pace = measure_throughput(
-        sampler, network, stream_key(seed, Stream.THROUGHPUT), workers=execution.workers
-    )
+    pace = measure_throughput(sampler, network, stream_key(seed, Stream.THROUGHPUT), workers=execution.workers)
     name, reason = select_learner(settings, domain, lambda: pace)
-    settings = dataclasses.replace(
-        settings, learner=name, **resolve_auto(settings, name, domain, requirement)
-    )
+    settings = dataclasses.replace(settings, learner=name, **resolve_auto(settings, name, domain, requirement))
     why = f"learner {name}: {reason}" if reason else ""
     plan = make_run_plan(settings, domain, requirement, simulator=pace, learner=why)
     where = "in one process" if execution.workers == 1 else f"with {execution.workers} workers"

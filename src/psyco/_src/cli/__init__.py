@@ -29,21 +29,15 @@ def main() -> None:
             sys.exit(2)
         except OSError as error:  # not handled closer to the file
             about = f"{error.filename}: " if error.filename else ""
-            problem = (
-                f"{about}{error.strerror or error}; check the path, its permissions and the room on the disk"
-            )
+            problem = f"{about}{error.strerror or error}; check the path, its permissions and the room on the disk"
             print(f"error: {visible(problem)}", file=sys.stderr)
             sys.exit(2)
         except (MemoryError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(
-                error
-            ):  # JAX's word for it
+            if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):  # JAX's word for it
                 raise
             why = str(error).partition("\n")[0] or "no memory left"
             remedy = "use shorter episodes, a smaller population or network, or fewer workers"
-            print(
-                f"error: this needs more memory than is available ({visible(why)}); {remedy}", file=sys.stderr
-            )
+            print(f"error: this needs more memory than is available ({visible(why)}); {remedy}", file=sys.stderr)
             sys.exit(2)
     except KeyboardInterrupt as interruption:
         print("interrupted", file=sys.stderr)

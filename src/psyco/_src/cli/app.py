@@ -50,9 +50,7 @@ Verbose = Annotated[
     int,
     typer.Option("--verbose", "-v", count=True, help="Log more; twice: debug.", rich_help_panel=OUTPUT),
 ]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print only results and errors.", rich_help_panel=OUTPUT)
-]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only results and errors.", rich_help_panel=OUTPUT)]
 
 
 def with_verbosity(command: Callable[..., None]) -> Callable[..., None]:

@@ -42,9 +42,7 @@ def check(
             help="A Gymnasium id, module:Id, or module:name of a class or function.",
         ),
     ],
-    require: Annotated[
-        str | None, typer.Option(help="Requirement, as text or file, whose signals must exist.")
-    ] = None,
+    require: Annotated[str | None, typer.Option(help="Requirement, as text or file, whose signals must exist.")] = None,
     episodes: Annotated[
         int | None,
         typer.Option(help="Training episodes of the planned synthesis; default: 60,000."),

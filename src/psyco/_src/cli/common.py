@@ -68,16 +68,12 @@ def read_steps(text: str | int) -> int:
     try:
         return check_steps(float(text))
     except (ValueError, RunError):
-        raise typer.BadParameter(
-            f"a number of steps is a whole number such as 3000000 or 3e6, got {text!r}"
-        ) from None
+        raise typer.BadParameter(f"a number of steps is a whole number such as 3000000 or 3e6, got {text!r}") from None
 
 
 Steps = Annotated[
     int | None,
-    typer.Option(
-        parser=read_steps, metavar="N", help="Training steps, as in 3e6: a budget instead of --episodes."
-    ),
+    typer.Option(parser=read_steps, metavar="N", help="Training steps, as in 3e6: a budget instead of --episodes."),
 ]
 Seed = Annotated[int, typer.Option(help="The result is a function of it.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.", rich_help_panel=OUTPUT)]
@@ -108,9 +104,7 @@ Trust = Annotated[
 ]
 OtherDomain = Annotated[
     str | None,
-    typer.Option(
-        "--domain", autocompletion=complete_domain, help="Domain of the policy, if not that of its training."
-    ),
+    typer.Option("--domain", autocompletion=complete_domain, help="Domain of the policy, if not that of its training."),
 ]
 Require = Annotated[str | None, typer.Option(help="Requirement, as text or file, if not that of the run.")]
 Learner = Annotated[
@@ -174,9 +168,7 @@ def read_domain_parameters(settings: list[str] | None, horizon: int | None = Non
     return values
 
 
-def trusted(
-    trust: list[str] | None, domain: str | None, parameters: dict[str, Any] | None = None
-) -> tuple[str, ...]:
+def trusted(trust: list[str] | None, domain: str | None, parameters: dict[str, Any] | None = None) -> tuple[str, ...]:
     """Return the code that may run: names after --trust, and names typed elsewhere on the command line."""
     parameters = parameters or {}
     typed = [domain, *parameters.get("wrappers", ()), *parameters.get("signals", {}).values()]

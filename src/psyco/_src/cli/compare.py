@@ -63,9 +63,7 @@ def _print_verdicts(records: list[Run]) -> None:
     for row in map(summarize, records):
         verdict = row["verdict"] or row["state"]
         values = ("–" if row[key] is None else f"{row[key]:.4g}" for key in ("return", "confidence"))
-        table.add_row(
-            plain(row["run"]), plain(verdict, terminal_colour(verdict)), *values, f"{row['episodes']:,}"
-        )
+        table.add_row(plain(row["run"]), plain(verdict, terminal_colour(verdict)), *values, f"{row['episodes']:,}")
     print_table(table)
 
 
@@ -89,9 +87,7 @@ def _curve(record: Run, name: str, longest: int) -> NDArray[np.float64]:
     """Return means over equal parts of training, NaN where a run has no values."""
     curve = np.full(CURVE_WIDTH, np.nan)
     if record.metrics.rows and name in record.metrics:
-        place = np.minimum((record.metrics["episodes"] - 1) * CURVE_WIDTH // longest, CURVE_WIDTH - 1).astype(
-            int
-        )
+        place = np.minimum((record.metrics["episodes"] - 1) * CURVE_WIDTH // longest, CURVE_WIDTH - 1).astype(int)
         for i in range(CURVE_WIDTH):
             here = record.metrics[name][place == i]
             here = here[~np.isnan(here)]
@@ -102,9 +98,7 @@ def _curve(record: Run, name: str, longest: int) -> NDArray[np.float64]:
 def sparkline(values: NDArray[np.float64], low: float, high: float) -> str:
     """Draw a curve in one line of text; NaN is a gap."""
     span = high - low or 1.0
-    return "".join(
-        " " if x != x else BLOCKS[min(int((x - low) / span * len(BLOCKS)), len(BLOCKS) - 1)] for x in values
-    )
+    return "".join(" " if x != x else BLOCKS[min(int((x - low) / span * len(BLOCKS)), len(BLOCKS) - 1)] for x in values)
 
 
 def _print_differences(folders: list[Path], different: dict[str, list[Any]] | None) -> None:

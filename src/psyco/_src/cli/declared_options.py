@@ -21,9 +21,7 @@ def read_hidden(text: str) -> tuple[int, ...]:
     try:
         return tuple(map(int, text.split(",")))
     except ValueError:
-        raise RunError(
-            f"--hidden takes the units of each hidden layer, as in 32 or 64,64; got {text!r}"
-        ) from None
+        raise RunError(f"--hidden takes the units of each hidden layer, as in 32 or 64,64; got {text!r}") from None
 
 
 # Headings of the help text, in their order.

@@ -52,9 +52,7 @@ def show_progress() -> Iterator[Callback]:
             latest[:] = [concatenate([*latest, metrics]).tail(problem.check_interval)]
             display.rows(latest[0])
 
-        yield psyco.Callback(
-            on_plan=lambda plan: remark(str(plan)), on_metrics=update, on_progress=display.stage
-        )
+        yield psyco.Callback(on_plan=lambda plan: remark(str(plan)), on_metrics=update, on_progress=display.stage)
 
 
 def summary(metrics: Metrics, width: int = WIDE) -> str:
@@ -165,9 +163,7 @@ class PlainDisplay:
 
         took, made = self.last - self.began, done - self.at_first
         return (
-            f", about {duration(took / made * (total - done))} left"
-            if made > 0 and took > 1.0 and done < total
-            else ""
+            f", about {duration(took / made * (total - done))} left" if made > 0 and took > 1.0 and done < total else ""
         )
 
 

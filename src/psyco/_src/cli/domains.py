@@ -22,9 +22,7 @@ def domains(as_json: Json = False) -> None:
         content = {
             name: {
                 "parameters": parameters(domain),
-                "signals": {
-                    key: {"size": s.size, "boolean": s.boolean} for key, s in signal_table(domain).items()
-                },
+                "signals": {key: {"size": s.size, "boolean": s.boolean} for key, s in signal_table(domain).items()},
                 "requirement": getattr(domain, "requirement", None),
             }
             for name, domain in made.items()

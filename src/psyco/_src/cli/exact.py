@@ -36,9 +36,7 @@ def exact(
     ],
     domain: OtherDomain = None,
     require: Require = None,
-    storm: Annotated[
-        bool, typer.Option("--storm", help="Also compute the answers with Storm (psyco[storm]).")
-    ] = False,
+    storm: Annotated[bool, typer.Option("--storm", help="Also compute the answers with Storm (psyco[storm]).")] = False,
     export: Annotated[
         Path | None,
         typer.Option(

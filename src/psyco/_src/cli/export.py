@@ -38,9 +38,7 @@ def export(
         raise RunError("nothing to export: give --onnx FILE, --c DIR, or both")
     if onnx is not None:
         difference = psyco.export(policy, onnx)
-        say(
-            f"{onnx}: observations [n, size] -> actions; largest difference from the policy: {difference:.1e}"
-        )
+        say(f"{onnx}: observations [n, size] -> actions; largest difference from the policy: {difference:.1e}")
     if c is not None:
         for file in psyco.export_c(policy, c, requirement=require, horizon=horizon):
             say(f"C99: {file}")

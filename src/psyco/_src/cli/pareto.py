@@ -67,9 +67,7 @@ def pareto(
     ] = None,
     setting: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE", help="Another setting of every run, as in max_episodes=5000; repeatable."
-        ),
+        typer.Option(metavar="NAME=VALUE", help="Another setting of every run, as in max_episodes=5000; repeatable."),
     ] = None,
     parameters: Parameters = None,
     horizon: Horizon = None,
@@ -100,9 +98,7 @@ def pareto(
     from psyco._src.studies.pareto import default_pareto_folder
 
     made_of = read_domain_parameters(parameters, horizon)
-    budget = {
-        name: value for name, value in {"episodes": episodes, "steps": steps}.items() if value is not None
-    }
+    budget = {name: value for name, value in {"episodes": episodes, "steps": steps}.items() if value is not None}
     what: dict[str, Any] = {
         "p": p,
         "points": points,

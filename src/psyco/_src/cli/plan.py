@@ -49,9 +49,7 @@ def plan(
         list[float] | None,
         typer.Option("--mean", help="A true mean of an expected value; repeatable."),
     ] = None,
-    spread: Annotated[
-        float | None, typer.Option(help="Standard deviation of that value between episodes.")
-    ] = None,
+    spread: Annotated[float | None, typer.Option(help="Standard deviation of that value between episodes.")] = None,
     horizon: Annotated[
         int | None,
         typer.Option(min=1, help="Longest episode, in steps, where the range of a value depends on it."),

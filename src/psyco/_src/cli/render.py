@@ -13,9 +13,7 @@ from psyco._src.cli.common import Parameters, Seed, Trust, read_domain_parameter
 
 def render(
     policy: Annotated[Path, typer.Argument(help="Policy file or run folder.")],
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for the pictures; default: beside the policy.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the pictures; default: beside the policy.")] = None,
     episodes: Annotated[int, typer.Option(min=1, max=12, help="Number of trajectories in the picture.")] = 3,
     animation: Annotated[bool, typer.Option(help="Also write an animation of the first episode.")] = True,
     seed: Seed = 0,

@@ -13,12 +13,8 @@ from psyco._src.cli.common import Host, Port, open_server, remark, say
 
 def report(
     run: Annotated[Path, typer.Argument(help="Run folder.")],
-    out: Annotated[
-        Path | None, typer.Option(help="File name; default: report.html in the run folder.")
-    ] = None,
-    serve: Annotated[
-        bool, typer.Option("--serve", help="Serve the page live while the run goes on.")
-    ] = False,
+    out: Annotated[Path | None, typer.Option(help="File name; default: report.html in the run folder.")] = None,
+    serve: Annotated[bool, typer.Option("--serve", help="Serve the page live while the run goes on.")] = False,
     host: Host = "127.0.0.1",
     port: Port = 0,
 ) -> None:

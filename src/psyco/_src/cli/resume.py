@@ -63,12 +63,8 @@ def resume(
     assert done.certificate is not None, "a finished run has a certificate"
     if before.state == "finished" and done.episodes == before.episodes and not as_json:
         unit = done.config.settings.unit if done.config else "episodes"
-        more = resume_command(
-            run, done.config, f"--{unit} +{done.steps if unit == 'steps' else done.episodes}"
-        )
-        say(
-            f"{run} has finished: {done.certificate.verdict.name}, {done.episodes:,} episodes. For more: {more}"
-        )
+        more = resume_command(run, done.config, f"--{unit} +{done.steps if unit == 'steps' else done.episodes}")
+        say(f"{run} has finished: {done.certificate.verdict.name}, {done.episodes:,} episodes. For more: {more}")
     else:
         show(done, began, as_json=as_json)
     leave(done.certificate)

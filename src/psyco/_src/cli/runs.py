@@ -59,9 +59,7 @@ def _print(rows: list[dict[str, Any]], *, wide: bool) -> None:
     for row, values in zip(rows, shown, strict=True):
         names = [Path(row["run"]).name, row["domain"], *([row["requirement"]] if wide else [])]
         colours = {"verdict": terminal_colour(values["verdict"])}
-        table.add_row(
-            *map(plain, names), *(plain(text, colours.get(name, "")) for name, text in values.items())
-        )
+        table.add_row(*map(plain, names), *(plain(text, colours.get(name, "")) for name, text in values.items()))
     print_table(table)
     if not wide:
         for row in rows:
@@ -89,9 +87,7 @@ def summarize(record: Run) -> dict[str, Any]:
         "requirement": _constraints(record),
         "return": certificate.mean_return if certificate else latest if math.isfinite(latest) else None,
         "verdict": certificate.verdict.name if certificate else None,
-        "confidence": min((f.confidence for f in certificate.findings), default=None)
-        if certificate
-        else None,
+        "confidence": min((f.confidence for f in certificate.findings), default=None) if certificate else None,
         "created": record.info.created if record.info else None,
         "age_seconds": max(0, round(time.time() - record.info.created)) if record.info else None,
         "episodes": record.episodes,

@@ -147,9 +147,7 @@ def _print(study: psyco.Study, *, as_json: bool) -> None:
         )
     print_table(table)
     for row in study.tables.comparisons:
-        say(
-            f"a run of {row['method']} beats one of {row['other']} with probability {_estimate(row, 'better')}"
-        )
+        say(f"a run of {row['method']} beats one of {row['other']} with probability {_estimate(row, 'better')}")
     say(f"{_counts(study)}; intervals are at 95%. Tables: {study.folder}/*.csv. Page: {study.page}")
     if study.failed:
         remark(f"the same command tries failed runs again: {command('psyco', 'study', study.folder)}")

@@ -60,9 +60,7 @@ def synthesize(
             help="Name of a domain, see `psyco domains`; it replaces that of --config.",
         ),
     ] = None,
-    require: Annotated[
-        str | None, typer.Option(help="Requirement, as text or file.", rich_help_panel=MAIN)
-    ] = None,
+    require: Annotated[str | None, typer.Option(help="Requirement, as text or file.", rich_help_panel=MAIN)] = None,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -82,9 +80,7 @@ def synthesize(
     parameters: Parameters = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="Run folder; default: a free name below runs/.", show_default=False, rich_help_panel=MAIN
-        ),
+        typer.Option(help="Run folder; default: a free name below runs/.", show_default=False, rich_help_panel=MAIN),
     ] = None,
     start_from: Annotated[
         str | None,
@@ -106,9 +102,7 @@ def synthesize(
         ),
     ] = None,
     trust: Trust = None,
-    overwrite: Annotated[
-        bool, typer.Option(help="Replace a run in that folder.", rich_help_panel=OUTPUT)
-    ] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace a run in that folder.", rich_help_panel=OUTPUT)] = False,
     track: Track = None,
     as_json: Json = False,
 ) -> None:
@@ -168,9 +162,7 @@ def print_options(learner: str | None) -> None:
 
 
 @contextmanager
-def following(
-    folder: Path, description: DomainDescription | None, execution: Execution
-) -> Iterator[psyco.Callback]:
+def following(folder: Path, description: DomainDescription | None, execution: Execution) -> Iterator[psyco.Callback]:
     """Show the progress of a run; after an interruption or a failed episode, print how to continue it."""
     from psyco._src.envs.registry import required_code
 
@@ -218,9 +210,7 @@ def _took(run: psyco.Run, began: float) -> str:
     return f" in {learning:.1f} s ({own} in total)"
 
 
-def _configure(
-    base: Config | None, given: dict[str, Any], settings: dict[str, Any], options: dict[str, Any]
-) -> Config:
+def _configure(base: Config | None, given: dict[str, Any], settings: dict[str, Any], options: dict[str, Any]) -> Config:
     """Return the configuration of a file with the options of the command line in place.
 
     Args:
@@ -241,9 +231,7 @@ def _configure(
     settings = settings | {name: value for name, value in options.items() if name in known}
     options = {name: value for name, value in options.items() if name not in known}
     budgets = {**settings, "time": given.get("time_")}
-    check_one_budget(
-        **{name: budgets[name] for name in ("episodes", "steps", "time") if budgets.get(name) is not None}
-    )
+    check_one_budget(**{name: budgets[name] for name in ("episodes", "steps", "time") if budgets.get(name) is not None})
     # A budget on the command line replaces that of the file, in any unit.
     settings |= {"steps": 0} if "episodes" in settings else {"episodes": 0} if "steps" in settings else {}
     if "start_from" in given and base.settings.start_from:  # the network is that of the new policy

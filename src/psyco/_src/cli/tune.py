@@ -53,14 +53,10 @@ def tune(
     seed: Seed = 0,
     validation_seeds: Annotated[
         int,
-        typer.Option(
-            help="Runs of the best options and of the defaults in the final comparison, on fresh seeds."
-        ),
+        typer.Option(help="Runs of the best options and of the defaults in the final comparison, on fresh seeds."),
     ] = 10,
     rerun_seeds: Annotated[int, typer.Option(help="Further runs of each of the best three trials.")] = 3,
-    batch_size: Annotated[
-        int, typer.Option(help="Trials that are proposed together; the outcome depends on it.")
-    ] = 4,
+    batch_size: Annotated[int, typer.Option(help="Trials that are proposed together; the outcome depends on it.")] = 4,
     learner: Learner = TUNED_BY_DEFAULT,
     option: Annotated[
         list[str] | None,
@@ -99,9 +95,7 @@ def tune(
     from psyco._src.studies.tuning import default_tuning_folder
 
     made_of = read_domain_parameters(parameters, horizon)
-    budget = {
-        name: value for name, value in {"episodes": episodes, "steps": steps}.items() if value is not None
-    }
+    budget = {name: value for name, value in {"episodes": episodes, "steps": steps}.items() if value is not None}
     what: dict[str, Any] = {
         "trials": trials,
         "over": over or None,

@@ -42,9 +42,7 @@ def verify(
     execution: Execution,
     policy: Annotated[
         str | None,
-        typer.Argument(
-            help="Policy file or run folder; sb3:FILE.zip, FILE.onnx, FILE.pt, python:module:name."
-        ),
+        typer.Argument(help="Policy file or run folder; sb3:FILE.zip, FILE.onnx, FILE.pt, python:module:name."),
     ] = None,
     domain: OtherDomain = None,
     require: Require = None,
@@ -78,15 +76,11 @@ def verify(
     ] = False,
     after: Annotated[
         Path | None,
-        typer.Option(
-            metavar="CERTIFICATE", help="Certificate of an earlier, undecided look; its looks are counted."
-        ),
+        typer.Option(metavar="CERTIFICATE", help="Certificate of an earlier, undecided look; its looks are counted."),
     ] = None,
     ignore_looks: Annotated[
         bool,
-        typer.Option(
-            "--ignore-looks", help="Do not count earlier looks at this run; the certificate says so."
-        ),
+        typer.Option("--ignore-looks", help="Do not count earlier looks at this run; the certificate says so."),
     ] = False,
     estimate: Annotated[
         int | None,
@@ -102,15 +96,11 @@ def verify(
             help="Answer questions (P=? [ ... ]) until their intervals have this width.  [default: all episodes]",
         ),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Also write the certificate to this file, as JSON.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write the certificate to this file, as JSON.")] = None,
     horizon: Horizon = None,
     policy_version: Annotated[
         str | None,
-        typer.Option(
-            metavar="TEXT", help="Your name for this version of the policy; a function has no other."
-        ),
+        typer.Option(metavar="TEXT", help="Your name for this version of the policy; a function has no other."),
     ] = None,
     trust: Trust = None,
     parameters: Parameters = None,
@@ -184,9 +174,7 @@ def verify(
         )
     else:
         if policy is None:
-            raise RunError(
-                "nothing to verify: give a policy file, a run folder, --outcomes FILE or --traces FILE"
-            )
+            raise RunError("nothing to verify: give a policy file, a run folder, --outcomes FILE or --traces FILE")
         certificate = psyco.verify(
             policy,
             domain,
@@ -222,9 +210,7 @@ def _refuse(context: typer.Context, why: str, names: set[str]) -> None:
         raise RunError(f"{why}: leave out {', '.join(unfit)}")
 
 
-def _replay(
-    certificate: Path, policy: str | None, domain: str | None, *, as_json: bool, **settings: Any
-) -> None:
+def _replay(certificate: Path, policy: str | None, domain: str | None, *, as_json: bool, **settings: Any) -> None:
     if policy is None:
         raise RunError("--replay needs the policy too: psyco verify --replay CERTIFICATE POLICY")
     found = psyco.replay(certificate, policy, domain=domain, **settings)

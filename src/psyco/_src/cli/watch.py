@@ -37,9 +37,7 @@ def watch(
     ],
     outcomes: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE", help="One episode per line: 0 or 1, CSV with a header, JSON lines; - for input."
-        ),
+        typer.Option(metavar="FILE", help="One episode per line: 0 or 1, CSV with a header, JSON lines; - for input."),
     ] = None,
     traces: Annotated[
         str | None,
@@ -83,9 +81,7 @@ def watch(
     horizon: Annotated[
         int | None, typer.Option(help="Longest episode, for rates, if the certificate does not state it.")
     ] = None,
-    page: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the page to this file at the end.")
-    ] = None,
+    page: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the page to this file at the end.")] = None,
     serve: Annotated[bool, typer.Option("--serve", help="Serve a live page.")] = False,
     host: Host = "127.0.0.1",
     port: Port = 0,
@@ -113,9 +109,7 @@ def watch(
         raise RunError("the standard input is read to its end anyway: leave out --follow and --new-file")
 
     def make(before: dict[str, Any] | None) -> psyco.FieldTest:
-        every = (
-            int(false_alarm_every) if false_alarm_every and false_alarm_every % 1 == 0 else false_alarm_every
-        )
+        every = int(false_alarm_every) if false_alarm_every and false_alarm_every % 1 == 0 else false_alarm_every
         return psyco.FieldTest(certificate, every, ranges=_ranges(span), horizon=horizon, state=before)
 
     with lock_state(state):
@@ -173,9 +167,7 @@ class AlarmReporter:
             return
         test = self.session.field_test
         say(f"{test.episodes:,} episodes: {'in alarm' if test.in_alarm else 'no alarm'}")
-        for constraint, evidence, interval in zip(
-            test.constraints, test.evidence, test.intervals, strict=True
-        ):
+        for constraint, evidence, interval in zip(test.constraints, test.evidence, test.intervals, strict=True):
             stands = "HOLDS NO LONGER" if evidence.lost else "holds, as far as is known"
             where = f"between {interval.lower:.4f} and {interval.upper:.4f}"
             since = f" since episode {evidence.since:,}" * bool(evidence.since)

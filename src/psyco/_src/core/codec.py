@@ -89,9 +89,7 @@ def _decode_union(value: Any, kinds: tuple[Any, ...], path: str) -> Any:
         return None
     records = [kind for kind in kinds if _is_record(kind)]
     if isinstance(value, Mapping) and records:
-        return _decode_record(
-            value, max(records, key=lambda kind: len(value.keys() & _hints(kind).keys())), path
-        )
+        return _decode_record(value, max(records, key=lambda kind: len(value.keys() & _hints(kind).keys())), path)
     others = [kind for kind in kinds if kind is not NoneType]
     for kind in others[:-1]:
         try:
@@ -104,9 +102,7 @@ def _decode_union(value: Any, kinds: tuple[Any, ...], path: str) -> Any:
 def _decode_record(value: Any, kind: Any, path: str) -> Any:
     hints, required = _hints(kind), _required(kind)
     if not isinstance(value, Mapping):
-        raise _InvalidError(
-            path, f"expected an object with the fields {', '.join(hints)}, got {value!r:.100}"
-        )
+        raise _InvalidError(path, f"expected an object with the fields {', '.join(hints)}, got {value!r:.100}")
     for name in value:
         if name not in hints:
             raise _InvalidError(f"{path}.{name}", f"unknown field{suggest(str(name), hints)}")
@@ -123,9 +119,7 @@ def _decode_sequence(value: Any, base: Any, kinds: tuple[Any, ...], path: str) -
         kinds = (kinds[0] if kinds else Any,) * len(value)
     if len(kinds) != len(value):
         raise _InvalidError(path, f"expected {len(kinds)} entries, got {len(value)}")
-    return base(
-        _decode(item, kind, f"{path}[{i}]") for i, (item, kind) in enumerate(zip(value, kinds, strict=True))
-    )
+    return base(_decode(item, kind, f"{path}[{i}]") for i, (item, kind) in enumerate(zip(value, kinds, strict=True)))
 
 
 def _decode_scalar(value: Any, kind: Any, path: str) -> Any:

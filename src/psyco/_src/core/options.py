@@ -130,9 +130,7 @@ def option(
         group: heading on the command line.
     """
     found = kind or (type(default) if type(default) in KINDS else None)
-    declaration = Declaration(
-        "", default, help, found, minimum, above, maximum, below, tuple(choices), search, group
-    )
+    declaration = Declaration("", default, help, found, minimum, above, maximum, below, tuple(choices), search, group)
     return dataclasses.field(default=default, metadata={KEY: declaration})
 
 

@@ -158,9 +158,7 @@ def check_folder(folder: Path, *, exclude: tuple[str, ...] = ()) -> None:
         if stat.S_ISLNK(mode) and leads_outside(path, folder):
             raise RunError(f"{path} is a link out of {folder}; nothing is written there. Remove it first")
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
-            raise RunError(
-                f"{path} is {_FILE_TYPES.get(stat.S_IFMT(mode), 'not a regular file')}; remove it first"
-            )
+            raise RunError(f"{path} is {_FILE_TYPES.get(stat.S_IFMT(mode), 'not a regular file')}; remove it first")
 
 
 def _open_at_once(path: str, flags: int) -> int:
@@ -187,9 +185,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) < len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(
-            f"the key {next(n for n in names if names.count(n) > 1)!r:.100} appears twice in an object"
-        )
+        raise ValueError(f"the key {next(n for n in names if names.count(n) > 1)!r:.100} appears twice in an object")
     return content
 
 

@@ -26,12 +26,8 @@ class Continuous:
     ranked: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if len(self.low) != len(self.high) or not all(
-            a < b for a, b in zip(self.low, self.high, strict=True)
-        ):
-            raise DomainError(
-                f"an action range needs low < high in every dimension, got {self.low}, {self.high}"
-            )
+        if len(self.low) != len(self.high) or not all(a < b for a, b in zip(self.low, self.high, strict=True)):
+            raise DomainError(f"an action range needs low < high in every dimension, got {self.low}, {self.high}")
         if not all(map(math.isfinite, self.low + self.high)):
             raise DomainError(f"an action range must be finite, got {self.low} to {self.high}")
 
@@ -133,6 +129,4 @@ class MultiBinary:
 
 
 Actions = Continuous | Discrete | MultiDiscrete | MultiBinary
-ACTIONS: dict[str, type[Actions]] = {
-    kind.__name__: kind for kind in (Continuous, Discrete, MultiDiscrete, MultiBinary)
-}
+ACTIONS: dict[str, type[Actions]] = {kind.__name__: kind for kind in (Continuous, Discrete, MultiDiscrete, MultiBinary)}

@@ -172,9 +172,7 @@ def _compiled_table(domain: CompiledDomain) -> dict[str, SignalInfo]:
     table = {}
     for name, shape in shapes.items():
         if len(shape.shape) > 1:
-            raise DomainError(
-                f"signal {name!r} of {domain.name} has shape {shape.shape}; give numbers or vectors"
-            )
+            raise DomainError(f"signal {name!r} of {domain.name} has shape {shape.shape}; give numbers or vectors")
         table[name] = SignalInfo(shape.shape[0] if shape.shape else None, shape.dtype == bool)
     table["obs"] = SignalInfo(domain.observation_size, False)
     table["action"] = SignalInfo(domain.actions.size, False)
@@ -206,7 +204,5 @@ def parameters(domain: Domain) -> dict[str, Any]:
     if hasattr(domain, "parameters"):
         return dict(domain.parameters)
     if not dataclasses.is_dataclass(domain):
-        raise DomainError(
-            f"{type(domain).__name__} must be a frozen dataclass, so that its parameters are known"
-        )
+        raise DomainError(f"{type(domain).__name__} must be a frozen dataclass, so that its parameters are known")
     return {f.name: getattr(domain, f.name) for f in dataclasses.fields(domain) if f.init}

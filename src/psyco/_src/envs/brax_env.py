@@ -68,9 +68,7 @@ class BraxDomain:
     def signals(self, state: Any) -> Mapping[str, Array]:
         """Return the environment's metrics, and whether the episode terminated."""
         taken = {"obs", "action", *BUILT_IN_SIGNALS}
-        return {name: x for name, x in state.metrics.items() if name not in taken} | {
-            "terminated": state.done > 0
-        }
+        return {name: x for name, x in state.metrics.items() if name not in taken} | {"terminated": state.done > 0}
 
     def _env(self) -> Any:
         return _make(self.env, self.changes)

@@ -110,15 +110,11 @@ def _describe(
     """Return the domain of an environment, without a table of its signals."""
     for key in signal_functions:
         if key in _RESERVED or key.startswith(INFO_PREFIX):
-            raise DomainError(
-                f"{name}: a signal cannot be called {key!r}; every environment has a signal of that name"
-            )
+            raise DomainError(f"{name}: a signal cannot be called {key!r}; every environment has a signal of that name")
     actions, space = _actions(env.action_space, action_bound, name)
     try:
         if not spaces.flatdim(env.observation_space):
-            raise DomainError(
-                f"{name} has empty observations, {env.observation_space}: a policy needs an observation"
-            )
+            raise DomainError(f"{name} has empty observations, {env.observation_space}: a policy needs an observation")
     except (NotImplementedError, ValueError):
         raise DomainError(
             f"{name} has observations in {env.observation_space}, which cannot be flattened; "
@@ -144,9 +140,7 @@ def _make_env(
                 # The checker of `gymnasium.make` is slow, and rollouts check values themselves. Its time limit would
                 # come below the compatibility wrappers, and fails on six values.
                 steps = -1 if compat_wrappers else horizon
-                env: Env = gymnasium.make(
-                    source, max_episode_steps=steps, disable_env_checker=True, **arguments
-                )
+                env: Env = gymnasium.make(source, max_episode_steps=steps, disable_env_checker=True, **arguments)
             else:
                 env = source(**arguments)
             for wrap in (*compat_wrappers, *wrappers):
@@ -253,9 +247,7 @@ class GymDomain:
         if self.wrappers:
             extra["wrappers"] = [qualified_name(wrapper) for wrapper in self.wrappers]
         if self.signal_functions:
-            extra["signals"] = {
-                name: qualified_name(function) for name, function in self.signal_functions.items()
-            }
+            extra["signals"] = {name: qualified_name(function) for name, function in self.signal_functions.items()}
         if self.action_bound is not None:
             extra["action_bound"] = self.action_bound
         return {name: _plain_data(value) for name, value in self.arguments.items()} | extra
@@ -267,9 +259,7 @@ class GymDomain:
 
     def make_env(self, *, limit: bool = True) -> Env:
         """Return a new wrapped environment; `limit=False` leaves truncation at the horizon to the caller."""
-        env = _make_env(
-            self.source, self.arguments, self.horizon, self.wrappers, self.name, self.compat_wrappers
-        )
+        env = _make_env(self.source, self.arguments, self.horizon, self.wrappers, self.name, self.compat_wrappers)
         if not limit:
             return _without_step_wrappers(env, self.horizon)
         has_limit = isinstance(self.source, str) and not self.compat_wrappers
@@ -283,9 +273,7 @@ class GymDomain:
                 if array.shape != shape:
                     raise ValueError(f"an observation of shape {array.shape}; its space says {shape}")
                 if array.dtype.kind not in NUMERIC_KINDS:
-                    raise ValueError(
-                        f"an observation of {array.dtype}; its space says {self.observation_space.dtype}"
-                    )
+                    raise ValueError(f"an observation of {array.dtype}; its space says {self.observation_space.dtype}")
                 return array.astype(np.float32).ravel()
             case spaces.Discrete(n=n, start=start):
                 if not 0 <= (index := operator.index(observation) - int(start)) < int(n):
@@ -294,9 +282,7 @@ class GymDomain:
             case space:
                 flat = np.asarray(spaces.flatten(space, observation), np.float32)
                 if flat.shape != (self.observation_size,):
-                    raise ValueError(
-                        f"an observation of {flat.size} numbers; its space has {self.observation_size}"
-                    )
+                    raise ValueError(f"an observation of {flat.size} numbers; its space has {self.observation_size}")
                 return flat
 
     @cached_property
@@ -418,9 +404,7 @@ def _play_probe(domain: GymDomain, env: Env) -> _ProbeResult:
     except Exception as error:  # environment code may raise anything
         if not domain.compat_wrappers and _is_unpacking_error(error):
             return _ProbeResult({}, has_six_values=True)
-        raise DomainError(
-            f"{domain.name} fails when it is tried out with seed 0: {format_exception(error)}"
-        ) from error
+        raise DomainError(f"{domain.name} fails when it is tried out with seed 0: {format_exception(error)}") from error
     info_signals = {INFO_PREFIX + key: SignalInfo(None, None) for key in sorted(map(str, keys))}
     return _ProbeResult(table | info_signals, uses_global_random=global_random_state() != before)
 
@@ -458,15 +442,11 @@ def _signal_info(owner: str, name: str, value: Any) -> SignalInfo:
 _RESERVED = ("obs", "action", "terminated", "truncated", "end", *BUILT_IN_SIGNALS)
 
 
-def signal_values(
-    domain: GymDomain, names: Sequence[str], observation: Any, info: dict[str, Any]
-) -> Iterator[Any]:
+def signal_values(domain: GymDomain, names: Sequence[str], observation: Any, info: dict[str, Any]) -> Iterator[Any]:
     """Yield the values of `info.key` and of user-defined signals in one state; None for a missing key."""
     for name in names:
         yield (
-            info_value(info, name)
-            if name.startswith(INFO_PREFIX)
-            else domain.signal_functions[name](observation, info)
+            info_value(info, name) if name.startswith(INFO_PREFIX) else domain.signal_functions[name](observation, info)
         )
 
 
@@ -495,9 +475,7 @@ def transition_signals(domain: GymDomain, names: Iterable[str], transition: Tran
         "terminated": lambda: bool(transition.terminated),
         "truncated": lambda: bool(transition.truncated),
     }
-    other_values = zip(
-        others, signal_values(domain, others, transition.observation, transition.info), strict=True
-    )
+    other_values = zip(others, signal_values(domain, others, transition.observation, transition.info), strict=True)
     return {name: known[name]() for name in names if name in known} | dict(other_values)
 
 

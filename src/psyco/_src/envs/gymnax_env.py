@@ -56,9 +56,7 @@ class GymnaxDomain:
         space = env.action_space(params)
         if hasattr(space, "n"):
             return Discrete(int(space.n))
-        low, high = (
-            np.broadcast_to(np.asarray(bound), space.shape).ravel() for bound in (space.low, space.high)
-        )
+        low, high = (np.broadcast_to(np.asarray(bound), space.shape).ravel() for bound in (space.low, space.high))
         return Continuous(tuple(map(float, low)), tuple(map(float, high)))
 
     @property
@@ -91,9 +89,7 @@ class GymnaxDomain:
         """Return the numbers and vectors of the environment's state, and whether the episode terminated."""
         fields = {f.name: getattr(state.env, f.name) for f in dataclasses.fields(state.env)}
         taken = {"obs", "action", *BUILT_IN_SIGNALS}
-        plain = {
-            name: x for name, x in fields.items() if hasattr(x, "ndim") and x.ndim <= 1 and name not in taken
-        }
+        plain = {name: x for name, x in fields.items() if hasattr(x, "ndim") and x.ndim <= 1 and name not in taken}
         return plain | {"terminated": state.terminated}
 
     def _env(self) -> tuple[Any, Any]:

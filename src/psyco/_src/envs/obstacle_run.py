@@ -91,18 +91,14 @@ class ObstacleRun:
     def initial_distribution(self) -> tuple[NDArray[np.float64], RunState]:
         """Return all pairs of positions, equally likely."""
         places = np.array(np.unravel_index(np.arange(self.grid**4), (self.grid,) * 4), np.int32).T
-        states = RunState(
-            jnp.asarray(places[:, :2]), jnp.asarray(places[:, 2:]), jnp.zeros(len(places), jnp.int32)
-        )
+        states = RunState(jnp.asarray(places[:, :2]), jnp.asarray(places[:, 2:]), jnp.zeros(len(places), jnp.int32))
         return np.full(len(places), 1.0 / len(places)), states
 
     def draw_probabilities(self) -> NDArray[np.float64]:
         """Return the probabilities of the obstacle's moves."""
         return np.full(len(MOVES), 1.0 / len(MOVES))
 
-    def transition(
-        self, state: RunState, action: Array, obstacle_action: Array
-    ) -> tuple[RunState, Array, Array]:
+    def transition(self, state: RunState, action: Array, obstacle_action: Array) -> tuple[RunState, Array, Array]:
         """Return the step for a given move of the obstacle."""
         moves = jnp.asarray(MOVES, jnp.int32)
         obstacle = jnp.clip(state.obstacle + moves[obstacle_action], 0, self.grid - 1)

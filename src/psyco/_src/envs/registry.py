@@ -27,9 +27,7 @@ BUILT_IN = Registry(
         "obstacle-run": "envs.obstacle_run:ObstacleRun",
     },
 )
-PREFIXES = Registry(
-    "prefix", {"gymnax": "envs.gymnax_env:gymnax_domain", "brax": "envs.brax_env:brax_domain"}
-)
+PREFIXES = Registry("prefix", {"gymnax": "envs.gymnax_env:gymnax_domain", "brax": "envs.brax_env:brax_domain"})
 TRUST_NOTHING: frozenset[str] = frozenset()
 
 
@@ -71,9 +69,7 @@ def make(name: str | Callable[..., Any], /, **parameters: Any) -> Domain:
     except PsycoError:
         raise
     except Exception as error:  # from user code, or about parameters from a file
-        raise DomainError(
-            f"cannot make {name} with {parameters!r:.200}: {format_exception(error)}"
-        ) from error
+        raise DomainError(f"cannot make {name} with {parameters!r:.200}: {format_exception(error)}") from error
     return domain
 
 
@@ -96,11 +92,7 @@ def _make(name: str | Callable[..., Any], parameters: dict[str, Any]) -> Domain:
         return domain
     if colon:
         source = import_factory(name)
-        return (
-            _make_compiled(name, source, parameters)
-            if _is_compiled(source)
-            else gym_domain(name, **parameters)
-        )
+        return _make_compiled(name, source, parameters) if _is_compiled(source) else gym_domain(name, **parameters)
     if is_gym_name(name):
         return gym_domain(name, **parameters)
     known = domain_names()
@@ -219,9 +211,7 @@ def _plugins() -> dict[str, EntryPoint]:
 
 def _is_compiled(factory: Any) -> bool:
     """Return whether this is the class of a compiled domain; other callables make Gymnasium environments."""
-    return isinstance(factory, type) and all(
-        hasattr(factory, name) for name in ("observe", "signals", "reset", "step")
-    )
+    return isinstance(factory, type) and all(hasattr(factory, name) for name in ("observe", "signals", "reset", "step"))
 
 
 def _make_compiled(name: str, factory: Callable[..., Domain], parameters: dict[str, Any]) -> Domain:

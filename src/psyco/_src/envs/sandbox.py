@@ -153,9 +153,7 @@ def deduplicate_output() -> Iterator[None]:
                 yield
         finally:
             capture.seek(0)
-            new = [
-                line for line in capture.read().splitlines() if line.strip() and line not in _printed_lines
-            ]
+            new = [line for line in capture.read().splitlines() if line.strip() and line not in _printed_lines]
             _printed_lines.update(new)
             for line in dict.fromkeys(new):
                 print(line, file=sys.stderr, flush=True)

@@ -81,9 +81,7 @@ def _value_range(stated: Expectation | Question, domain: Domain | RecordedSystem
     return ValueRange(low, high)
 
 
-def episode_range(
-    stated: Expectation | Question, domain: Domain | RecordedSystem, *, rate: float = 0.0
-) -> Range:
+def episode_range(stated: Expectation | Question, domain: Domain | RecordedSystem, *, rate: float = 0.0) -> Range:
     """Return the smallest and largest value that an episode can have.
 
     Args:

@@ -30,9 +30,7 @@ SAMPLED_STEPS = 2**16  # steps of a batch of episodes
 MAX_TABLE_CELLS = 2**23  # steps times draws of a batch
 MAX_BATCHES = 8  # needed if episodes end long before the horizon
 EM_ROUNDS = 10  # of expectation maximisation
-PRIOR_WEIGHT = (
-    20  # samples per outcome that the stated probabilities count as, against overfitting to few samples
-)
+PRIOR_WEIGHT = 20  # samples per outcome that the stated probabilities count as, against overfitting to few samples
 TOLERANCE = 1e-9  # of a sum of probabilities
 FAST_COMPILE = {"xla_backend_optimization_level": 0}  # these programs run only once
 
@@ -53,9 +51,7 @@ def _check_probabilities(domain: FiniteDomain, where: str, given: Any, states: i
     p = np.asarray(given)
     if p.ndim != 1 or not p.size or states not in (None, p.size):
         needed = "as many probabilities as states" if states is not None else "a list of probabilities"
-        raise DomainError(
-            f"{where} of {domain.name} gives an array of shape {p.shape}; it should give {needed}"
-        )
+        raise DomainError(f"{where} of {domain.name} gives an array of shape {p.shape}; it should give {needed}")
     if not np.isfinite(p).all() or p.min() < 0 or abs(math.fsum(p) - 1) > TOLERANCE:
         raise DomainError(
             f"{where} of {domain.name} gives probabilities from {p.min():g} to {p.max():g} with the sum "
@@ -82,9 +78,7 @@ def _compare_initial_states(
 ) -> None:
     sampled = _rows(domain, states, "reset")
     if sampled.shape[1] != initial.shape[1]:
-        raise DomainError(
-            f"initial_distribution() and reset of {domain.name} give states of different shapes"
-        )
+        raise DomainError(f"initial_distribution() and reset of {domain.name} give states of different shapes")
     _, number = np.unique(np.concatenate([initial, sampled]), axis=0, return_inverse=True)
     listed, found = np.split(number.ravel(), [len(initial)])
     p = np.asarray(np.bincount(listed, start, number.max() + 1), np.float64)  # a state may be listed twice
@@ -153,14 +147,10 @@ def _sample_steps(domain: FiniteDomain, draws: int, initial: State) -> _Steps:
     episodes = max(2, min(SAMPLED_RESETS // MAX_BATCHES, fitting)) // 2 * 2
     batches: list[_Steps] = []
     # The episodes that test must not influence the number of batches.
-    while (
-        len(batches) < MAX_BATCHES and sum(batch.alive[::2].sum() for batch in batches) < SAMPLED_STEPS // 8
-    ):
+    while len(batches) < MAX_BATCHES and sum(batch.alive[::2].sum() for batch in batches) < SAMPLED_STEPS // 8:
         part = slice(len(batches) * episodes, (len(batches) + 1) * episodes)
         begin = jax.tree.map(lambda leaf: leaf[part], initial)  # noqa: B023
-        batches.append(
-            jax.device_get(_simulate(domain, begin, *_keys_and_actions(domain, episodes, seed=part.stop)))
-        )
+        batches.append(jax.device_get(_simulate(domain, begin, *_keys_and_actions(domain, episodes, seed=part.stop))))
     together: _Steps = jax.tree.map(lambda *parts: np.concatenate(parts), *batches)
     return together
 
@@ -202,17 +192,13 @@ def _simulate(domain: FiniteDomain, initial: State, keys: Array, actions: Array)
         return (following, alive & jnp.logical_not(done)), _Steps(*fields)
 
     def episode(state: State, key: Array, actions: Array) -> _Steps:
-        draw_probabilities = (
-            domain.draw(key) if hasattr(domain, "draw") else jax.random.split(key, domain.horizon)
-        )
+        draw_probabilities = domain.draw(key) if hasattr(domain, "draw") else jax.random.split(key, domain.horizon)
         return jax.lax.scan(step, (state, jnp.bool_(True)), (draw_probabilities, actions))[1]
 
     return jax.vmap(episode)(initial, keys, actions)
 
 
-def _counters_only_count(
-    domain: FiniteDomain, chance: Array, state: State, action: Array, outcome: Any
-) -> Array:
+def _counters_only_count(domain: FiniteDomain, chance: Array, state: State, action: Array, outcome: Any) -> Array:
     """Return whether step, observation and signals are the same as with all counters at 0."""
     if not domain.counters:
         return jnp.bool_(True)

@@ -65,13 +65,9 @@ def explicit_model(
             return targets, graph.draw_probabilities
         again = graph.draw_probabilities[over].sum() * graph.start
         beginning = shift + np.arange(len(graph.start))
-        return np.concatenate([targets[~over], beginning]), np.concatenate(
-            [graph.draw_probabilities[~over], again]
-        )
+        return np.concatenate([targets[~over], beginning]), np.concatenate([graph.draw_probabilities[~over], again])
 
-    for offset, layer, below in zip(
-        first[1:], graph.layers, (*graph.layers[1:], graph.layers[-1]), strict=True
-    ):
+    for offset, layer, below in zip(first[1:], graph.layers, (*graph.layers[1:], graph.layers[-1]), strict=True):
         steps = layer.reward if quantity is None else layer.gain[..., quantity]
         rewards = steps @ graph.draw_probabilities  # [M, actions]
         for node, final in enumerate(layer.final):
@@ -80,15 +76,12 @@ def explicit_model(
             else:
                 choices.append(
                     [
-                        ModelAction(
-                            float(worth), _merged(*successors(offset + targets, below.final[targets]))
-                        )
+                        ModelAction(float(worth), _merged(*successors(offset + targets, below.final[targets])))
                         for worth, targets in zip(rewards[node], layer.successor[node], strict=True)
                     ]
                 )
     flat = {
-        name: np.concatenate([getattr(x, name) for x in graph.layers])
-        for name in ("final", "satisfied", "letters")
+        name: np.concatenate([getattr(x, name) for x in graph.layers]) for name in ("final", "satisfied", "letters")
     }
     labels = {"end": np.flatnonzero(flat["final"]) + shift}
     formulas = flat["satisfied"].shape[1]
@@ -131,13 +124,8 @@ def drn(model: ExplicitModel) -> Iterator[str]:
     unused = [name for name, states in model.labels.items() if not len(states)]
     if unused:
         unreachable = len(model.choices)
-        labels = {
-            name: np.array([unreachable]) if name in unused else states
-            for name, states in model.labels.items()
-        }
-        model = model._replace(
-            choices=[*model.choices, [ModelAction(0.0, [(unreachable, 1.0)])]], labels=labels
-        )
+        labels = {name: np.array([unreachable]) if name in unused else states for name, states in model.labels.items()}
+        model = model._replace(choices=[*model.choices, [ModelAction(0.0, [(unreachable, 1.0)])]], labels=labels)
     yield f"@type: {'DTMC' if model.deterministic else 'MDP'}"
     yield from ("@parameters", "", "@reward_models", "return", "@nr_states", str(len(model.choices)))
     yield from ("@nr_choices", str(sum(map(len, model.choices))), "@model")

@@ -75,9 +75,7 @@ class ExactAnswer:
     @property
     def gap(self) -> float | None:
         """Difference between the expected return and the optimum; None if there is no optimum."""
-        return (
-            None if self.optimum is None else abs(self.optimum.expected_return - self.value.expected_return)
-        )
+        return None if self.optimum is None else abs(self.optimum.expected_return - self.value.expected_return)
 
 
 def exact(policy: PolicyLike, domain: Domain, requirement: Requirement) -> ExactAnswer:
@@ -94,9 +92,7 @@ def exact(policy: PolicyLike, domain: Domain, requirement: Requirement) -> Exact
     chain = unfold(domain, layout.formulas, policy_actions(policy, domain), quantities=layout.quantities)
     process = unfold(domain, layout.formulas, quantities=layout.quantities)
     values = _backward_induction(chain)
-    holds = all(
-        _satisfies(stated, layout.value(_subject(stated), values)) for stated in requirement.constraints
-    )
+    holds = all(_satisfies(stated, layout.value(_subject(stated), values)) for stated in requirement.constraints)
     only_asked = requirement.questions and not requirement.constraints
     return ExactAnswer(
         Verdict.ANSWERED if only_asked else Verdict.SATISFIED if holds else Verdict.VIOLATED,
@@ -104,9 +100,7 @@ def exact(policy: PolicyLike, domain: Domain, requirement: Requirement) -> Exact
         _solve_optimum(process, requirement, layout),
         chain.nodes,
         tuple(
-            layout.value(
-                question.subject, values if question.best is None else _best_values(process, question, layout)
-            )
+            layout.value(question.subject, values if question.best is None else _best_values(process, question, layout))
             for question in requirement.questions
         ),
     )
@@ -313,8 +307,7 @@ def _best_mixture(
 
     policies = len(values)
     rows = (
-        np.array([constraint.row for constraint in constraints]).reshape(len(constraints), values.shape[1])
-        @ values.T
+        np.array([constraint.row for constraint in constraints]).reshape(len(constraints), values.shape[1]) @ values.T
     )
     cost = np.concatenate(
         [np.zeros(policies) if feasibility else -(values @ goal), np.ones(len(constraints)) * feasibility]

@@ -70,9 +70,7 @@ def storm_value(policy: PolicyLike, domain: Domain, requirement: Requirement | s
 
 def _expected(graph: Unfolding, quantity: int, over: Over) -> float:
     """Return the expected value of a quantity; its values at each step are Storm's rewards."""
-    loaded = load_model(
-        explicit_model(graph, start=False, quantity=quantity, restart=isinstance(over, LongRun))
-    )
+    loaded = load_model(explicit_model(graph, start=False, quantity=quantity, restart=isinstance(over, LongRun)))
     match over:
         case Total(int(steps)):
             query = f"C<={steps}"

@@ -140,9 +140,7 @@ def unfold(
             break
     if len(nodes.state):
         layers.append(builder.layer(nodes, np.zeros(0, np.int64), np.zeros(0), np.zeros(0)))
-    return Unfolding(
-        start, table.draw_probabilities, tuple(layers), automaton.atoms, len(formulas), initial_gains
-    )
+    return Unfolding(start, table.draw_probabilities, tuple(layers), automaton.atoms, len(formulas), initial_gains)
 
 
 def policy_actions(policy: PolicyLike, domain: Domain) -> Act:
@@ -164,9 +162,7 @@ def _external_actions(policy: ExternalPolicy | Guard, domain: Domain) -> Act:
 
     def actions(observations: NDArray[np.float32]) -> NDArray[Any]:
         count = len(observations)
-        vector_policy = DeterminismProbe(policy).vectorize(
-            domain, np.zeros((count, 0), np.float32), [0] * count
-        )
+        vector_policy = DeterminismProbe(policy).vectorize(domain, np.zeros((count, 0), np.float32), [0] * count)
         try:
             return np.asarray(vector_policy(observations, list(observations)))
         except PsycoError:
@@ -232,9 +228,7 @@ def _explore(domain: FiniteDomain, expressions: Sequence[Node], act: Act | None)
                 table.append(row)
             ids[i] = known[key]
         if len(table) > MAX_STATES:
-            raise DomainError(
-                f"{domain.name} has more than {MAX_STATES:,} reachable states: too many to enumerate"
-            )
+            raise DomainError(f"{domain.name} has more than {MAX_STATES:,} reachable states: too many to enumerate")
         return ids[inverse.ravel()]
 
     def reset_counters(rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -358,14 +352,10 @@ class _LayerBuilder:
     def first_actions(self, act: Act | None) -> NDArray[np.int64]:
         """Return the signal `action` before the first step, per state."""
         if act is None:
-            raise DomainError(
-                "a formula that names `action` has no optimum: the first state shows the action to come"
-            )
+            raise DomainError("a formula that names `action` has no optimum: the first state shows the action to come")
         return self.table.action[:, 0]
 
-    def merge(
-        self, candidates: _Candidates, step: int
-    ) -> tuple[_Nodes, NDArray[np.int64], NDArray[np.float64]]:
+    def merge(self, candidates: _Candidates, step: int) -> tuple[_Nodes, NDArray[np.int64], NDArray[np.float64]]:
         """Advance the automaton, then merge equal candidates.
 
         Returns the nodes, the index of the node of each candidate, and the gains of each candidate `[M, Q]`.
@@ -410,16 +400,14 @@ class _LayerBuilder:
                 case Total(int(most)) if self.track_formulas:
                     counts &= step <= most
                 case Reaching() if self.track_formulas:
-                    counts &= ~np.array(
-                        [self.automaton.holds(p, ended) for p in range(before.max(initial=0) + 1)]
-                    )[before]
+                    counts &= ~np.array([self.automaton.holds(p, ended) for p in range(before.max(initial=0) + 1)])[
+                        before
+                    ]
                     ended += 1
             with np.errstate(all="ignore"):
                 gains[:, i] = np.where(counts, path.reward(quantity.x)[:, 0], 0.0)
             if not np.isfinite(gains[:, i]).all():
-                raise RequirementError(
-                    f"{quantity.x} is not a finite number in every state where it is evaluated"
-                )
+                raise RequirementError(f"{quantity.x} is not a finite number in every state where it is evaluated")
         return gains
 
     def _totals(self, path: SignalArrays) -> NDArray[np.float64]:

@@ -96,9 +96,7 @@ class MonitoredConstraint:
         empty = Counts(0, 0) if isinstance(self.constraint, Constraint) else Grid.empty(self.is_rate)
         return ConstraintEvidence(episode, empty, tuple(detector.init() for detector in self.detectors))
 
-    def update(
-        self, evidence: ConstraintEvidence, episode: int, total: float, steps: int
-    ) -> ConstraintEvidence:
+    def update(self, evidence: ConstraintEvidence, episode: int, total: float, steps: int) -> ConstraintEvidence:
         """Return the evidence after one more episode; an alarm or a recovery restarts the interval."""
         # A rate r holds if the mean of total - r steps is within its bound: shift the total by r (steps - 1).
         states = tuple(
@@ -121,9 +119,7 @@ class MonitoredConstraint:
         if isinstance(evidence.outcomes, Counts):
             return Interval(*confidence_sequence(evidence.outcomes, delta))
         points, (lo, hi) = evidence.outcomes.points, self.value_range
-        above, below = (
-            solve_lower_bound(partial(log_evidence, side), delta) for side in (points, points.mirrored)
-        )
+        above, below = (solve_lower_bound(partial(log_evidence, side), delta) for side in (points, points.mirrored))
         return Interval(lo + (hi - lo) * above, hi - (hi - lo) * below)
 
     def restore(self, record: _EvidenceRecord) -> ConstraintEvidence:
@@ -357,9 +353,7 @@ class FieldTest:
     def state(self) -> dict[str, Any]:
         """Everything needed to continue elsewhere, as plain data for JSON."""
         records = [evidence.record for evidence in self.evidence]
-        record = _FieldTestRecord(
-            str(self.requirement), self.false_alarm_every, self._ranges, self.episodes, records
-        )
+        record = _FieldTestRecord(str(self.requirement), self.false_alarm_every, self._ranges, self.episodes, records)
         return {"format": STATE_FORMAT, **encode(record)}
 
     @property
@@ -396,9 +390,7 @@ class FieldTest:
         if isinstance(outcome, Mapping):
             if set(outcome) != set(labels):
                 given = ", ".join(map(str, outcome)) or "nothing"
-                raise RunError(
-                    f"an outcome has an entry for each constraint, {', '.join(labels)}; got {given}"
-                )
+                raise RunError(f"an outcome has an entry for each constraint, {', '.join(labels)}; got {given}")
             return [outcome[label] for label in labels]
         if isinstance(outcome, np.ndarray) and outcome.ndim == 1:
             outcome = outcome.tolist()
@@ -422,9 +414,7 @@ def read_certificate(given: CertificateLike) -> tuple[Requirement, Certificate |
     if isinstance(given, Requirement):
         return given, None
     if not isinstance(given, str | Path):
-        raise RunError(
-            f"{given!r:.100} is neither a certificate nor a requirement, nor the file or text of one"
-        )
+        raise RunError(f"{given!r:.100} is neither a certificate nor a requirement, nor the file or text of one")
     text, origin = str(given), "the certificate"
     if isinstance(given, Path) or text.strip().endswith((".json", ".props", ".prop", ".pctl", ".txt")):
         text, origin = read_text(given, "certificate"), str(given)
@@ -437,14 +427,8 @@ def read_certificate(given: CertificateLike) -> tuple[Requirement, Certificate |
 
 
 def _check_false_alarm_every(given: float) -> float:
-    if (
-        isinstance(given, bool)
-        or not isinstance(given, int | float)
-        or not 1 <= given <= MAX_FALSE_ALARM_EVERY
-    ):
-        raise RunError(
-            f"false_alarm_every is a number of episodes, 1 to {MAX_FALSE_ALARM_EVERY:g}; got {given!r:.100}"
-        )
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 1 <= given <= MAX_FALSE_ALARM_EVERY:
+        raise RunError(f"false_alarm_every is a number of episodes, 1 to {MAX_FALSE_ALARM_EVERY:g}; got {given!r:.100}")
     return given
 
 
@@ -457,9 +441,7 @@ def _monitored(
     expectations = [each for each in requirement.constraints if isinstance(each, Expectation)]
     given = list(ranges) if ranges is not None else [each.within for each in expectations]
     if len(given) != len(expectations):
-        raise RunError(
-            f"there are {len(expectations)} expected values; give a range (lo, hi) for each, got {given}"
-        )
+        raise RunError(f"there are {len(expectations)} expected values; give a range (lo, hi) for each, got {given}")
     remaining = iter(given)
     found = []
     for constraint in requirement.constraints:
@@ -492,9 +474,7 @@ def _bounds(constraint: Constraint | Expectation, value_range: Range) -> Iterato
         for side in Task(constraint, 1.0, 1.0).sides:
             yield side.bound(side.p_req), not side.negated
     else:
-        yield from MeanTask(
-            *value_range, constraint.lower, constraint.upper, false_accept=1.0, false_reject=1.0
-        ).sides
+        yield from MeanTask(*value_range, constraint.lower, constraint.upper, false_accept=1.0, false_reject=1.0).sides
 
 
 def _detector(bound: float, at_least: bool, value_range: Range, steps: int, run_length: float) -> Detector:

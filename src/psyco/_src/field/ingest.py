@@ -94,8 +94,7 @@ def parse_outcomes(
         if not names and len(cells) != len(constraints):
             raise RunError(f"{where} has {len(cells)} values, the requirement {len(constraints)} constraints")
         outcome = [
-            _value(constraint, cells[column], where)
-            for constraint, column in zip(constraints, columns, strict=True)
+            _value(constraint, cells[column], where) for constraint, column in zip(constraints, columns, strict=True)
         ]
         number = _episode_id(cells[names.index(EPISODE_COLUMN)]) if EPISODE_COLUMN in names else None
         yield IncomingEpisode(position, line.number, outcome, number)
@@ -144,9 +143,7 @@ def _json_object(text: str, where: str) -> dict[str, Any]:
     return found
 
 
-def _outcome_columns(
-    names: Sequence[str], constraints: Sequence[MonitoredConstraint], where: str
-) -> list[int]:
+def _outcome_columns(names: Sequence[str], constraints: Sequence[MonitoredConstraint], where: str) -> list[int]:
     """Return the column of each constraint's outcomes."""
     wanted = [each.constraint.name for each in constraints]
     for name in names:
@@ -158,9 +155,7 @@ def _outcome_columns(
     generic = [name for name in known if name in names]
     if len(wanted) == len(generic) == 1:
         return [names.index(generic[0])]
-    remedy = (
-        f"call it {' or '.join(known)}" if len(wanted) == 1 else "give each constraint a name and a column"
-    )
+    remedy = f"call it {' or '.join(known)}" if len(wanted) == 1 else "give each constraint a name and a column"
     unnamed = ", ".join(name or "(no name)" for name in wanted)
     raise RunError(
         f"{where}: the columns of the outcomes are not known: {', '.join(names)}; constraints: {unnamed}; {remedy}"

@@ -164,9 +164,7 @@ class WatchSession:
 
     def _read_stream(self, pieces: Iterable[bytes], should_stop: ShouldStop) -> Iterator[FieldEvent]:
         if self.tail:
-            raise RunError(
-                f"{self.state} has followed a file; continue with that file, or give a new --state"
-            )
+            raise RunError(f"{self.state} has followed a file; continue with that file, or give a new --state")
         buffer, position = b"", ReadPosition()
         counted, repeated, skipping = self.field_test.episodes, 0, True
         for piece in chain(pieces, [None]):
@@ -177,9 +175,7 @@ class WatchSession:
             for episode in self._parse(buffer, position, STREAM_NAME, at_end=piece is None):
                 position = episode.position
                 if episode.outcome is not None and skipping:
-                    is_new = (
-                        repeated >= counted if episode.id is None else self.progress.ids.add(episode.id)[1]
-                    )
+                    is_new = repeated >= counted if episode.id is None else self.progress.ids.add(episode.id)[1]
                     if not is_new:
                         repeated += 1
                         continue
@@ -219,9 +215,7 @@ class WatchSession:
 
     # ---- episodes ----
 
-    def _parse(
-        self, data: bytes, start: ReadPosition, origin: str, *, at_end: bool
-    ) -> Iterator[IncomingEpisode]:
+    def _parse(self, data: bytes, start: ReadPosition, origin: str, *, at_end: bool) -> Iterator[IncomingEpisode]:
         parse = parse_traces if self.traces else parse_outcomes
         return parse(data, start, self.field_test.constraints, origin, at_end=at_end)
 

@@ -35,6 +35,15 @@ class ActorCritic(LagrangianLearner):
 
     is_actor_critic: ClassVar[bool] = True
 
+    @classmethod
+    def gymnasium_options(cls, actions: Actions, horizon: int, return_constrained: bool) -> dict[str, Any]:
+        """Return the default options on a Gymnasium environment.
+
+        A policy with a larger margin needs fewer episodes for its certificate; in few generations a λ that has fallen
+        must rise again quickly; and behaviour that was learned without the constraint must be unlearned.
+        """
+        return {"margin": 0.5, "recovery_gain": 0.5, "proportional_gain": 0.5, "curriculum": 0.25}
+
     @property
     def network(self) -> Network:
         """The policy's network."""

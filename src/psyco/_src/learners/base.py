@@ -72,9 +72,7 @@ class Learner(Protocol):
     def propose(self, key: Array, state: LearnerState) -> Proposal:
         """Return the parameters to try in this generation."""
 
-    def update(
-        self, state: LearnerState, proposal: Proposal, episodes: Episodes
-    ) -> tuple[LearnerState, UpdateInfo]:
+    def update(self, state: LearnerState, proposal: Proposal, episodes: Episodes) -> tuple[LearnerState, UpdateInfo]:
         """Learn from the episodes of a proposal."""
 
     def deployed(self, state: LearnerState) -> Array:
@@ -113,6 +111,11 @@ class LearnerOptions:
     needs_learned_bias: ClassVar[bool] = False
     normalizes_observations: ClassVar[bool] = False  # itself, by running statistics
     check_method: ClassVar[str] = "fixed"  # statistical test of the current policy during learning
+
+    @classmethod
+    def gymnasium_options(cls, actions: Actions, horizon: int, return_constrained: bool) -> dict[str, Any]:
+        """Return the default options on a Gymnasium environment, where they differ from the declared ones."""
+        return {}
 
     def __post_init__(self) -> None:
         check_declared(self)

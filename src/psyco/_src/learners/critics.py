@@ -14,9 +14,7 @@ from jax import Array
 Critics = dict[str, Array]
 
 
-def make_critics(
-    count: int, inputs: int, hidden: int, outputs: tuple[int, ...] = (), *, gain: float
-) -> Critics:
+def make_critics(count: int, inputs: int, hidden: int, outputs: tuple[int, ...] = (), *, gain: float) -> Critics:
     """Return the weights of `count` networks with two hidden layers; they predict 0 at first.
 
     The weights are random with variance `gain` / inputs, and the same in every run.

@@ -76,9 +76,7 @@ class EvosaxES(LagrangianSearch):
         mean = jnp.broadcast_to(mean, (self.checks, mean.size))
         return Proposal(jnp.concatenate([offspring, mean]), (asked, tell_key))
 
-    def update(
-        self, state: EvosaxState, proposal: Proposal, episodes: Episodes
-    ) -> tuple[EvosaxState, UpdateInfo]:
+    def update(self, state: EvosaxState, proposal: Proposal, episodes: Episodes) -> tuple[EvosaxState, UpdateInfo]:
         """Update belief and λ by the checks, and give the strategy the negative scores: evosax minimises."""
         belief, c_sat, lam_k = self.update_lambda(state, episodes)
         with single_precision():

@@ -61,8 +61,7 @@ def excess(bounds: tuple[ExpectationBound, ...], episodes: Episodes) -> Array | 
     assert episodes.value is not None
     value = episodes.value.astype(jnp.float32)
     columns = [
-        _signed(each, value[..., each.column] - each.bound * (episodes.length if each.rate else 1.0))
-        for each in bounds
+        _signed(each, value[..., each.column] - each.bound * (episodes.length if each.rate else 1.0)) for each in bounds
     ]
     return jnp.stack(columns, axis=-1)
 
@@ -83,9 +82,7 @@ def step_costs(bounds: tuple[ExpectationBound, ...], trace: Trace) -> Array:
     if not bounds:
         return cost
     assert trace.value is not None
-    columns = [
-        _signed(each, trace.value[..., each.column] - each.bound * each.rate * trace.alive) for each in bounds
-    ]
+    columns = [_signed(each, trace.value[..., each.column] - each.bound * each.rate * trace.alive) for each in bounds]
     return jnp.concatenate([cost, jnp.stack(columns, axis=-1)], axis=-1)
 
 

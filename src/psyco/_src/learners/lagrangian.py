@@ -80,9 +80,7 @@ class Lagrangian:
         belief = beliefs.prior(len(self.task.p_req), len(self.task.expectations), jnp.float32)
         return belief, jnp.ones(len(self.task.c_req), jnp.float32)
 
-    def update(
-        self, belief: Belief, lam: Array, done: Array, checks: Episodes
-    ) -> tuple[Belief, Array, Array]:
+    def update(self, belief: Belief, lam: Array, done: Array, checks: Episodes) -> tuple[Belief, Array, Array]:
         """Return the new belief, c_sat `[K]` and λ_k `[K]` after check episodes.
 
         `done` is the number of generations done, which may be a fraction.
@@ -199,9 +197,7 @@ class LagrangianLearner(LearnerOptions):
     def update_lambda(self, state: Any, episodes: Episodes) -> tuple[Belief, Array, Array]:
         """Return the new belief, c_sat `[K]` and λ_k `[K]`, from the checks among a generation's episodes."""
         checks = jax.tree.map(lambda column: column[self.population :], episodes._replace(trace=None))
-        belief, c_sat, lam = self.controller.update(
-            state.belief, state.lam, self.generations_done(state), checks
-        )
+        belief, c_sat, lam = self.controller.update(state.belief, state.lam, self.generations_done(state), checks)
         if self.problem.step_budget:  # generations differ in length, and λ moves in proportion to it
             with single_precision():
                 lam = state.lam + self.step_share(episodes) * (lam - state.lam)
@@ -279,9 +275,7 @@ def apply_terms(
         return ControlledLambda(history, jnp.maximum(lam, floor), jnp.maximum(applied, floor))
 
 
-def _anti_windup(
-    lam: Array, before: Array, share: Array, target: Array, cost_now: Array, cost_before: Array
-) -> Array:
+def _anti_windup(lam: Array, before: Array, share: Array, target: Array, cost_now: Array, cost_before: Array) -> Array:
     """Return λ_k `[K]` that does not fall while its constraint is far from met and its cost is falling."""
     far = share < FAR_FROM_MET * target
     improving = far & (cost_before - cost_now > FALLING_COST * jnp.abs(cost_before))

@@ -68,9 +68,7 @@ def make_learner(
     return cast("Learner", dataclasses.replace(options, task=task))
 
 
-def make_task(
-    requirement: Requirement, expectations: Sequence[ExpectationBound], **further: Any
-) -> LearningTask:
+def make_task(requirement: Requirement, expectations: Sequence[ExpectationBound], **further: Any) -> LearningTask:
     """Return the task of a learner: the constraints of a requirement, and `further` fields of `LearningTask`."""
     from psyco._src.learners.base import LearningTask
     from psyco._src.logic.batch_monitor import budget_terms
@@ -115,6 +113,4 @@ def learner_options(name: str) -> Mapping[str, Declaration]:
 
 def learner_ranges(name: str) -> Ranges:
     """Return the options that `psyco tune` searches by default, and their ranges."""
-    return {
-        option: found.search for option, found in learner_options(name).items() if found.search is not None
-    }
+    return {option: found.search for option, found in learner_options(name).items() if found.search is not None}

@@ -164,9 +164,7 @@ def _loop(
 
 
 @jax.jit(static_argnums=(0, 1))
-def _propose(
-    learner: Learner, ahead: bool, key: Array, state: LearnerState, number: Array
-) -> tuple[Proposal, Array]:
+def _propose(learner: Learner, ahead: bool, key: Array, state: LearnerState, number: Array) -> tuple[Proposal, Array]:
     """Return a proposal and the key of each of its episodes; `ahead`: the one after the next update."""
     propose = ahead_of(learner) if ahead else learner.propose
     assert propose is not None

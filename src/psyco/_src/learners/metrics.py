@@ -63,9 +63,7 @@ class Metrics(dict[str, NDArray[Any]]):
     """
 
     def __repr__(self) -> str:
-        last = (
-            {name: column[-1] for name, column in self.items() if name in MAIN_COLUMNS} if self.rows else {}
-        )
+        last = {name: column[-1] for name, column in self.items() if name in MAIN_COLUMNS} if self.rows else {}
         values = "".join(f", {name} {value:.4g}" for name, value in last.items())
         return f"<Metrics of {self.rows:,} generations{': the last has' + values[1:] if last else ''}>"
 
@@ -120,9 +118,7 @@ class Metrics(dict[str, NDArray[Any]]):
         return out.getvalue()
 
 
-def tabulate(
-    generations: Generation, *, first: int, episodes_per_generation: int, checks: int = 0
-) -> Metrics:
+def tabulate(generations: Generation, *, first: int, episodes_per_generation: int, checks: int = 0) -> Metrics:
     """Return a row for each generation, stacked `[G]` from number `first` on, with empty `verified_*` columns.
 
     The last `checks` episodes of each generation are those of the deployed policy.
@@ -199,9 +195,7 @@ def _number(cell: str) -> float:
 def concatenate(parts: list[Metrics]) -> Metrics:
     """Return the rows of all tables as one table."""
     return (
-        Metrics({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
-        if parts
-        else Metrics({})
+        Metrics({name: np.concatenate([part[name] for part in parts]) for name in parts[0]}) if parts else Metrics({})
     )
 
 

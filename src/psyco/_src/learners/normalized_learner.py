@@ -71,9 +71,7 @@ class NormalizedLearner:
         with single_precision():
             if (trace := episodes.trace) is not None:
                 stats = observe_rows(state.obs_stats, jnp.asarray(trace.obs), jnp.asarray(trace.alive))
-                obs, final = (
-                    normalize_obs(state.obs_stats, jnp.asarray(x)) for x in (trace.obs, trace.final_obs)
-                )
+                obs, final = (normalize_obs(state.obs_stats, jnp.asarray(x)) for x in (trace.obs, trace.final_obs))
                 episodes = episodes._replace(trace=trace._replace(obs=obs, final_obs=final))
             else:
                 assert episodes.obs_stats is not None, "the sampler must keep statistics of observations"

@@ -25,6 +25,7 @@ import optax
 from jax import Array
 
 from psyco._src.core.options import option
+from psyco._src.envs.actions import Actions
 from psyco._src.learners.actor_critic import ActorCritic, default_discount, discount_option
 from psyco._src.learners.base import Proposal, UpdateInfo
 from psyco._src.learners.belief import Belief, single_precision
@@ -112,9 +113,7 @@ class PPO(ActorCritic):
     minibatches: int = option(
         None, "Minibatches per epoch, at full length. Default: of 512 steps each.", kind=int, minimum=1
     )
-    clip: float = option(
-        0.2, "Clipping range of the probability ratio.", above=0.0, search=NumberRange(0.1, 0.4)
-    )
+    clip: float = option(0.2, "Clipping range of the probability ratio.", above=0.0, search=NumberRange(0.1, 0.4))
     discount: float = discount_option()
     gae_lambda: float = option(
         0.95, "λ of generalized advantage estimation.", minimum=0.0, maximum=1.0, search=NumberRange(0.8, 1.0)
@@ -132,9 +131,21 @@ class PPO(ActorCritic):
     critic_hidden: int = option(
         None, "Hidden units in both layers of each critic. Default: as the policy.", kind=int, minimum=1
     )
-    lambda_min: float = option(
-        0.0, "Lower bound of λ where episodes end before the horizon.", minimum=0.0, below=1.0
-    )
+    lambda_min: float = option(0.0, "Lower bound of λ where episodes end before the horizon.", minimum=0.0, below=1.0)
+
+    @classmethod
+    def gymnasium_options(cls, actions: Actions, horizon: int, return_constrained: bool) -> dict[str, Any]:
+        """Return the default options on a Gymnasium environment."""
+        options = super().gymnasium_options(actions, horizon, return_constrained)
+        # λ stays above a minimum, since a policy may otherwise learn to end its episodes before it violates anything.
+        options["lambda_min"] = 0.1
+        if not actions.ranked:
+            # Near a bound, a policy that is learned with much noise keeps further away from it than the noiseless
+            # policy must. Discrete actions need the noise, since little noise hardly ever changes a choice.
+            options["std_end"] = 0.1
+        if return_constrained:  # a constraint on the return weighs late rewards as much as early ones
+            options["discount"] = max(0.95, 1.0 - 1.0 / horizon)
+        return options
 
     def _resolve_auto(self) -> None:
         horizon, budget = self.horizon, self.problem.episode_budget
@@ -220,9 +231,7 @@ class PPO(ActorCritic):
         x = jnp.clip(_normalized(input_stats, raw), -MAX_CRITIC_INPUT, MAX_CRITIC_INPUT)
 
         costs = step_costs(self.problem.expectations, trace)
-        gained = jnp.concatenate(
-            [self.problem.sign * trace.reward[..., None], costs], axis=-1
-        )  # [B, n, 1 + K]
+        gained = jnp.concatenate([self.problem.sign * trace.reward[..., None], costs], axis=-1)  # [B, n, 1 + K]
         stats = state.target_stats
         value = stats.mean + jnp.sqrt(stats.variance) * state_values(state.critics, x)  # [B, n + 1, 1 + K]
         continues = (1.0 - trace.terminated) * self.bootstraps_at_horizon
@@ -269,9 +278,7 @@ class PPO(ActorCritic):
             columns.append(trace.counters)
         return jnp.concatenate(columns, axis=-1)
 
-    def _improve(
-        self, state: PPOState, judged: _EvaluatedEpisodes, std: Array, key: Array
-    ) -> tuple[Array, Any, Any]:
+    def _improve(self, state: PPOState, judged: _EvaluatedEpisodes, std: Array, key: Array) -> tuple[Array, Any, Any]:
         """Return policy, critics and optimizer after some epochs of minibatches of steps that were taken."""
         batch, transform = judged.batch, self._transform()
         size = -(-len(batch.alive) // self.minibatches)
@@ -369,9 +376,7 @@ def _updated_stats(stats: ColumnStats, x: Array, alive: Array, generation: Array
     """Return the statistics after another generation; the first one counts in full."""
     part = 1.0 / jnp.minimum(generation + 1.0, STATS_WINDOW)
     mean, variance = _moments(x, alive)
-    return ColumnStats(
-        stats.mean + part * (mean - stats.mean), stats.variance + part * (variance - stats.variance)
-    )
+    return ColumnStats(stats.mean + part * (mean - stats.mean), stats.variance + part * (variance - stats.variance))
 
 
 def _normalized(stats: ColumnStats, x: Array) -> Array:

@@ -48,9 +48,7 @@ def empty_buffer(capacity: int, inputs: int, context: int, actions: int, costs: 
     def zeros(*shape: int) -> Array:
         return jnp.zeros((capacity, *shape), jnp.float32)
 
-    rows = StateRows(
-        zeros(inputs), zeros(context), zeros(actions), zeros(), zeros(costs), zeros(), zeros(), zeros()
-    )
+    rows = StateRows(zeros(inputs), zeros(context), zeros(actions), zeros(), zeros(costs), zeros(), zeros(), zeros())
     return ReplayBuffer(rows, jnp.int32(0), jnp.int32(0))
 
 
@@ -67,9 +65,7 @@ def put(replay: ReplayBuffer, rows: StateRows, keep: Array) -> ReplayBuffer:
     # Of more rows than the capacity the last are kept. The position `capacity` is dropped.
     place = jnp.where(keep & (number >= total - capacity), (replay.head + number) % capacity, capacity)
     stored = jax.tree.map(lambda to, new: to.at[place].set(new, mode="drop"), replay.rows, rows)
-    return ReplayBuffer(
-        stored, (replay.head + total) % capacity, jnp.minimum(replay.filled + total, capacity)
-    )
+    return ReplayBuffer(stored, (replay.head + total) % capacity, jnp.minimum(replay.filled + total, capacity))
 
 
 def sample(key: Array, replay: ReplayBuffer, count: int) -> Transitions:

@@ -54,9 +54,7 @@ from psyco._src.rollout.episodes import Episodes, ObsStats, Trace
 
 MAX_BUFFER_BYTES = 2**27
 DEFAULT_UPDATES = 300_000  # gradient steps of a run that has enough steps
-GUMBEL_NOISE = (
-    1.2825  # standard deviation of Gumbel noise: with it, actions are about as frequent as softmax says
-)
+GUMBEL_NOISE = 1.2825  # standard deviation of Gumbel noise: with it, actions are about as frequent as softmax says
 MAX_CRITIC_INPUT = 10.0  # standard deviations at which observations are clipped for critics
 LOG_STD_RANGE = (-4.0, 1.0)
 
@@ -142,9 +140,7 @@ class SAC(ActorCritic):
     target_entropy_ratio: float = option(
         0.2, "Target entropy of discrete actions, relative to the largest.", minimum=0.0, maximum=1.0
     )
-    buffer_size: int = option(
-        None, "Steps in the replay buffer. Default: all, up to 128 MB.", kind=int, minimum=1
-    )
+    buffer_size: int = option(None, "Steps in the replay buffer. Default: all, up to 128 MB.", kind=int, minimum=1)
 
     needs_learned_bias: ClassVar[bool] = True
     # Observations in the buffer are normalized again with later statistics.
@@ -159,9 +155,7 @@ class SAC(ActorCritic):
         self._set_auto(checks=max(1, self.population // 4))
         steps = task.step_budget or budget * horizon
         self._set_auto(updates_per_step=min(max(DEFAULT_UPDATES / steps, 0.1), 2.0))
-        fits = MAX_BUFFER_BYTES // row_bytes(
-            network.inputs, task.counters + 1, self.actions.outputs, len(task.c_req)
-        )
+        fits = MAX_BUFFER_BYTES // row_bytes(network.inputs, task.counters + 1, self.actions.outputs, len(task.c_req))
         self._set_auto(buffer_size=min(steps + budget, fits))
         # A generation must fit: the state after its first step is in it.
         generation = self.episodes_per_generation * (horizon + 1)
@@ -296,9 +290,7 @@ class SAC(ActorCritic):
 
         critics, optimizer = self._apply(optimizers[1], critics, jax.grad(error)(critics))
         targets = jax.tree.map(lambda old, new: old + self.tau * (new - old), targets, critics)
-        learned = TrainedParameters(
-            actor, critics, targets, temperature, (optimizers[0], optimizer, optimizers[2])
-        )
+        learned = TrainedParameters(actor, critics, targets, temperature, (optimizers[0], optimizer, optimizers[2]))
         return jax.lax.cond(
             i % 2 == 0,
             lambda learned: self._actor_step(actor_key, learned, x, steps.rows, lam, weight),
@@ -329,9 +321,7 @@ class SAC(ActorCritic):
             actor, learned.critics, learned.targets, temperature, (first, learned.optimizers[1], third)
         )
 
-    def _target(
-        self, key: Array, learned: TrainedParameters, steps: Transitions, next_x: Array, scale: Array
-    ) -> Array:
+    def _target(self, key: Array, learned: TrainedParameters, steps: Transitions, next_x: Array, scale: Array) -> Array:
         """Return the targets of the critics, `[2 + K, N]`, in units of `scale` `[1 + K]`."""
         action, log_prob = self._act(key, learned.actor, next_x)
         value = self._value(learned.targets, next_x, steps.next_context, action)

@@ -60,9 +60,7 @@ class LagrangianSearch(LagrangianLearner):
         if pairs and self.population is not None and self.population % 2:
             raise RunError(f"population must be even, since offspring come in pairs, got {self.population}")
 
-    def _scores(
-        self, lam_k: Array, episodes: Episodes, shape: Callable[[Array], Array]
-    ) -> tuple[Array, Array, Array]:
+    def _scores(self, lam_k: Array, episodes: Episodes, shape: Callable[[Array], Array]) -> tuple[Array, Array, Array]:
         """Return λ_k `[K]` above its floor, λ `[]` and the scores `[population]` of the offspring.
 
         `shape` normalizes the returns, or the costs of one constraint, of all offspring.
@@ -135,13 +133,9 @@ class SafeES(LagrangianSearch):
         sign[self.population :] = 0.0
         noise = sign[:, None] * es.unit_noise(key, (drawn, state.theta.size))[row]
         episode = np.where(sign == 0.0, np.arange(self.episodes_per_generation), row)
-        return Proposal(
-            state.theta + self.sigma * noise, noise[: self.population], jnp.asarray(episode, jnp.int32)
-        )
+        return Proposal(state.theta + self.sigma * noise, noise[: self.population], jnp.asarray(episode, jnp.int32))
 
-    def update(
-        self, state: SafeESState, proposal: Proposal, episodes: Episodes
-    ) -> tuple[SafeESState, UpdateInfo]:
+    def update(self, state: SafeESState, proposal: Proposal, episodes: Episodes) -> tuple[SafeESState, UpdateInfo]:
         """Update belief and λ by the checks, then move the mean along the scores of the offspring."""
         belief, c_sat, lam_k = self.update_lambda(state, episodes)
         with single_precision():

@@ -17,9 +17,7 @@ from typing import Any, TypeAlias
 from psyco._src.core.errors import RunError
 from psyco._src.core.options import Declaration
 
-MIN_LOG_RATIO = (
-    10.0  # a given range is logarithmic from this ratio of its ends on, if the option declares none
-)
+MIN_LOG_RATIO = 10.0  # a given range is logarithmic from this ratio of its ends on, if the option declares none
 
 
 @dataclass(frozen=True)
@@ -37,9 +35,7 @@ class NumberRange:
     log: bool = False
 
     def __contains__(self, value: object) -> bool:
-        return (
-            isinstance(value, int | float) and not isinstance(value, bool) and self.low <= value <= self.high
-        )
+        return isinstance(value, int | float) and not isinstance(value, bool) and self.low <= value <= self.high
 
     def __str__(self) -> str:
         return f"{self.low:g} to {self.high:g}{', logarithmic' * self.log}"
@@ -70,9 +66,7 @@ def read_range(text: str, option: Declaration) -> NumberRange | OptionChoice:
     if found := re.fullmatch(r"([^:,]+):([^:,]+)", text):
         low, high = map(option.read, found.groups())
         if option.kind not in (int, float) or not low < high:
-            raise RunError(
-                f"{name}={text} is not allowed: a range has two numbers, the smaller first, as in 0.01:0.3"
-            )
+            raise RunError(f"{name}={text} is not allowed: a range has two numbers, the smaller first, as in 0.01:0.3")
         declared_log = isinstance(option.search, NumberRange) and option.search.log
         wide = low > 0 and high >= MIN_LOG_RATIO * low
         return NumberRange(low, high, log=low > 0 and (declared_log or (wide and option.search is None)))

@@ -26,9 +26,7 @@ class SignalCheck:
 
     def __init__(self, constraints: Sequence[str], *, graded: bool) -> None:
         self.constraints, self.graded = constraints, graded
-        self.streak = np.zeros(
-            len(constraints), int
-        )  # successive generations without signal, of each constraint
+        self.streak = np.zeros(len(constraints), int)  # successive generations without signal, of each constraint
         self.warned = False
 
     def warning(self, generations: Generation) -> str | None:

@@ -33,12 +33,8 @@ class SNESState(NamedTuple):
 class SNES(LearnerOptions):
     """The paper's learner (Alg. SNES)."""
 
-    population: int = option(
-        20, "Offspring per generation, N.", minimum=2, search=OptionChoice(10, 20, 40, 80)
-    )
-    learning_rate: float = option(
-        0.01, "Learning rate α.", above=0.0, search=NumberRange(0.001, 0.1, log=True)
-    )
+    population: int = option(20, "Offspring per generation, N.", minimum=2, search=OptionChoice(10, 20, 40, 80))
+    learning_rate: float = option(0.01, "Learning rate α.", above=0.0, search=NumberRange(0.001, 0.1, log=True))
     sigma: float = option(0.1, "Perturbation rate σ.", above=0.0, search=NumberRange(0.02, 0.5, log=True))
     calibration: str = option(
         "soft",
@@ -76,9 +72,7 @@ class SNES(LearnerOptions):
         noise = es.ask(key, state.es, population=self.population)
         return Proposal(es.offspring(state.es, noise, sigma=self.sigma), noise)
 
-    def update(
-        self, state: SNESState, proposal: Proposal, episodes: Episodes
-    ) -> tuple[SNESState, UpdateInfo]:
+    def update(self, state: SNESState, proposal: Proposal, episodes: Episodes) -> tuple[SNESState, UpdateInfo]:
         """Update belief, λ and parameters (lines 11-18)."""
         expectations = self.problem.expectations
         c_req = jnp.asarray(self.problem.c_req, jnp.float32)
@@ -100,9 +94,7 @@ class SNES(LearnerOptions):
             cost = costs(expectations, episodes, graded=False).T
             values = es.normalize(jnp.vstack([self.problem.sign * episodes.returns, cost]))  # lines 15-16
             score = jnp.concatenate([lam[None], (lam - 1.0) * weight]) @ values  # lines 17-18 in one
-            moved = es.tell(
-                state.es, proposal.memo, score, learning_rate=self.learning_rate, sigma=self.sigma
-            )
+            moved = es.tell(state.es, proposal.memo, score, learning_rate=self.learning_rate, sigma=self.sigma)
             return SNESState(moved, belief, state.steps + count_steps(episodes)), UpdateInfo(lam, c_sat)
 
     def deployed(self, state: SNESState) -> Array:
@@ -128,9 +120,7 @@ class SNES(LearnerOptions):
         done = budget.generations_done(state.es.generation, state.steps)
         return curriculum_fraction(done, generations, self.curriculum)
 
-    def _with_expectations(
-        self, e: Evidence, limit: Array | float, beyond: Array, sums: ExcessSums
-    ) -> Evidence:
+    def _with_expectations(self, e: Evidence, limit: Array | float, beyond: Array, sums: ExcessSums) -> Evidence:
         """Append the expectations; the share of one is its position in its range, from the worst end to the best."""
         p_req = 1.0 - jnp.asarray([each.room for each in self.problem.expectations], jnp.float32)
         return e._replace(

@@ -46,9 +46,7 @@ class ProgressState:
     def __init__(self, remainder: Remainder, settled: Settled) -> None:
         self.remainder, self.settled = remainder, settled
         self.next: dict[Letter, ProgressState] = {}
-        self.self_loops: set[Letter] = (
-            set()
-        )  # letters that change nothing, as far as the runtime monitor knows
+        self.self_loops: set[Letter] = set()  # letters that change nothing, as far as the runtime monitor knows
         # The least number of further states in which an episode can satisfy or violate the formula; inf for never.
         self.to_true = self.to_false = math.nan
 

@@ -154,9 +154,7 @@ class BatchMonitor:
     @cached_property
     def shaped_at_end(self) -> tuple[bool, ...]:
         """Which of the K formulas have a shaping cost but no cost before the path ends: `F` of an accumulated term."""
-        return tuple(
-            isinstance(node, NnfUnrolled) and node.operator == "U" and has_shaping(node) for node in self._nnf
-        )
+        return tuple(isinstance(node, NnfUnrolled) and node.operator == "U" and has_shaping(node) for node in self._nnf)
 
     def step_shaping_costs(self, signals: Mapping[str, Array], end: Array | None = None) -> Array | None:
         """Return the shaping cost distributed over the states of the path, `[..., T, K]`; None if no formula has one.
@@ -171,9 +169,7 @@ class BatchMonitor:
             shaping = Shaping(path, violations, costs_on(path, violations, self.severity))
             return path.xp.stack([shaping.step_costs(node) for node in self._nnf], axis=-1)
 
-    def known_step_costs(
-        self, signals: Mapping[str, Array], end: Array, past: PathPrefix
-    ) -> tuple[Array, PathPrefix]:
+    def known_step_costs(self, signals: Mapping[str, Array], end: Array, past: PathPrefix) -> tuple[Array, PathPrefix]:
         """Return the costs of a piece of a path that hold for any rest of it, `[..., T, K]`, and the next prefix.
 
         So a path can be evaluated while it grows. Step costs of a top-level `G` are known at once; all others only
@@ -253,11 +249,7 @@ def budget_terms(formulas: Sequence[Formula]) -> dict[Term, float]:
                 sizes[term] = max(sizes.get(term, 0.0), _literal_size(other))
         elif is_term(node):
             sizes.setdefault(node, 0.0)
-    return {
-        term: size or 1.0
-        for term, size in sizes.items()
-        if isinstance(term, Aggregate) or term == Signal(RETURN)
-    }
+    return {term: size or 1.0 for term, size in sizes.items() if isinstance(term, Aggregate) or term == Signal(RETURN)}
 
 
 def _literal_size(term: Term) -> float:

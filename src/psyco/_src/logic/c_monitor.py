@@ -54,9 +54,7 @@ class MonitorSource(NamedTuple):
     signals: tuple[tuple[str, str], ...]  # for each value of `psyco_signals`, the signal and its name in C
 
 
-def c_monitor(
-    requirement: Requirement, *, horizon: int | None = None, counters: Collection[str] = ()
-) -> MonitorSource:
+def c_monitor(requirement: Requirement, *, horizon: int | None = None, counters: Collection[str] = ()) -> MonitorSource:
     """Return C code that does what `Monitor` does, with signals in single precision.
 
     Args:

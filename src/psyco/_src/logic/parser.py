@@ -258,9 +258,7 @@ class _Builder(Transformer_NonRecursive[Token, Any]):
             raise RequirementError("a goal has neither a confidence nor a range", tail.location, advice)
         return _Property(Goal(optimum == "max"), self.at(word))
 
-    def asked_reward(
-        self, word: Token, reward: _Expression | None, asked: Token, over: Over, tail: _Tail
-    ) -> _Property:
+    def asked_reward(self, word: Token, reward: _Expression | None, asked: Token, over: Over, tail: _Tail) -> _Property:
         subject = self.quantity(word, reward, over)
         return _Property(Question(subject, _optimum(asked), tail.confidence, tail.within), self.at(word))
 

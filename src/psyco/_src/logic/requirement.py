@@ -20,9 +20,7 @@ _PROBABILITY_WITHOUT_FORMULA = re.compile(
 )
 
 
-def as_requirement(
-    requirement: AnyRequirement, parser: Callable[[str], Requirement] | None = None
-) -> Requirement:
+def as_requirement(requirement: AnyRequirement, parser: Callable[[str], Requirement] | None = None) -> Requirement:
     """Return a requirement given as such, as text, or as a file; `parser` replaces `parse`."""
     if isinstance(requirement, Requirement):
         return requirement

@@ -123,14 +123,11 @@ class Monitor:
             raise RequirementError(f"horizon must be a whole number of at least 1, or None; got {horizon!r}")
         # The characters of a string would be taken for names.
         if isinstance(counters, str) or not isinstance(counters, Collection):
-            raise RequirementError(
-                f"counters must be a list of names, such as ['collisions']; got {counters!r}"
-            )
+            raise RequirementError(f"counters must be a list of names, such as ['collisions']; got {counters!r}")
         self.requirement, self.horizon = as_requirement(requirement), horizon
         formulas = {b.constraint: b.formula for b in reversed(self.requirement.probability_bounds)}
         subjects = [
-            c.subject if isinstance(c, Expectation) else formulas[i]
-            for i, c in enumerate(self.requirement.constraints)
+            c.subject if isinstance(c, Expectation) else formulas[i] for i, c in enumerate(self.requirement.constraints)
         ]
         self.trees = [root for subject in subjects for root in roots(subject)]
         self._evaluator = StepEvaluator(self.trees)
@@ -289,11 +286,7 @@ class _FormulaTracker:
         # The fast path for the most frequent case: one state formula, and a letter that changes nothing.
         predicate, state = self.only_predicate, self.state
         letter = (predicate(values),) if predicate else self.letter(values)
-        if (
-            letter in state.self_loops
-            and not end
-            and (not self.counters or self.count(values) == self.counts)
-        ):
+        if letter in state.self_loops and not end and (not self.counters or self.count(values) == self.counts):
             return self.status
         if self.outlook is OPEN:
             self.outlook = self.final_outlook(letter) if end else self.advance(letter, step)
@@ -355,9 +348,7 @@ class _FormulaTracker:
         else:
             cost = float(self.outlook is Outlook.VIOLATED)
         known = dict(zip(self.counters, self.counts, strict=True))
-        return ConstraintStatus(
-            self.constraint, self.outlook, self.decided, cost, None, self.state.remainder, known
-        )
+        return ConstraintStatus(self.constraint, self.outlook, self.decided, cost, None, self.state.remainder, known)
 
 
 def _possible_values(leaf: Formula, counts: Known) -> tuple[bool, ...]:

@@ -44,9 +44,7 @@ class Semantics:
     conjoin: Callable[[Array, Array], Array]  # the value of φ ∧ ψ
     disjoin: Callable[[Array, Array], Array]  # the value of φ ∨ ψ
     conjoin_all: Callable[[Array], Array]  # `conjoin` over the last axis
-    disjoin_all: (
-        Callable[[Array], Array] | None
-    )  # `disjoin` over the last axis, if there is a reduction for it
+    disjoin_all: Callable[[Array], Array] | None  # `disjoin` over the last axis, if there is a reduction for it
     atom: Callable[[Atom], Array]
     # A simpler algebra that gives the same values for a node, or None.
     simpler: Callable[[NnfNode], Semantics | None] = lambda _: None

@@ -77,9 +77,7 @@ class Shaping:
             parts = [self._unrolled(operator, part, bound) for part in metric]
             return sum([*parts, *([self._failures(boolean, bound)] if boolean else [])])
         if bound is None and (rest := _at_end(body, always)) is not None:
-            return self._changes(
-                self.distance(rest)
-            )  # only the last state counts, and each state leads there
+            return self._changes(self.distance(rest))  # only the last state counts, and each state leads there
         distance = self.distance(body)
         if bound is not None:
             outside = MIN_DISTANCE if always else MAX_DISTANCE

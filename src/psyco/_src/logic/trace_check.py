@@ -47,9 +47,7 @@ def path_value(question: str | Question, signals: Mapping[str, Any]) -> float:
     if isinstance(question, str):
         questions = parse(question).questions
         if len(questions) != 1:
-            raise RequirementError(
-                f"{len(questions)} questions in {question!r}", advice="ask one: R{x}=? [ C ]"
-            )
+            raise RequirementError(f"{len(questions)} questions in {question!r}", advice="ask one: R{x}=? [ C ]")
         question = questions[0]
     monitor = compile_monitor([], measured=[question.subject])
     value = monitor.measure(_needed_signals(question.subject, monitor, signals)).value
@@ -88,9 +86,7 @@ def _info(array: np.ndarray) -> SignalInfo:
 
 def _check_values(name: str, array: np.ndarray) -> None:
     if array.dtype.kind not in "biuf" or array.ndim > 2:
-        raise RequirementError(
-            f"the signal {name!r} is no array of numbers or Booleans, one or a vector per state"
-        )
+        raise RequirementError(f"the signal {name!r} is no array of numbers or Booleans, one or a vector per state")
     if np.isnan(array).any():
         at = int(np.argwhere(np.isnan(array))[0][0])
         raise RequirementError(

@@ -40,8 +40,7 @@ def belief_claims() -> list[Claim]:
             "The more often the bandit is pulled, the sharper the belief about its probability.",
             "posterior standard deviation, as a multiple of the one before; 100 bandits with μ = 0.6",
             tuple(
-                Comparison(f"{fewer:,} to {more:,} pulls", mean_of(x), below=1, digits=3)
-                for more, fewer, x in steps
+                Comparison(f"{fewer:,} to {more:,} pulls", mean_of(x), below=1, digits=3) for more, fewer, x in steps
             ),
             f"It falls from {spread[:, 0].mean():.3f} before the first pull to {spread[:, -1].mean():.3f} after "
             f"{bandit.PULLS[-1]:,}.",
@@ -105,11 +104,7 @@ def _violating_return_more(r: Results, *, figure: int) -> Claim:
         f"return of violating minus return of satisfying episodes, last {r.experiment.final:,} episodes",
         comparisons,
         "; ".join(f"{v}: violating {_mean(b):.1f}, satisfying {_mean(g):.1f}" for v, (g, b) in split.items())
-        + (
-            ". The opposite holds: an agent that is on its way for longer is caught more often."
-            if reversed_
-            else "."
-        ),
+        + (". The opposite holds: an agent that is on its way for longer is caught more often." if reversed_ else "."),
     )
 
 
@@ -176,9 +171,7 @@ def _close(r: Results) -> Claim:
         f"{r.experiment.section}, Fig. 4",
         "The share of satisfying episodes is closely above p_req.",
         f"share of satisfying episodes over the whole of learning, at most {CLOSE:g} above p_req = {p_req:g}",
-        tuple(
-            Comparison(v, mean_of(share[v], share=True), p_req, p_req + CLOSE, digits=4) for v in CONSTRAINED
-        ),
+        tuple(Comparison(v, mean_of(share[v], share=True), p_req, p_req + CLOSE, digits=4) for v in CONSTRAINED),
         "; ".join(f"{v}: {_mean(x):.4f}" for v, x in share.items()) + ".",
     )
 
@@ -188,9 +181,7 @@ def _verification_rises(r: Results) -> Claim:
     rises, texts = [], []
     for v, curve in curves.items():
         half = curve.values.shape[1] // 2
-        rises.append(
-            Comparison(v, mean_of(curve.values[:, half:].mean(1) - curve.values[:, :half].mean(1)), above=0)
-        )
+        rises.append(Comparison(v, mean_of(curve.values[:, half:].mean(1) - curve.values[:, :half].mean(1)), above=0))
         low = int(np.argmin(curve.mean))
         texts.append(
             f"{v}: {curve.mean[0]:.2f} at the first verification, {curve.mean[low]:.2f} after "
@@ -290,8 +281,7 @@ def _mle_returns_less_in_each_kind(r: Results) -> Claim:
         "SNES returns more than maximum likelihood in satisfying and in violating episodes alike.",
         f"return of SNES minus that of MLE, last {r.experiment.final:,} episodes, paired by seed",
         tuple(Comparison(k, mean_of(snes - mle), above=0) for k, (snes, mle) in final.items()),
-        "; ".join(f"{k}: SNES {_mean(snes):.1f}, MLE {_mean(mle):.1f}" for k, (snes, mle) in final.items())
-        + ".",
+        "; ".join(f"{k}: SNES {_mean(snes):.1f}, MLE {_mean(mle):.1f}" for k, (snes, mle) in final.items()) + ".",
     )
 
 
@@ -306,8 +296,7 @@ def _far_above(r: Results) -> Claim:
         "The share of satisfying episodes ends far above p_req.",
         f"share of satisfying episodes among the last {r.experiment.final:,}, more than {FAR:g} above p_req",
         tuple(
-            Comparison(v, mean_of(share[v], share=True), above=r.experiment.p_req + FAR, digits=3)
-            for v in CONSTRAINED
+            Comparison(v, mean_of(share[v], share=True), above=r.experiment.p_req + FAR, digits=3) for v in CONSTRAINED
         ),
         "Shares by seed: " + "; ".join(f"{v}: {_each(x, 3)}" for v, x in share.items()) + ".",
     )

@@ -56,9 +56,7 @@ class Results:
         """Return the share of satisfying episodes since the start, on which the belief is based."""
 
         def share(m: Metrics, starts: NDArray[np.int64]) -> Floats:
-            return np.cumsum(m["satisfied"], dtype=np.float64)[_ends(starts, m.rows)] / _ends(
-                starts, m.rows, 1
-            )
+            return np.cumsum(m["satisfied"], dtype=np.float64)[_ends(starts, m.rows)] / _ends(starts, m.rows, 1)
 
         return self._windows(variant, share)
 
@@ -86,9 +84,7 @@ class Results:
     def _windows(self, variant: str, mean: Callable[[Metrics, NDArray[np.int64]], Floats]) -> Curve:
         metrics = [run.metrics for run in self.runs[variant]]
         starts = np.arange(0, metrics[0].rows, self.experiment.window // POPULATION)
-        return Curve(
-            _ends(starts, metrics[0].rows, 1) * POPULATION, _stack([mean(m, starts) for m in metrics])
-        )
+        return Curve(_ends(starts, metrics[0].rows, 1) * POPULATION, _stack([mean(m, starts) for m in metrics]))
 
 
 def _ends(starts: NDArray[np.int64], rows: int, beyond: int = 0) -> NDArray[np.int64]:

@@ -99,9 +99,7 @@ def _belief(*, number: int) -> Drawing:
         axis.fill_between(mu, density, where=mu >= bandit.MU, color=COLOURS[ONE], alpha=0.35, linewidth=0)
         axis.axvline(bandit.MU, **REQUIREMENT)
         mass = bandit.confidence(count, pulls, bandit.MU)
-        title = (
-            f"{_count(pulls, 'pull')}, {_count(count, 'reward')}: confidence in μ > {bandit.MU} is {mass:.2f}"
-        )
+        title = f"{_count(pulls, 'pull')}, {_count(count, 'reward')}: confidence in μ > {bandit.MU} is {mass:.2f}"
         axis.set_title(title, loc="left", fontsize=9)
         axis.set(xlim=(0, 1), ylim=(0, 1.15 * density.max()))
         rows += [(pulls, count, x, d) for x, d in zip(mu, density, strict=True)]
@@ -208,9 +206,7 @@ def _share(r: Results, *, number: int) -> Drawing:
 
 def _confidence(r: Results, *, number: int) -> Drawing:
     panels = {"": {v: r.curve(v, "c_sat") for v in _constrained(r)}}
-    figure, axes = _panels(
-        panels, r, ylabel=r"confidence $c_\mathrm{sat}$ while learning", within=(0, 1), each=True
-    )
+    figure, axes = _panels(panels, r, ylabel=r"confidence $c_\mathrm{sat}$ while learning", within=(0, 1), each=True)
     _require(axes[0], r.experiment.c_req, r"$c_\mathrm{req}$")
     axes[0].set_ylim(top=1.01)
     _legend(figure, axes[0])
@@ -353,9 +349,7 @@ def _gradient(axis: Axes, path: NDArray[np.float64], colours: str, label: str) -
         LineCollection(list(np.stack([path[:-1], path[1:]], axis=1)), colors=shades[:-1], linewidths=1.4)
     )
     axis.scatter(path[:, 0], path[:, 1], color=shades, s=7, zorder=2, linewidths=0)
-    axis.scatter(
-        path[-1:, 0], path[-1:, 1], color=shades[-1:], s=48, zorder=3, edgecolor="white", label=label
-    )
+    axis.scatter(path[-1:, 0], path[-1:, 1], color=shades[-1:], s=48, zorder=3, edgecolor="white", label=label)
 
 
 def _require(axis: Axes, value: float, name: str) -> None:

@@ -113,14 +113,9 @@ def code_version() -> str:
 @cache
 def _source_hash() -> str:
     files = [
-        path
-        for name in RESULT_PACKAGES
-        for path in (PACKAGE / name).rglob("*")
-        if path.suffix in (".py", ".lark")
+        path for name in RESULT_PACKAGES for path in (PACKAGE / name).rglob("*") if path.suffix in (".py", ".lark")
     ]
-    parts = [
-        path.relative_to(PACKAGE).as_posix().encode() + b"\0" + path.read_bytes() for path in sorted(files)
-    ]
+    parts = [path.relative_to(PACKAGE).as_posix().encode() + b"\0" + path.read_bytes() for path in sorted(files)]
     return atomic_io.digest(b"\0".join(parts))
 
 
@@ -138,6 +133,4 @@ def _policy(outcome: CellOutcome) -> Policy:
 
 def _completion(progress: StudyProgress) -> Completion:
     done = [s.total if s.state == FINISHED else min(s.done, s.total) for s in progress.cells.values()]
-    return Completion(
-        progress.count(FINISHED), len(done), sum(done), sum(s.total for s in progress.cells.values())
-    )
+    return Completion(progress.count(FINISHED), len(done), sum(done), sum(s.total for s in progress.cells.values()))

@@ -63,9 +63,7 @@ def reproduce(
     began = time.perf_counter()
     chosen = check_names(names)
     experiments = [
-        _sized(EXPERIMENTS[name], episodes, repetitions, quick=quick)
-        for name in chosen
-        if name in EXPERIMENTS
+        _sized(EXPERIMENTS[name], episodes, repetitions, quick=quick) for name in chosen if name in EXPERIMENTS
     ]
     looks, computed = 1, 0
     execution: dict[str, Any] = {"workers": workers, "ray": ray}
@@ -76,9 +74,7 @@ def reproduce(
             experiments, looks, computed = larger, looks + 1, computed + runs.computed
             results, runs = _run_experiments(experiments, out, on_progress, execution)
         computed += runs.computed
-        parts = [ExperimentSection("The belief (section 2.4)", belief_claims(), [draw_belief()])] * (
-            BELIEF in chosen
-        )
+        parts = [ExperimentSection("The belief (section 2.4)", belief_claims(), [draw_belief()])] * (BELIEF in chosen)
         for e in experiments:
             claims, data = results[e.name]
             parts.append(ExperimentSection(f"{e.title} (section {e.section})", claims, draw_all(data)))

@@ -63,8 +63,7 @@ def make_page(
 def _parameters(e: Experiment) -> dict[str, str]:
     return {
         "requirements": "\n".join(
-            f"{label}: {e.requirement(variant)}"
-            + (" (watched only)" if variant.calibration == "none" else "")
+            f"{label}: {e.requirement(variant)}" + (" (watched only)" if variant.calibration == "none" else "")
             for label, variant in e.variants.items()
         ),
         "calibration of λ": "\n".join(f"{label}: {v.calibration}" for label, v in e.variants.items()),

@@ -36,9 +36,7 @@ def c_files(
     monitor = None
     if requirement is not None and requirement.probability_constraints:
         monitor = c_monitor(requirement, horizon=horizon, counters=counters)
-    about = (
-        f"A policy for {c_comment(policy.domain)}, sha256:{policy.digest}. Written by PSyCo {__version__}."
-    )
+    about = f"A policy for {c_comment(policy.domain)}, sha256:{policy.digest}. Written by PSyCo {__version__}."
     return {
         HEADER: _header(policy, about, monitor),
         SOURCE: _source(policy, about, monitor),
@@ -88,8 +86,7 @@ def _source(policy: Policy, about: str, monitor: MonitorSource | None) -> str:
     sources = [(x, network.inputs), *((f"{name}[i]", n) for name, n in zip(names, widths, strict=False))]
     declared = ", ".join(f"{name}[{n}]" for name, n in zip(names, widths, strict=True))
     layers = "\n".join(
-        _layer(k, *source, name, n)
-        for k, (source, name, n) in enumerate(zip(sources, names, widths, strict=False), 1)
+        _layer(k, *source, name, n) for k, (source, name, n) in enumerate(zip(sources, names, widths, strict=False), 1)
     )
     return f"""\
 /* {about} */
@@ -168,8 +165,7 @@ def _decode_code(actions: Actions) -> str:
         case MultiDiscrete(n):
             sizes = n
     choices = [
-        _argmax_code(k, end - size, end)
-        for k, (size, end) in enumerate(zip(sizes, accumulate(sizes), strict=True))
+        _argmax_code(k, end - size, end) for k, (size, end) in enumerate(zip(sizes, accumulate(sizes), strict=True))
     ]
     return "\n".join(choices)
 

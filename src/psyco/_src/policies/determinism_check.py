@@ -75,9 +75,7 @@ class _ProbedVectorPolicy:
 
 
 def _difference_message(policy: ExternalPolicy | Guard, one: Any, other: Any) -> str:
-    difference = (
-        f"the policy {policy.source} chose {one}, and {other} when asked again in the same situation: "
-    )
+    difference = f"the policy {policy.source} chose {one}, and {other} when asked again in the same situation: "
     if policy.stateful:
         return difference + (
             "its episodes share a memory, or it draws random numbers that are not a function of the seed. Keep the "

@@ -151,9 +151,7 @@ class _ExternalVectorPolicy:
                     f"the environment takes {shape or 'one number'}"
                 )
             if not np.isfinite(array).all():
-                raise ValueError(
-                    f"the policy {self.policy.source} gives the action {action!r}, which is not finite"
-                )
+                raise ValueError(f"the policy {self.policy.source} gives the action {action!r}, which is not finite")
         return chosen
 
     def _compiled_actions(self, chosen: NDArray[Any], actions: Actions) -> Sequence[Any]:
@@ -310,9 +308,7 @@ def _python_loader(thing: Any) -> Callable[[], BatchFunction | StatefulPolicy]:
     if hasattr(thing, "act") and hasattr(thing, "initial"):
         return lambda: from_explicit_state(thing() if is_class else thing)
     if hasattr(thing, "act") and hasattr(thing, "reset"):
-        return partial(
-            from_episode_policy, thing if is_class else partial(cloudpickle.loads, loaders.pack(thing))
-        )
+        return partial(from_episode_policy, thing if is_class else partial(cloudpickle.loads, loaders.pack(thing)))
     if hasattr(thing, "predict"):
         return partial(loaders.from_predict, thing)
     if callable(thing):

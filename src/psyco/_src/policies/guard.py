@@ -78,9 +78,7 @@ class Guard:
         if not self.requirement.probability_constraints:
             raise RunError("no episode can violate this requirement: a guard needs a bound on a probability")
         if "action" in self.monitor.signals:
-            raise RunError(
-                "a guard judges a state before it acts: its requirement cannot use the signal `action`"
-            )
+            raise RunError("a guard judges a state before it acts: its requirement cannot use the signal `action`")
         for rule in self.when:
             if isinstance(rule, Risk):
                 if rule.requirement != str(self.requirement):
@@ -143,8 +141,7 @@ class Guard:
             else:
                 close |= [monitor.critical for monitor in monitors]
         is_open, is_violated = (
-            np.array([status.outlook is outlook for status in statuses])
-            for outlook in (Outlook.OPEN, Outlook.VIOLATED)
+            np.array([status.outlook is outlook for status in statuses]) for outlook in (Outlook.OPEN, Outlook.VIOLATED)
         )
         return close & is_open | is_violated
 

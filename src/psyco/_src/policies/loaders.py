@@ -217,9 +217,7 @@ def is_module(thing: Any) -> bool:
     return _is(thing, "torch.nn", "Module")
 
 
-def _from_network(
-    run: Callable[[NDArray[np.float32]], NDArray[Any]], rows: int = BATCH_ROWS
-) -> BatchFunction:
+def _from_network(run: Callable[[NDArray[np.float32]], NDArray[Any]], rows: int = BATCH_ROWS) -> BatchFunction:
     """Wrap a network `[rows, size] -> [rows, ...]` whose outputs are actions, or scores of discrete ones."""
 
     def decide(flat: NDArray[np.float32], raw: Sequence[Any], actions: Actions) -> Sequence[Any]:
@@ -296,9 +294,7 @@ def _external_path(path: Path, name: str) -> Path:
     except (OSError, ValueError, RuntimeError):  # invalid characters, circular links
         inside = False
     if not inside:
-        raise RunError(
-            f"{path} refers to {name!r}: external data has to lie in the model's folder, or below it"
-        )
+        raise RunError(f"{path} refers to {name!r}: external data has to lie in the model's folder, or below it")
     if not found.is_file():
         raise RunError(f"{path} refers to {name!r}, which is not in its folder; copy it there, too")
     return found
@@ -311,9 +307,7 @@ def _tensor_bytes(path: Path, content: bytes, entries: dict[str, str]) -> bytes:
     except ValueError:
         start = stop = -1
     if not 0 <= start <= stop <= len(content):
-        raise RunError(
-            f"{path} is damaged: {entries['location']!r} does not hold all that it refers to there"
-        )
+        raise RunError(f"{path} is damaged: {entries['location']!r} does not hold all that it refers to there")
     return content[start:stop]
 
 
@@ -348,9 +342,7 @@ def tensors_digest(module: Any, statistics: Any = None) -> str:
     }
     for name, layer in module.named_modules():  # the same tensors with another activation are another policy
         kind = type(layer)
-        parts[f"layer {name} {qualified_name(kind)} {layer.extra_repr()}"] = b"".join(
-            map(_code, kind.__mro__[:-1])
-        )
+        parts[f"layer {name} {qualified_name(kind)} {layer.extra_repr()}"] = b"".join(map(_code, kind.__mro__[:-1]))
         parts[f"attributes of {name}"] = repr(sorted(_attributes(layer))).encode()
     if statistics is not None:
         each = statistics.obs_rms if isinstance(statistics.obs_rms, dict) else {"": statistics.obs_rms}

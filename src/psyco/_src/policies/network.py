@@ -118,9 +118,7 @@ class Network:
             y = weight @ jax.nn.relu(y) + bias
         return y
 
-    def act(
-        self, actions: Actions, theta: Array | list[Array], x: Array, noise: Array | None = None
-    ) -> Array:
+    def act(self, actions: Actions, theta: Array | list[Array], x: Array, noise: Array | None = None) -> Array:
         """Return the action for one observation.
 
         Args:
@@ -205,8 +203,7 @@ def check_hidden(hidden: Any) -> Hidden:
     for units in hidden if several else [hidden]:
         if isinstance(units, bool) or not isinstance(units, int | np.integer) or units < 1:
             raise RunError(
-                "hidden must be a whole number of at least 1, or one for each hidden layer as in 64,64; "
-                f"got {hidden!r}"
+                f"hidden must be a whole number of at least 1, or one for each hidden layer as in 64,64; got {hidden!r}"
             )
         if units > MAX_WIDTH:
             raise RunError(f"a hidden layer has at most {MAX_WIDTH:,} units, got {units:,}")
@@ -232,9 +229,7 @@ class VectorNetwork:
         self.scores = network.numpy_scores(theta)
         self.actions = domain.actions
         # A compiled domain has no `to_env_actions`: it takes decoded actions.
-        self.to_env_actions: Callable[[Any], Sequence[Any]] = getattr(
-            domain, "to_env_actions", lambda chosen: chosen
-        )
+        self.to_env_actions: Callable[[Any], Sequence[Any]] = getattr(domain, "to_env_actions", lambda chosen: chosen)
 
     def take(self, rows: NDArray[np.intp]) -> VectorNetwork:
         """Return the networks of these rows."""

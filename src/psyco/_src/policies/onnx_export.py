@@ -138,9 +138,7 @@ def _compare(
         permitted += EPS * (2 * (high - low) + np.maximum(abs(low), abs(high)))
         return np.abs(theirs.astype(np.float64) - policy(x)), permitted
     rows, difference, permitted = np.arange(len(x)), [], []
-    for (ranked, errors), choice in zip(
-        _choices(actions, scores, error), theirs.reshape(len(x), -1).T, strict=True
-    ):
+    for (ranked, errors), choice in zip(_choices(actions, scores, error), theirs.reshape(len(x), -1).T, strict=True):
         best = ranked.argmax(axis=1)
         difference.append(ranked[rows, best] - ranked[rows, choice])
         # Another choice is permitted only where the two scores are equal up to their errors.
@@ -160,9 +158,7 @@ def _choices(
             return list(zip(np.split(scores, ends, axis=1), np.split(error, ends, axis=1), strict=True))
         case MultiBinary():
             off = np.zeros(len(scores))
-            return [
-                (np.stack([off, y], 1), np.stack([off, e], 1)) for y, e in zip(scores.T, error.T, strict=True)
-            ]
+            return [(np.stack([off, y], 1), np.stack([off, e], 1)) for y, e in zip(scores.T, error.T, strict=True)]
 
 
 def _rounding(policy: Policy, x: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -62,9 +62,7 @@ class Risk:
     def __call__(self, inputs: Numbers) -> Numbers:
         """Return the risk `[n]` of states with inputs `[n, inputs]` from `risk_inputs`."""
         if inputs.shape[1] != len(self.mean):
-            raise RunError(
-                f"this risk was learned from {len(self.mean)} inputs per state, got {inputs.shape[1]}"
-            )
+            raise RunError(f"this risk was learned from {len(self.mean)} inputs per state, got {inputs.shape[1]}")
         score = _features(inputs, np.array(self.mean), np.array(self.std)) @ np.array(self.weights)
         return np.array(self.levels)[np.searchsorted(self.scores, score, side="right")]
 
@@ -176,12 +174,8 @@ def _labelled(monitor: Monitor, path: Mapping[str, Any], within: int | None) -> 
 def _joined(states: Sequence[_EpisodeStates]) -> tuple[Numbers, NDArray[np.bool_]]:
     nonempty = [each for each in states if len(each.inputs)]
     if not nonempty:
-        raise RunError(
-            "the recorded episodes are violated from the start: no state is left to learn a risk from"
-        )
-    return np.concatenate([each.inputs for each in nonempty]), np.concatenate(
-        [each.labels for each in nonempty]
-    )
+        raise RunError("the recorded episodes are violated from the start: no state is left to learn a risk from")
+    return np.concatenate([each.inputs for each in nonempty]), np.concatenate([each.labels for each in nonempty])
 
 
 def _features(x: Numbers, mean: Any, std: Any) -> Numbers:

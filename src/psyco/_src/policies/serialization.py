@@ -49,9 +49,7 @@ class Policy:
         """Return the action for one observation `[inputs]` or a batch `[..., inputs]`."""
         x = np.asarray(observation, np.float32)
         if x.shape[-1:] != (self.network.inputs,):
-            raise RunError(
-                f"this policy takes {self.network.inputs} numbers, the observation has shape {x.shape}"
-            )
+            raise RunError(f"this policy takes {self.network.inputs} numbers, the observation has shape {x.shape}")
         rows = self._scores(x.reshape(-1, x.shape[-1]))
         # As `Network.act`, in NumPy.
         action: NDArray[Any] = self.actions.decode(rows if self.actions.ranked else np.tanh(rows, out=rows))
@@ -185,9 +183,7 @@ def describe_other_file(path: Path) -> str | None:
         return None
     if "data" in names:
         return f"a model of Stable-Baselines3; write sb3:{path}"
-    inside = {
-        name.partition("/")[2] for name in names
-    }  # PyTorch puts everything in a folder named after the file
+    inside = {name.partition("/")[2] for name in names}  # PyTorch puts everything in a folder named after the file
     if "data.pkl" in inside and "constants.pkl" not in inside:  # TorchScript has both
         return (
             "a state_dict or a pickled object of PyTorch, not a TorchScript module; load it into its network in Python "

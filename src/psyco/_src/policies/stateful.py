@@ -19,9 +19,7 @@ BATCH_ROWS = 64  # constant batch size of external networks: then a row does not
 POLICY_STREAM = 2  # beside an episode's seed, for the random numbers of a policy
 
 # (indices of episodes [n], flat observations [n, size], raw observations [n], action space) -> actions [n].
-EpisodeFunction: TypeAlias = Callable[
-    [NDArray[np.intp], NDArray[np.float32], Sequence[Any], Actions], Sequence[Any]
-]
+EpisodeFunction: TypeAlias = Callable[[NDArray[np.intp], NDArray[np.float32], Sequence[Any], Actions], Sequence[Any]]
 
 
 class StatefulPolicy(NamedTuple):

@@ -65,9 +65,7 @@ def figure(
         alone: the chart stands by itself instead of in a grid of charts.
     """
     legend = Markup("").join(keys)
-    caption = element(
-        "figcaption", element("span", title), element("span", legend, class_="legend") if legend else ""
-    )
+    caption = element("figcaption", element("span", title), element("span", legend, class_="legend") if legend else "")
     picture = element("svg", *drawn, viewBox=f"0 0 {WIDTH} {height}", role="img", aria_label=label)
     return element("figure", caption, picture, class_="chart still alone" if alone else "chart still")
 
@@ -90,9 +88,7 @@ class Axes:
         """Return a line through points; those that are not finite are left out."""
         return element("path", class_=kind, d=f"M{'L'.join(self._points(xs, ys))}")
 
-    def band(
-        self, xs: Sequence[float], lower: Sequence[float], upper: Sequence[float], kind: str = "band"
-    ) -> Markup:
+    def band(self, xs: Sequence[float], lower: Sequence[float], upper: Sequence[float], kind: str = "band") -> Markup:
         """Return the area between two lines."""
         outline = [*self._points(xs, upper), *reversed(self._points(xs, lower))]
         return element("path", class_=kind, d=f"M{'L'.join(outline)}Z")
@@ -121,16 +117,12 @@ class Axes:
         parts.append(_x_title(self.x_title, (WIDTH + LEFT - RIGHT) / 2, HEIGHT))
         turned = f"rotate(-90 12 {middle})"
         parts.append(
-            element(
-                "text", self.y_title, class_="title", x=12, y=middle, transform=turned, text_anchor="middle"
-            )
+            element("text", self.y_title, class_="title", x=12, y=middle, transform=turned, text_anchor="middle")
         )
         return element("g", *parts, class_="axis")
 
     def _points(self, xs: Sequence[float], ys: Sequence[float]) -> list[str]:
-        places = (
-            self.place(x, y) for x, y in zip(xs, ys, strict=True) if math.isfinite(x) and math.isfinite(y)
-        )
+        places = (self.place(x, y) for x, y in zip(xs, ys, strict=True) if math.isfinite(x) and math.isfinite(y))
         return [f"{x:.1f} {y:.1f}" for x, y in places]
 
 

@@ -44,9 +44,7 @@ def render_sections(template: str, **values: Any) -> Sections:
     return {name: Markup("".join(block(context))) for name, block in found.blocks.items()}
 
 
-def render_page(
-    title: str, sections: Sections, data: Mapping[str, Any] = NO_CHART_DATA, *, live: bool = False
-) -> str:
+def render_page(title: str, sections: Sections, data: Mapping[str, Any] = NO_CHART_DATA, *, live: bool = False) -> str:
     """Return a whole page.
 
     Args:

@@ -40,9 +40,7 @@ from psyco._src.verification.rounding import rounded_down
 
 MAX_CURVE_POINTS = 1000
 CURVE_COLUMNS = ("return", "satisfied", "c_sat", "lambda", "cost", "return_satisfying", "return_violating")
-CHECK_COLUMNS = [
-    f"verified_{name}" for name in ("confidence", "share", "lower", "upper", "return", "episodes")
-]
+CHECK_COLUMNS = [f"verified_{name}" for name in ("confidence", "share", "lower", "upper", "return", "episodes")]
 
 
 def run_page(run: Run) -> str:

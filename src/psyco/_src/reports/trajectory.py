@@ -95,9 +95,7 @@ def quantized(frame: Image.Image) -> Image.Image:
     return frame.quantize(method=Image.Quantize.FASTOCTREE)
 
 
-def _frames(
-    figure: Figure, moving: Sequence[Artist], show: Callable[[int], None], count: int
-) -> Iterator[Image.Image]:
+def _frames(figure: Figure, moving: Sequence[Artist], show: Callable[[int], None], count: int) -> Iterator[Image.Image]:
     """Yield the frames: the static artists are drawn once, the moving ones over them in each frame."""
     canvas = FigureCanvasAgg(figure)
     for artist in moving:
@@ -141,9 +139,7 @@ def _draw_scene(axis: Axes, tracks: Mapping[str, NDArray[np.float64]], contact: 
         axis.add_collection(trails[-1])
         x, y = track.T
         dots.append(axis.scatter(x, y, color=shade, s=8, zorder=2))
-        bodies.append(
-            axis.scatter(x[-1], y[-1], color=shade[-1:], s=60, zorder=3, edgecolor="white", label=body)
-        )
+        bodies.append(axis.scatter(x[-1], y[-1], color=shade[-1:], s=60, zorder=3, edgecolor="white", label=body))
         shades.append(shade)
     when, where = _contacts(list(tracks.values()), contact)
     crosses = axis.scatter(where[:, 0], where[:, 1], marker="x", color="black", s=40, zorder=4)
@@ -162,9 +158,7 @@ def _draw_scene(axis: Axes, tracks: Mapping[str, NDArray[np.float64]], contact: 
     return _EpisodeDrawing([*trails, *dots, *bodies, crosses], show)
 
 
-def _contacts(
-    tracks: Sequence[NDArray[np.float64]], contact: float
-) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+def _contacts(tracks: Sequence[NDArray[np.float64]], contact: float) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
     """Return the steps `[m]` and positions `[m, 2]` of contacts, at the place of the later body in the scene."""
     when, where = [np.zeros(0, np.intp)], [np.zeros((0, 2))]
     for first, second in combinations(tracks, 2):

@@ -43,9 +43,7 @@ def record_video(domain: GymDomain, policy: AnyPolicy, *, seed: int = 0) -> Vide
         wrappers=(*domain.wrappers, partial(_Camera, frames=frames, name=domain.name)),
     )
     signals = record_episodes(recorded, policy, seed=seed, count=1)[0]
-    return Video(
-        signals, frames, min(MAX_FRAMES_PER_SECOND, env.metadata.get("render_fps") or STEPS_PER_SECOND)
-    )
+    return Video(signals, frames, min(MAX_FRAMES_PER_SECOND, env.metadata.get("render_fps") or STEPS_PER_SECOND))
 
 
 def animate_video(video: Video, path: Path) -> None:
@@ -60,9 +58,7 @@ def _render_arguments(env: Env, name: str) -> dict[str, str]:
     modes = env.metadata.get("render_modes") or ()
     if RENDER_MODE not in modes:
         offered = ", ".join(map(str, modes)) or "none"
-        raise DomainError(
-            f"{name} renders no frames: {RENDER_MODE} is not among its render modes ({offered})"
-        )
+        raise DomainError(f"{name} renders no frames: {RENDER_MODE} is not among its render modes ({offered})")
     return {"render_mode": RENDER_MODE}
 
 

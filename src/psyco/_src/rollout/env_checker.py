@@ -71,9 +71,7 @@ def check_environment(
             "episodes", False, f"{error}. Fix the environment: every episode must terminate or be truncated."
         )
         return
-    yield CheckResult(
-        "episodes", True, f"{CHECK_EPISODES} episodes of random policies ended without an error or a NaN"
-    )
+    yield CheckResult("episodes", True, f"{CHECK_EPISODES} episodes of random policies ended without an error or a NaN")
     yield _containment(domain, chunk.seeds[0], first.signals["action"][0], int(first.length[0]))
     yield _repetition("determinism", chunk, first, again, "the same environment object")
     fresh = EpisodeRunner()
@@ -149,8 +147,7 @@ def _signals(domain: GymDomain, requirement: Requirement) -> CheckResult:
     unknown = sorted(name for name in names if name.startswith(INFO_PREFIX) and name not in domain.table)
     if unknown:
         known = (
-            ", ".join(name for name in domain.table if name.startswith(INFO_PREFIX) and name != INFO_PREFIX)
-            or "none"
+            ", ".join(name for name in domain.table if name.startswith(INFO_PREFIX) and name != INFO_PREFIX) or "none"
         )
         return CheckResult(
             "signals", None,
@@ -179,9 +176,7 @@ def _containment(domain: GymDomain, seed: int, actions: NDArray[Any], length: in
                 if domain.actions.size is None:
                     action = int(action)
                 else:
-                    action = np.asarray(action, domain.action_space.dtype).reshape(
-                        domain.action_space.shape or ()
-                    )
+                    action = np.asarray(action, domain.action_space.dtype).reshape(domain.action_space.shape or ())
                 observation, *_ = env.step(action)
     finally:
         close_envs(env)

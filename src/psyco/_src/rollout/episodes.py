@@ -246,13 +246,9 @@ def check_value_ranges(episodes: Episodes, requirement: Requirement, domain: Dom
                 f"{stated.subject.x} is {column[row]:.9g}, outside of its range [{low:.9g}, {high:.9g}]; correct the "
                 "range, or give the range of an episode's value with `within [lo,hi]` after the property",
             )
-    for stated, span, column in zip(
-        requirement.measured, value_ranges(requirement, domain), values.T, strict=True
-    ):
+    for stated, span, column in zip(requirement.measured, value_ranges(requirement, domain), values.T, strict=True):
         # For a rate, the range of the total is proportional to the length of the episode.
-        weight, verb = (
-            (np.ones(len(length)), "comes to") if span.steps is None else (length, "has on average")
-        )
+        weight, verb = (np.ones(len(length)), "comes to") if span.steps is None else (length, "has on average")
         outside = ~((span.lo * weight <= column) & (column <= span.hi * weight))  # true for NaN, too
         for row in np.flatnonzero(outside)[:1].tolist():
             step = int(length[row])

@@ -43,9 +43,7 @@ class ExternalSampler:
         end = np.arange(self.domain.horizon + 1) >= path.length[:, None]
         satisfied, cost = self.monitor(path.signals, end=end)
         columns: list[Any] = [path.returns, cost.astype(np.float32), satisfied, path.length]
-        further = self.monitor.measure(path.signals, end=end)._asdict() | {
-            "fallback_steps": path.fallback_steps
-        }
+        further = self.monitor.measure(path.signals, end=end)._asdict() | {"fallback_steps": path.fallback_steps}
         return Episodes(*columns, **further)
 
     def explore(self, theta: Any, std: Any, keys: Array) -> Episodes:
@@ -91,9 +89,7 @@ def rollout(
     path += path[-1:] * (domain.horizon + 1 - len(path))
     # All signals are checked: a wanted one may be a Boolean that was computed from a NaN.
     every = {
-        name: np.stack(
-            [_check_finite(domain, seeds, t, name, each[name]) for t, each in enumerate(path)], axis=1
-        )
+        name: np.stack([_check_finite(domain, seeds, t, name, each[name]) for t, each in enumerate(path)], axis=1)
         for name in sorted(path[0], key=lambda name: name == "return")  # a reward explains a return
     }
     chosen = {name: values for name, values in every.items() if wanted is None or name in wanted}
@@ -101,9 +97,7 @@ def rollout(
     return RecordedPaths(chosen, length, returns, policies.fallback_steps)
 
 
-def _actor_signals(
-    names: frozenset[str], signals: Mapping[str, Any], rows: NDArray[np.intp]
-) -> list[dict[str, Any]]:
+def _actor_signals(names: frozenset[str], signals: Mapping[str, Any], rows: NDArray[np.intp]) -> list[dict[str, Any]]:
     """Return the signals that an actor asks for beside observations, in each of these rows."""
     arrays = {name: np.asarray(signals[name]) for name in names}
     return [{name: array[row] for name, array in arrays.items()} for row in rows] if names else []

@@ -112,9 +112,7 @@ class GymSampler:
         """Run episodes with noise of standard deviation `[B, outputs]` on the scores, and record a trace."""
         return self.run(np.asarray(theta, np.float32), episode_seeds(keys), np.asarray(std, np.float32))
 
-    def run(
-        self, theta: NDArray[np.float32], seeds: list[int], std: NDArray[np.float32] | None = None
-    ) -> Episodes:
+    def run(self, theta: NDArray[np.float32], seeds: list[int], std: NDArray[np.float32] | None = None) -> Episodes:
         """Run one episode per parameter vector `[B, D]` and environment seed `[B]`, exploring if `std` is given."""
         whole, cache = Chunk(theta, seeds, std, self.with_obs_stats), self.episode_cache
         if cache is None:
@@ -136,9 +134,7 @@ class GymSampler:
             cache.seconds_per_episode = seconds * min(self.workers, len(missing)) / len(missing)
         return concatenate_episodes([known[row] for row in range(len(seeds))])
 
-    def record(
-        self, theta: NDArray[np.float32], seeds: list[int], wanted: frozenset[str] | None
-    ) -> list[Signals]:
+    def record(self, theta: NDArray[np.float32], seeds: list[int], wanted: frozenset[str] | None) -> list[Signals]:
         """Return the wanted signals (None: all) along one episode per parameter vector `[B, D]` and seed `[B]`."""
         whole = Chunk(theta, seeds, recorded=ALL_SIGNALS if wanted is None else wanted)
         if wanted is None:
@@ -245,9 +241,7 @@ class EpisodeRunner:
         if chunk.std is None and chunk.with_obs_stats:
             columns["obs_stats"] = summarize_observations(path.signals["obs"][:, :-1], ~end[:, :-1])
         if path.noise is not None:
-            columns["trace"] = make_trace(
-                monitor, path.signals, path.length, path.noise, end, path.terminated
-            )
+            columns["trace"] = make_trace(monitor, path.signals, path.length, path.noise, end, path.terminated)
         return Episodes(**columns)
 
     def rollout(self, job: Job, chunk: Chunk, wanted: frozenset[str] | None) -> HostPaths:
@@ -365,9 +359,7 @@ def _exploration_noise(chunk: Chunk, steps: int) -> NDArray[np.float32] | None:
     if chunk.std is None:
         return None
     shape = steps, chunk.std.shape[1]
-    drawn = [
-        np.random.default_rng((seed, NOISE_STREAM)).standard_normal(shape, np.float32) for seed in chunk.seeds
-    ]
+    drawn = [np.random.default_rng((seed, NOISE_STREAM)).standard_normal(shape, np.float32) for seed in chunk.seeds]
     return chunk.std[:, None] * np.stack(drawn)
 
 
@@ -411,9 +403,7 @@ def _observer(domain: GymDomain) -> Callable[[Sequence[Any]], NDArray[np.float32
 # ---- diagnosis ------------------------------------------------------------------------------------------------
 
 
-def _diagnose(
-    error: Exception, turn: Iterator[Any], outcomes: list[Any], count: int, call: str
-) -> tuple[int, str]:
+def _diagnose(error: Exception, turn: Iterator[Any], outcomes: list[Any], count: int, call: str) -> tuple[int, str]:
     """Return the position of the faulty episode and the problem. `turn` has handed out the calls that were begun."""
     if isinstance(error, EpisodeFault):
         return error.at, str(error)

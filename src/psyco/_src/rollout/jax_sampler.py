@@ -89,9 +89,7 @@ class JaxSampler:
         return Episodes(path.final_return, cost, satisfied, length, trace, path.nonfinite, **columns)
 
 
-def raise_nonfinite(
-    sampler: Sampler, nonfinite: Any, theta: Array, keys: Array, std: Array | None = None
-) -> NoReturn:
+def raise_nonfinite(sampler: Sampler, nonfinite: Any, theta: Array, keys: Array, std: Array | None = None) -> NoReturn:
     """Replay the first of the `nonfinite` `[B]` episodes and raise EpisodeError for its first NaN or infinity.
 
     NaN compares as false, so the verdict of a formula on it would be arbitrary.
@@ -147,9 +145,7 @@ def start(domain: CompiledDomain, key: Array) -> tuple[State, Any]:
     keys = _keys(key)
     state = domain.reset(keys.reset)
     # Random numbers are much cheaper drawn all at once than step by step.
-    draws = (
-        domain.draw(keys.steps) if hasattr(domain, "draw") else jax.random.split(keys.steps, domain.horizon)
-    )
+    draws = domain.draw(keys.steps) if hasattr(domain, "draw") else jax.random.split(keys.steps, domain.horizon)
     return state, draws
 
 

@@ -49,9 +49,7 @@ def with_obs_normalization(
     return dataclasses.replace(network, shift=shift, scale=scale)
 
 
-def _shift_and_scale(
-    observations: NDArray[np.float64], limit: float
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _shift_and_scale(observations: NDArray[np.float64], limit: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and standard deviation per column of `[n, inputs]`, to six digits.
 
     Switches (columns of 0 and 1, as in a one-hot code) and constants are left unscaled: a state that is rare under

@@ -60,9 +60,7 @@ def record_signals(
     if isinstance(domain, GymDomain):
         job, seeds = Job(domain, network), episode_seeds(keys)
         if execution.uses_workers or wanted is not None:
-            return GymSampler(job, *make_backend(execution)).record(
-                np.asarray(theta, np.float32), seeds, wanted
-            )
+            return GymSampler(job, *make_backend(execution)).record(np.asarray(theta, np.float32), seeds, wanted)
         runner = EpisodeRunner()  # which closes its environments at once: those that render take much memory
         try:
             sampler = GymSampler(job, lambda job, chunks: enumerate(runner(job, chunk) for chunk in chunks))

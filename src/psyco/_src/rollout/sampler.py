@@ -68,13 +68,9 @@ def make_sampler(
         monitor = make_monitor(domain, requirement, severity=severity)
     if isinstance(domain, GymDomain):
         backend, workers = make_backend(execution)
-        return GymSampler(
-            Job(domain, network, monitor), backend, workers, with_obs_stats, execution.episode_cache
-        )
+        return GymSampler(Job(domain, network, monitor), backend, workers, with_obs_stats, execution.episode_cache)
     if not isinstance(domain, CompiledDomain):
-        raise DomainError(
-            f"{domain!r} is not a domain; psyco.make makes one of a name, a class or a function"
-        )
+        raise DomainError(f"{domain!r} is not a domain; psyco.make makes one of a name, a class or a function")
     if execution.uses_workers:
         raise RunError(
             f"{domain.name} is compiled and runs on JAX devices; workers, Ray and a step timeout are for "

@@ -76,9 +76,7 @@ class SignalRecorder:
                     array[self._begun : t, self._rows] = self._block[name]
             for name in self.others:
                 kept = self.values[name]
-                for row, column in zip(
-                    self._rows.tolist(), zip(*self._block[name], strict=True), strict=True
-                ):
+                for row, column in zip(self._rows.tolist(), zip(*self._block[name], strict=True), strict=True):
                     kept[row].extend(column)
             for block in self._block.values():
                 block.clear()
@@ -127,9 +125,7 @@ class SignalRecorder:
         try:
             filled = [np.array([missing if value is None else value for value in row]) for row in rows]
             longest = self.domain.horizon + 1
-            stacked = np.stack(
-                [np.pad(r, [(0, longest - len(r))] + [(0, 0)] * (r.ndim - 1), "edge") for r in filled]
-            )
+            stacked = np.stack([np.pad(r, [(0, longest - len(r))] + [(0, 0)] * (r.ndim - 1), "edge") for r in filled])
         except (TypeError, ValueError):
             return None
         return stacked if stacked.dtype.kind in NUMERIC_KINDS and stacked.ndim <= 3 else None

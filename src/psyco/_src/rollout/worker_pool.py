@@ -49,9 +49,7 @@ class Worker:
         environment: environment variables of the process.
     """
 
-    def __init__(
-        self, target: Callable[..., None], arguments: tuple[Any, ...], environment: Mapping[str, str]
-    ) -> None:
+    def __init__(self, target: Callable[..., None], arguments: tuple[Any, ...], environment: Mapping[str, str]) -> None:
         self.task: int | None = None  # index of the current task
         self.label: Any = None  # any state that the pool's owner keeps about this process
         self._closed = False  # the worker's end of the pipe is closed
@@ -60,9 +58,7 @@ class Worker:
             self.pipe, theirs = _spawn.Pipe()
             self.heartbeat = _spawn.RawArray("q", [IDLE, 0, 0])
             # Not a daemon: the environments of a daemon could not start processes.
-            self.process = _spawn.Process(
-                target=target, args=(theirs, self.heartbeat, *arguments), daemon=False
-            )
+            self.process = _spawn.Process(target=target, args=(theirs, self.heartbeat, *arguments), daemon=False)
             with _hidden_main(), _environment(environment):
                 self.process.start()
         except OSError as error:
@@ -107,9 +103,7 @@ class Worker:
         assert self.process.pid is not None
         self.process.kill()
         if _POSIX:
-            with suppress(
-                ProcessLookupError, PermissionError
-            ):  # it does not lead a group yet, or none is left
+            with suppress(ProcessLookupError, PermissionError):  # it does not lead a group yet, or none is left
                 os.killpg(self.process.pid, signal.SIGKILL)
         self.process.join()
         self.pipe.close()

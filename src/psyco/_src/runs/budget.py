@@ -50,20 +50,6 @@ DECISION_PROBABILITY = 0.9  # probability of a verdict for which the budget shou
 MAX_CERTIFICATE_RATIO = 1.25
 PAPER_HIDDEN: Hidden = 32  # hidden units, as in the paper
 CONTROL_HIDDEN: Hidden = (64, 64)  # hidden units of actor-critics on Gymnasium environments
-# Options of actor-critics on Gymnasium environments. A policy with a larger margin needs fewer episodes for its
-# certificate; in few generations a λ that has fallen must rise again quickly; and behaviour that was learned without
-# the constraint must be unlearned.
-ACTOR_CRITIC_OPTIONS: dict[str, Any] = {
-    "margin": 0.5,
-    "recovery_gain": 0.5,
-    "proportional_gain": 0.5,
-    "curriculum": 0.25,
-}
-# λ stays above a minimum in ppo, since a policy may otherwise learn to end its episodes before it can violate anything.
-PPO_OPTIONS = {"lambda_min": 0.1}
-# Near a bound, a policy that is learned with much noise keeps further away from it than the noiseless policy must. But
-# discrete actions need the noise, since little noise hardly ever changes a choice.
-PPO_CONTINUOUS_OPTIONS = {"std_end": 0.1}
 
 
 # ---- automatic settings -------------------------------------------------------------------------------------
@@ -143,24 +129,20 @@ def resolve_auto(
     resolved: dict[str, Any] = {"options": dict(settings.options)}
     if settings.hidden is None:
         resolved["hidden"] = CONTROL_HIDDEN if actor_critic else PAPER_HIDDEN
-    if actor_critic:
-        resolved["options"] = _actor_critic_options(learner, domain, requirement) | dict(settings.options)
+    if costly:
+        defaults = learner_class(learner).gymnasium_options(
+            domain.actions, domain.horizon, _constrains_return(requirement)
+        )
+        resolved["options"] = defaults | dict(settings.options)
     if automatic := [name for name in COMPILED_DEFAULTS if getattr(settings, name) is None]:
         counts = _economical_counts(settings, learner, domain, requirement) if costly else COMPILED_DEFAULTS
         resolved |= {name: counts[name] for name in automatic}
     return resolved
 
 
-def _actor_critic_options(learner: str, domain: Domain, requirement: Requirement) -> dict[str, Any]:
-    """Return the default options of an actor-critic on a Gymnasium environment."""
-    options = dict(ACTOR_CRITIC_OPTIONS)
-    if learner == "ppo":
-        options |= PPO_OPTIONS if domain.actions.ranked else PPO_OPTIONS | PPO_CONTINUOUS_OPTIONS
-        # A constraint on the return weighs late rewards as much as early ones.
-        formulas = [bound.formula for bound in requirement.probability_bounds]
-        if any(isinstance(n, Signal) and n.name == "return" for formula in formulas for n in walk(formula)):
-            options["discount"] = max(0.95, 1.0 - 1.0 / domain.horizon)
-    return options
+def _constrains_return(requirement: Requirement) -> bool:
+    formulas = [bound.formula for bound in requirement.probability_bounds]
+    return any(isinstance(n, Signal) and n.name == "return" for formula in formulas for n in walk(formula))
 
 
 def _economical_counts(

@@ -59,9 +59,7 @@ def make_tables(outcomes: Sequence[CellOutcome]) -> StudyTables:
     return StudyTables(
         cells=[cell_row(outcome) for outcome in outcomes],
         summary=summary,
-        comparisons=[
-            row for a, b in itertools.combinations(methods, 2) if (row := _comparison(groups, tasks, a, b))
-        ],
+        comparisons=[row for a, b in itertools.combinations(methods, 2) if (row := _comparison(groups, tasks, a, b))],
         profiles=[row for task in tasks for row in _profiles(task, groups)],
         curves=[row for (task, method), group in groups.items() for row in _curves(task, method, group)],
         times=[time_row(outcome) for outcome in outcomes],
@@ -171,9 +169,7 @@ def _ranks(ours: Sequence[CellOutcome], theirs: Sequence[CellOutcome]) -> tuple[
 def _profiles(task: str, groups: Groups) -> list[Row]:
     """Return the share of runs above each return: of all runs, and of certified runs."""
     of_task = {
-        method: [o for o in group if math.isfinite(o.score)]
-        for (t, method), group in groups.items()
-        if t == task
+        method: [o for o in group if math.isfinite(o.score)] for (t, method), group in groups.items() if t == task
     }
     scores = np.array([o.score for group in of_task.values() for o in group])
     if not len(scores):
@@ -265,10 +261,7 @@ def to_pandas(rows: Sequence[Row]) -> Any:
 def to_json_rows(rows: Sequence[Row]) -> list[Row]:
     """Return rows for JSON, which has no NaN: it becomes null."""
     return [
-        {
-            name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in row.items()
-        }
+        {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in row.items()}
         for row in rows
     ]
 

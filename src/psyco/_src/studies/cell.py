@@ -108,9 +108,7 @@ def first_satisfied_row(metrics: Metrics, requirement: Requirement) -> int | Non
         return None
     required = max(constraint.confidence for constraint in requirement.constraints)
     tested = metrics["verdict"] != ""
-    satisfied = np.where(
-        tested, metrics["verdict"] == "SATISFIED", metrics["verified_confidence"] >= required
-    )
+    satisfied = np.where(tested, metrics["verdict"] == "SATISFIED", metrics["verified_confidence"] >= required)
     rows = np.flatnonzero(satisfied)
     return int(rows[0]) if len(rows) else None
 
@@ -176,9 +174,7 @@ class _CellFollower:
         learned = stage.phase != "learning" or stage.done >= stage.total
         if learned or time.monotonic() - self.reported_at >= REPORT_INTERVAL:
             self.reported_at = time.monotonic()
-            self.report(
-                stage.total if learned else stage.done, stage.total, "certifying" if learned else "learning"
-            )
+            self.report(stage.total if learned else stage.done, stage.total, "certifying" if learned else "learning")
 
     def _reached(self, problem: Problem, state: TrainingState) -> None:
         if time.monotonic() - self.saved_at >= SAVE_INTERVAL:

@@ -79,9 +79,7 @@ class CellOutcome:
         return int(self.metrics["episodes"][row]), round(steps)
 
 
-def collect(
-    cells: Iterable[Cell], folder: Path, failure: Callable[[str], str] = lambda name: ""
-) -> list[CellOutcome]:
+def collect(cells: Iterable[Cell], folder: Path, failure: Callable[[str], str] = lambda name: "") -> list[CellOutcome]:
     """Return the outcomes of cells in their order, from files only: no domain is made, no code imported.
 
     Args:

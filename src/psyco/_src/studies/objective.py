@@ -76,9 +76,7 @@ def distance(certificate: Certificate, requirement: Requirement) -> float:
     return max(shortfalls)
 
 
-def score_metrics(
-    metrics: Metrics, requirement: Requirement, settings: Settings, fraction: float
-) -> Score | None:
+def score_metrics(metrics: Metrics, requirement: Requirement, settings: Settings, fraction: float) -> Score | None:
     """Return the score of a run after a fraction of learning, from the rows before; None if it was not reached."""
     if not metrics.rows:
         return None

@@ -155,9 +155,7 @@ class ParetoFront:
             "knee": None,
         }
         if self.exact:
-            row["exact_return"] = self.exact_return(
-                self.spec.values[k] if self.spec.parameter else certified.value
-            )
+            row["exact_return"] = self.exact_return(self.spec.values[k] if self.spec.parameter else certified.value)
             if not self.spec.parameter:
                 row["exact_probability"] = self.exact_probability(returned.value)
         return row
@@ -366,9 +364,7 @@ def make_pareto_spec(
     else:
         parameter, values = _parameter_values(vary, points)
         if isinstance(p, str) and ":" in p:
-            raise RunError(
-                f"p = {p!r} is not allowed: where {parameter} varies it is a single one, as in 0.9"
-            )
+            raise RunError(f"p = {p!r} is not allowed: where {parameter} varies it is a single one, as in 0.9")
         required = (_check_probability("p", DEFAULT_PROBABILITY if p is None else p),) * len(values)
         formulas = tuple(_substitute(formula, parameter, value) for value in values)
     runs = len(values) * check_count("seeds", seeds, 1)

@@ -57,11 +57,7 @@ def _chart(front: ParetoFront) -> Markup:
             ChartMark(IntervalEstimate(value, value, value), interval_estimate(row, "return"))
             for value, row in zip(front.spec.values, front.points, strict=True)
         ]
-        points = [
-            (value, outcome.score)
-            for k, value in enumerate(front.spec.values)
-            for outcome in front.runs_of(k)
-        ]
+        points = [(value, outcome.score) for k, value in enumerate(front.spec.values) for outcome in front.runs_of(k)]
         across = front.spec.parameter
     else:
         marks = [

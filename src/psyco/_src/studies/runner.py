@@ -101,9 +101,7 @@ def failure(folder: Path, name: str) -> str:
         return ""
 
 
-def _storing_failures(
-    folder: Path, on_progress: Callable[[StudyProgress], None]
-) -> Callable[[StudyProgress], None]:
+def _storing_failures(folder: Path, on_progress: Callable[[StudyProgress], None]) -> Callable[[StudyProgress], None]:
     """Wrap a callback: write the error of a failed cell to its file, and remove the file when the cell succeeds."""
     known: dict[str, str] = {}
 

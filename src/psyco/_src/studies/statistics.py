@@ -106,9 +106,7 @@ def rank_sum_p_value(ours: Sequence[Any], theirs: Sequence[Any]) -> float:
     """
     pooled = [*ours, *theirs]
     below = [sum(other < each for other in pooled) for each in pooled]
-    ranks = [
-        2 * low + sum(other == each for other in pooled) for low, each in zip(below, pooled, strict=True)
-    ]
+    ranks = [2 * low + sum(other == each for other in pooled) for low, each in zip(below, pooled, strict=True)]
     ways = np.zeros((len(ours) + 1, sum(ranks) + 1))  # [runs in our group, sum of their ranks]
     ways[0, 0] = 1.0
     for rank in ranks:

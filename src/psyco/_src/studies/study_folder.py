@@ -109,10 +109,7 @@ class Study:
             "failed": self.failed,
             "notes": self.notes,
             "page": str(self.page) if self.page.exists() else None,
-            **{
-                name: to_json_rows(getattr(self.tables, name))
-                for name in ("summary", "comparisons", "cells", "times")
-            },
+            **{name: to_json_rows(getattr(self.tables, name)) for name in ("summary", "comparisons", "cells", "times")},
         }
         return json.dumps(content, indent=2, allow_nan=False) + "\n"
 

@@ -65,9 +65,7 @@ def _summary_table(study: Study) -> Markup:
         )
         for row in study.tables.summary
     ]
-    return table(
-        ("task", "method", "certified", "return, IQM", "return, median", "first satisfied after"), rows
-    )
+    return table(("task", "method", "certified", "return, IQM", "return, median", "first satisfied after"), rows)
 
 
 def _comparison_table(study: Study) -> Markup | None:
@@ -114,9 +112,7 @@ def cell_table(study: Study) -> Markup:
                 _method(study, row["method"]),
                 str(row["seed"]),
                 badge(row["verdict"] or outcome.state),
-                "–"
-                if row["return"] is None
-                else f"{row['return']:.2f} ± {row['return_standard_error'] or 0.0:.2f}",
+                "–" if row["return"] is None else f"{row['return']:.2f} ± {row['return_standard_error'] or 0.0:.2f}",
                 bounds or "–",
                 _count(row["episodes"]),
                 _count(row["steps"]),
@@ -167,9 +163,7 @@ def summary_charts(
 def _profile_charts(study: Study) -> list[Markup]:
     columns = ("return", "share", "share_lower", "share_upper", "share_certified")
     found = ((task, _lines(study, study.tables.profiles, task, columns)) for task in study.plan.tasks)
-    return [
-        line_chart(task, lines, x="return", y="share of runs", share=True) for task, lines in found if lines
-    ]
+    return [line_chart(task, lines, x="return", y="share of runs", share=True) for task, lines in found if lines]
 
 
 def _learning_charts(study: Study) -> list[Markup]:
@@ -180,9 +174,7 @@ def _learning_charts(study: Study) -> list[Markup]:
             lines = _lines(study, study.tables.curves, task, columns)
             if lines:
                 share = name == "satisfied"
-                charts.append(
-                    line_chart(f"{task}: {title}", lines, x="training episodes", y=title, share=share)
-                )
+                charts.append(line_chart(f"{task}: {title}", lines, x="training episodes", y=title, share=share))
     return charts
 
 
@@ -254,9 +246,7 @@ def _count(value: int | None) -> str:
 
 def _median(rows: Sequence[Row], name: str) -> str:
     values = sorted(row[name] for row in rows if row[name] is not None)
-    return (
-        format(values[len(values) // 2], ",.0f" if name == "steps_per_second" else ".1f") if values else "–"
-    )
+    return format(values[len(values) // 2], ",.0f" if name == "steps_per_second" else ".1f") if values else "–"
 
 
 def _duration(seconds: float) -> str:

@@ -123,9 +123,7 @@ class StudyPlan:
         try:
             text = tomli_w.dumps(self.content, multiline_strings=True)
         except TypeError as error:
-            raise RunError(
-                f"this study cannot be written as TOML: {error}; use numbers and text only"
-            ) from None
+            raise RunError(f"this study cannot be written as TOML: {error}; use numbers and text only") from None
         return f"# A study of PSyCo; `psyco study` continues it.\n{text}"
 
 
@@ -378,9 +376,7 @@ def _make_variant(base: dict[str, Any], changes: dict[str, Any]) -> _Variant:
             applied.pop(key)
             applied |= {f"{table}.{k}" if k != "name" else table: v for k, v in value.items()}
         else:
-            raise RunError(
-                f'{key} = {value!r} is not allowed: it must be a name, or a table as in {{ name = "..." }}'
-            )
+            raise RunError(f'{key} = {value!r} is not allowed: it must be a name, or a table as in {{ name = "..." }}')
     return _Variant(content, applied, requirement_name)
 
 
@@ -458,6 +454,4 @@ def _check_distinct(cells: list[Cell]) -> None:
 def _check_keys(table: str, given: Iterable[str], known: Sequence[str]) -> None:
     for key in given:
         if key not in known:
-            raise RunError(
-                f"unknown key {table + key!r}{suggest(key, known)}; allowed are: {', '.join(known)}"
-            )
+            raise RunError(f"unknown key {table + key!r}{suggest(key, known)}; allowed are: {', '.join(known)}")

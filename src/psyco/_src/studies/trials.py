@@ -109,9 +109,7 @@ class TrialSampler:
         self.optuna = import_optuna()
         self.optuna.logging.set_verbosity(self.optuna.logging.ERROR)
         options = learner_options(search.learner)
-        self.space = {
-            name: self._distribution(values, options[name].kind) for name, values in search.ranges.items()
-        }
+        self.space = {name: self._distribution(values, options[name].kind) for name, values in search.ranges.items()}
         self.defaults = {name: value for name, value in defaults.items() if value in search.ranges[name]}
         self.open: dict[int, Any] = {}  # Optuna's trials without a result, by our number
         with warnings.catch_warnings():
@@ -145,9 +143,7 @@ class TrialSampler:
             if score is not None:
                 space = {name: self.space[name] for name in self.defaults}
                 self.study.add_trial(
-                    self.optuna.trial.create_trial(
-                        params=self.defaults, distributions=space, value=score.value
-                    )
+                    self.optuna.trial.create_trial(params=self.defaults, distributions=space, value=score.value)
                 )
             return
         trial, states = self.open.pop(number), self.optuna.trial.TrialState
@@ -213,9 +209,7 @@ def _make_trial(
 ) -> Trial:
     score = score_certificate(outcome.certificate, outcome.requirement)
     scores = checkpoint_scores(folder, outcome.requirement, outcome.cell.config.settings)
-    return Trial(
-        number, options, outcome, score, scores, pruned_at(folder, threshold) if score is None else None
-    )
+    return Trial(number, options, outcome, score, scores, pruned_at(folder, threshold) if score is None else None)
 
 
 def _summarize(trials: Sequence[Trial], total: int) -> str:

@@ -235,9 +235,7 @@ def _rerun_result(rerun: Study, trial: Trial) -> tuple[int, float, int]:
 def _resolve_defaults(search: SearchConfig, trust: Collection[str]) -> dict[str, Any]:
     """Return the default values of the searched options for this domain and budget."""
     config = search.trial_cell(0, {}).config
-    settings = dataclasses.replace(
-        config.settings, normalization="none"
-    )  # sampled normalization samples episodes
+    settings = dataclasses.replace(config.settings, normalization="none")  # sampled normalization samples episodes
     problem = prepare(make_from_description(config.description, trust), parse(config.requirement), settings)
     return {name: problem.settings.options[name] for name in search.ranges}
 

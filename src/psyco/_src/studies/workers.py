@@ -55,9 +55,7 @@ class WorkerTeam:
         """End all processes at once."""
         self._pool.close()
 
-    def run(
-        self, cells: Collection[Cell], folder: Path, progress: StudyProgress, trust: Collection[str]
-    ) -> None:
+    def run(self, cells: Collection[Cell], folder: Path, progress: StudyProgress, trust: Collection[str]) -> None:
         """Complete all cells; an error of a cell is reported to `progress`.
 
         Args:
@@ -68,9 +66,7 @@ class WorkerTeam:
         """
         todo = list(cells)
 
-        def message(
-            task: int, worker: Worker
-        ) -> tuple[str, Config, tuple[str, ...], PruningThreshold | None]:
+        def message(task: int, worker: Worker) -> tuple[str, Config, tuple[str, ...], PruningThreshold | None]:
             cell = todo[task]
             worker.label = cell.compile_key  # for which it compiles code
             progress.mark_started(cell.name)
@@ -88,9 +84,7 @@ class WorkerTeam:
                 if isinstance(event, Crash):
                     if event.final:
                         problem = f"it ended its process {event.crashes} times ({event.status})"
-                        progress.mark_ended(
-                            name, f"{problem}: it crashes, or memory runs out; see {self.log}"
-                        )
+                        progress.mark_ended(name, f"{problem}: it crashes, or memory runs out; see {self.log}")
                     else:
                         progress.mark_waiting(name)
                 elif event.finished:
@@ -117,9 +111,7 @@ def _work(pipe: Any, _: Any, log: str, path: list[str]) -> None:
     def handle(task: Any, report: Callable[[tuple[int, str]], None]) -> str:
         clear_compiled_programs()
         folder, config, trust, threshold = task
-        return run_cell(
-            complete, Path(folder), config, trust, lambda done, _, phase: report((done, phase)), threshold
-        )
+        return run_cell(complete, Path(folder), config, trust, lambda done, _, phase: report((done, phase)), threshold)
 
     serve(pipe, handle)
     exit_group()

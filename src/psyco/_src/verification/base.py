@@ -220,9 +220,7 @@ class MeanTask:
             return f"no episode can have a value outside of {self.range_text}"
         return f"no episode can have more than {self.steps:,} steps, or an average of them outside of {self.range_text}"
 
-    def totals_and_weights(
-        self, values: NDArray[np.float64]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def totals_and_weights(self, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the totals `[B]` and weights `[B]` of values `[B]`, or of pairs `[B, 2]`."""
         values = np.asarray(values, np.float64)
         return (values, np.ones(len(values))) if self.steps is None else (values[:, 0], values[:, 1])

@@ -95,9 +95,7 @@ def mean_belief(task: MeanTask, sums: WeightedSums, prior: float = 1.0) -> NDArr
     return np.maximum(belief, 0.0)
 
 
-def mean_credible(
-    task: MeanTask, sums: WeightedSums, delta: float, prior: float = 1.0
-) -> tuple[float, float]:
+def mean_credible(task: MeanTask, sums: WeightedSums, delta: float, prior: float = 1.0) -> tuple[float, float]:
     """Return the central credible interval of the mean, clipped to the range."""
     if not sums.count:
         return task.lo, task.hi
@@ -112,9 +110,7 @@ def _posterior(task: MeanTask, sums: WeightedSums, prior: float) -> tuple[Any, A
     mean, freedom = excess / weight, prior + count - 1.0
     # A quarter of the squared range is the largest variance; rounding must not make the other term negative.
     largest = ((task.steps or 1) * (task.hi - task.lo)) ** 2 / 4.0
-    spread = prior * largest + np.maximum(
-        excess_squared - 2.0 * mean * product + mean**2 * weight_squared, 0.0
-    )
+    spread = prior * largest + np.maximum(excess_squared - 2.0 * mean * product + mean**2 * weight_squared, 0.0)
     return freedom, task.lo + mean, np.sqrt(spread / freedom * count) / weight
 
 
@@ -157,9 +153,7 @@ class BayesMean:
         """Threshold the posterior after every value, as Alg. BV does after every outcome."""
         after = WeightedSums(*(sums[1:] for sums in self.task.cumulative_sums(state, values)))
         belief = mean_belief(self.task, after, self.prior)
-        codes = decisions(
-            belief >= 1.0 - self.task.false_accept, 1.0 - belief >= 1.0 - self.task.false_reject
-        )
+        codes = decisions(belief >= 1.0 - self.task.false_accept, 1.0 - belief >= 1.0 - self.task.false_reject)
         last = first_decision(codes)
         return WeightedSums(*(float(sums[last]) for sums in after)), last + 1, int(codes[last])
 

@@ -41,18 +41,14 @@ BETS = special.expit(_LOG_ODDS)
 WEIGHTS = BETS * (1.0 - BETS) / np.sum(BETS * (1.0 - BETS))  # du for equal steps of the log odds
 
 CELLS = 2000  # of the grid that represents the values in `bounds`; integers of round ranges lie on it
-SMALLEST = (
-    1e-12  # resolution, as a fraction of the range: a bound nearer to the end of the range counts as the end
-)
+SMALLEST = 1e-12  # resolution, as a fraction of the range: a bound nearer to the end of the range counts as the end
 
 
 class ValueStats(NamedTuple):
     """Statistics of the values, sufficient for bounds on their mean."""
 
     grid: NDArray[np.float64] = np.zeros(CELLS + 1)  # number of values at each point of a grid over [lo, hi]
-    pairs: tuple[
-        NDArray[np.float64], ...
-    ] = ()  # for a rate instead: positions and weights [B, 2] of all values
+    pairs: tuple[NDArray[np.float64], ...] = ()  # for a rate instead: positions and weights [B, 2] of all values
 
 
 class Wealth(NamedTuple):
@@ -175,9 +171,7 @@ def confidence_sequence(task: MeanTask, stats: ValueStats, delta: float) -> tupl
     else:
         pairs, count = np.unique(np.concatenate([np.empty((0, 2)), *stats.pairs]), axis=0, return_counts=True)
         points = ValuePoints(pairs[:, 0], pairs[:, 1], count.astype(np.float64))
-    above, below = (
-        solve_lower_bound(partial(log_evidence, side), delta) for side in (points, points.mirrored)
-    )
+    above, below = (solve_lower_bound(partial(log_evidence, side), delta) for side in (points, points.mirrored))
     width = task.hi - task.lo
     return task.lo + width * above, task.hi - width * below
 

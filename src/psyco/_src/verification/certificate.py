@@ -207,9 +207,7 @@ class Certificate:
         if self.verdict is not Verdict.UNDECIDED or self.method not in METHODS:
             return ""
         if self.stream == "certify":  # of a run, which keeps a ledger of its looks
-            return (
-                "psyco verify RUN takes a further look at fresh episodes, with a share of the permitted error"
-            )
+            return "psyco verify RUN takes a further look at fresh episodes, with a share of the permitted error"
         if METHODS[self.method].open_ended:
             return "raise the maximum number of episodes, and the same test goes on: that voids nothing"
         void = "a larger number of episodes for the same look would void the guarantee"
@@ -218,9 +216,7 @@ class Certificate:
             remains = f"{confidence_percent(left)} of the permitted error is left"
             return f"{void}; {remains} for a new look at fresh ones (--after)"
         how = " (--retryable, then --after; a run keeps count: psyco verify RUN)" if self.policy else ""
-        return (
-            f"{void}; a new look at fresh ones needs a share of the permitted error, kept from the start{how}"
-        )
+        return f"{void}; a new look at fresh ones needs a share of the permitted error, kept from the start{how}"
 
     @property
     def return_summary(self) -> str:
@@ -242,9 +238,7 @@ class Certificate:
             else:
                 value = f"{'rate' if f.estimand == 'rate' else 'mean'} {format_mean(part)}"
                 bounds = format_bounds(part)
-            lines += [
-                f"  {value}{of}, {bounds} ({confidence_percent(part.interval_level)} confidence interval)"
-            ]
+            lines += [f"  {value}{of}, {bounds} ({confidence_percent(part.interval_level)} confidence interval)"]
         return [*lines, f"  return {e.mean_return:.2f} ± {e.return_standard_error:.2f}"]
 
     @property
@@ -315,9 +309,7 @@ def certify(
     )  # fmt: skip
     looks = (*earlier, look)
     returns = np.asarray(returns, np.float64)
-    known: dict[str, Any] = vars(origin) | {
-        "parameters": json.loads(json.dumps(origin.parameters, default=str))
-    }
+    known: dict[str, Any] = vars(origin) | {"parameters": json.loads(json.dumps(origin.parameters, default=str))}
     return Certificate(
         verdict=verdict,
         requirement=str(requirement),

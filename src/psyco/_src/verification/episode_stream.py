@@ -78,14 +78,10 @@ class EpisodeStream:
     def raise_range_error(self, error: RangeError, episodes: Episodes, *, first: int = 0) -> None:
         """Raise an error that names the episode, counted from `first`, whose value lies outside of its range."""
         one = jax.tree.map(lambda column: column[error.position : error.position + 1], episodes)
-        check_value_ranges(
-            one, self.requirement, self.domain, episode_keys(self.key, first + error.position, 1)
-        )
+        check_value_ranges(one, self.requirement, self.domain, episode_keys(self.key, first + error.position, 1))
 
 
-def sample_episodes(
-    sampler: Sampler, theta: Array, key: Array, count: int, *, first: int = 0
-) -> Iterator[Episodes]:
+def sample_episodes(sampler: Sampler, theta: Array, key: Array, count: int, *, first: int = 0) -> Iterator[Episodes]:
     """Yield the episodes `first` to `first + count - 1` of a stream, for parameters `[D]`, in batches."""
     if not sampler.compiled:
         yield from _host_batches(sampler, theta, key, count, first)
@@ -131,9 +127,7 @@ def episode_columns(requirement: Requirement, episodes: Episodes) -> list[NDArra
     """Return a column per constraint, then per question: outcomes bool `[B]`, values `[B]`, for a rate `[B, 2]`."""
     held, values = constraint_outcomes(requirement, np.asarray(episodes.satisfied)), None
     if episodes.value is not None and episodes.first_out_of_range is not None:
-        values = np.where(
-            episodes.first_out_of_range, np.nan, episodes.value
-        )  # NaN lies outside of any range
+        values = np.where(episodes.first_out_of_range, np.nan, episodes.value)  # NaN lies outside of any range
     return make_columns(requirement, held, values, np.asarray(episodes.length))
 
 
@@ -159,9 +153,7 @@ def is_rate(stated: Expectation | Question) -> bool:
 
 def constraint_outcomes(requirement: Requirement, satisfied: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return whether each constraint's own formula held, `[B, P]`, from the one-sided bounds `[B, K]`."""
-    first = {
-        b.constraint: (i, b.negated) for i, b in reversed(list(enumerate(requirement.probability_bounds)))
-    }
+    first = {b.constraint: (i, b.negated) for i, b in reversed(list(enumerate(requirement.probability_bounds)))}
     columns = [satisfied[:, i] ^ negated for _, (i, negated) in sorted(first.items())]
     return np.stack(columns, axis=1) if columns else satisfied[:, :0]
 
@@ -203,9 +195,7 @@ def check_info_keys(requirement: Requirement, domain: Domain, missing: Any) -> l
     return notes
 
 
-def unknown_key_error(
-    domain: Domain, key: str, where: str, place: SourceLocation | None = None
-) -> RequirementError:
+def unknown_key_error(domain: Domain, key: str, where: str, place: SourceLocation | None = None) -> RequirementError:
     """Return the error for a key that was never reported, with its place in the requirement."""
     known = [name for name in signal_table(domain) if name.startswith(INFO_PREFIX) and name != INFO_PREFIX]
     return RequirementError(

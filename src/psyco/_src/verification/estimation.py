@@ -195,9 +195,7 @@ def estimate_means(
 def check_width(width: float | None) -> None:
     """Raise unless `width` is None or a valid width of an interval."""
     if width is not None and not (isinstance(width, int | float) and 0.0 < width < np.inf):
-        raise RunError(
-            f"width is how narrow an interval should be, a number above 0 as in width=0.02; got {width!r}"
-        )
+        raise RunError(f"width is how narrow an interval should be, a number above 0 as in width=0.02; got {width!r}")
 
 
 # ---- estimates without stopping bias ----------------------------------------------------------------------------

@@ -214,9 +214,7 @@ def make_findings(
             "interval_level": 1.0 - delta,
         }
         state = tally.counts if isinstance(tally, Tally) else tally.state
-        common["lower"], common["upper"] = test.bounds(
-            state, delta / 2.0
-        )  # half of the error for either side
+        common["lower"], common["upper"] = test.bounds(state, delta / 2.0)  # half of the error for either side
         if isinstance(tally, Tally):
             satisfied, violated = map(int, tally.counts)
             findings.append(Finding(satisfied=satisfied, violated=violated, **common))
@@ -299,13 +297,10 @@ def joint_guarantee(
         )
     if looks > 1:
         statement += (
-            f" There were {looks} looks, each at fresh episodes of its own. They share the permitted error, "
-            f"{jointly}"
+            f" There were {looks} looks, each at fresh episodes of its own. They share the permitted error, {jointly}"
         )
     elif share < 1.0:
-        statement += (
-            f" This look used {percent(share)} of the permitted error; the rest was kept for further looks."
-        )
+        statement += f" This look used {percent(share)} of the permitted error; the rest was kept for further looks."
     return Guarantee(own.kind, statement, accept, reject, _joint_condition(findings))
 
 

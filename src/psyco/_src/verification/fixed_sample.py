@@ -149,8 +149,7 @@ class FixedMean:
         task, sides = self.task, self.task.sides
         accept = all(self._is_shown(values, side.bound, side.at_least, task.false_accept) for side in sides)
         reject = any(
-            self._is_shown(values, side.bound, not side.at_least, task.false_reject / len(sides))
-            for side in sides
+            self._is_shown(values, side.bound, not side.at_least, task.false_reject / len(sides)) for side in sides
         )
         return decisions(accept, reject)
 

@@ -32,9 +32,7 @@ logger = logging.getLogger(__name__)
 
 FORMAT = "psyco-looks-1"
 # A note for certificates.
-IGNORED_LOOKS_NOTE = (
-    "Earlier looks at policies of this run were not counted, as was asked for (--ignore-looks)."
-)
+IGNORED_LOOKS_NOTE = "Earlier looks at policies of this run were not counted, as was asked for (--ignore-looks)."
 
 
 def look_share(look: int, *, of: int | None = None) -> float:

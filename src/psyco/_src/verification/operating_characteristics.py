@@ -29,9 +29,7 @@ class Characteristics(NamedTuple):
     """The operating characteristics of a test at true probabilities p `[P]`, for a cap of N episodes."""
 
     p: NDArray[np.float64]  # [P]
-    satisfied_by: NDArray[
-        np.float64
-    ]  # [N+1, P] probability of the verdict SATISFIED after at most n episodes
+    satisfied_by: NDArray[np.float64]  # [N+1, P] probability of the verdict SATISFIED after at most n episodes
     violated_by: NDArray[np.float64]  # [N+1, P]
 
     @property
@@ -62,9 +60,7 @@ class Characteristics(NamedTuple):
             "violated": self.violated.tolist(),
             "undecided": self.undecided.tolist(),
             "episodes": self.episodes.tolist(),
-            "needed": {
-                key: [float(n) if np.isfinite(n) else None for n in values] for key, values in needed.items()
-            },
+            "needed": {key: [float(n) if np.isfinite(n) else None for n in values] for key, values in needed.items()},
         }
 
     def needed(self, chance: float) -> NDArray[np.float64]:
@@ -200,8 +196,7 @@ def make_plan(
         raise RunError("one mean and spread fit one expected value: plan one at a time")
     # The average of a step of episodes of equal length is a mean like any other.
     known_ranges = [
-        ValueRange(lo, hi)
-        for lo, hi, _ in value_ranges(requirement, RecordedSystem(horizon=horizon or np.inf))
+        ValueRange(lo, hi) for lo, hi, _ in value_ranges(requirement, RecordedSystem(horizon=horizon or np.inf))
     ]
     tests: dict[str, list[Test | MeanTest]] = {}
     found: list[dict[str, Any]] = [{} for _ in requirement.constraints]
@@ -216,9 +211,7 @@ def make_plan(
                 grid = np.unique(p) if p else default_probabilities(constraint)
                 found[k][name] = operating_characteristics(test, grid, max_episodes)
             else:
-                found[k][name] = [
-                    simulate(test, mean=m, spread=deviation, max_episodes=max_episodes) for m in means
-                ]
+                found[k][name] = [simulate(test, mean=m, spread=deviation, max_episodes=max_episodes) for m in means]
     return VerificationPlan(requirement, max_episodes, share, tests, tuple(found))
 
 
@@ -238,9 +231,7 @@ def operating_characteristics(test: Any, p: ArrayLike, max_episodes: int) -> Cha
         0,
     )  # [P, width] probability of first, first+1, ... satisfying episodes
     for n in range(1, max_episodes + 1):
-        alive = np.pad(alive * (1.0 - p)[:, None], ((0, 0), (0, 1))) + np.pad(
-            alive * p[:, None], ((0, 0), (1, 0))
-        )
+        alive = np.pad(alive * (1.0 - p)[:, None], ((0, 0), (0, 1))) + np.pad(alive * p[:, None], ((0, 0), (1, 0)))
         satisfied = first + np.arange(alive.shape[1])
         decided = test.decide(Counts(satisfied, n - satisfied))
         for decision, absorbed in by.items():
@@ -259,9 +250,7 @@ def default_probabilities(constraint: Constraint) -> NDArray[np.float64]:
     """Return true probabilities for a table: the bounds, some points around them, and a coarse grid."""
     bounds = [b for b in (constraint.lower, constraint.upper) if 0.0 < b < 1.0]
     room = [min(b, 1.0 - b) for b in bounds]
-    near = [
-        b + x * r for b, r in zip(bounds, room, strict=True) for x in (-0.5, -0.2, -0.05, 0.0, 0.05, 0.2, 0.5)
-    ]
+    near = [b + x * r for b, r in zip(bounds, room, strict=True) for x in (-0.5, -0.2, -0.05, 0.0, 0.05, 0.2, 0.5)]
     grid: Sequence[float] = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
     return np.unique(np.round([*near, *grid], 6))
 

@@ -83,9 +83,7 @@ def replay(
         try:
             Certificate.from_json(text, origin=origin)
         except RunError:
-            differences.append(
-                "checksum: the file was changed after it was issued, in nothing that a repetition shows"
-            )
+            differences.append("checksum: the file was changed after it was issued, in nothing that a repetition shows")
     looks = [f"look {i + 1}, {why}" for i, why in others.items()] + ["looks that it does not list"]
     # The maximum of an open-ended method changes nothing before it is reached.
     unused = METHODS[claimed.method].open_ended and claimed.episodes < (claimed.max_episodes or 0)
@@ -147,9 +145,7 @@ def _why_not_repeatable(look: Look, claimed: Certificate, policy: AnyPolicy) -> 
     return "which was begun and never finished" if not look.episodes else ""
 
 
-def _compare(
-    a: Any, b: Any, path: tuple[str | int, ...] = ()
-) -> Iterator[tuple[tuple[str | int, ...], Any, Any]]:
+def _compare(a: Any, b: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any, Any]]:
     """Yield path and values of every leaf at which two JSON values differ."""
     if isinstance(a, dict) and isinstance(b, dict):
         for key in sorted(a.keys() | b.keys()):

@@ -39,9 +39,7 @@ Stated: TypeAlias = Constraint | Expectation | Question
 class RecordedEpisodes(NamedTuple):
     """Columns of recorded episodes for tests."""
 
-    columns: list[
-        NDArray[Any]
-    ]  # per constraint, then per question: outcomes or values [B], for a rate [B, 2]
+    columns: list[NDArray[Any]]  # per constraint, then per question: outcomes or values [B], for a rate [B, 2]
     value_ranges: tuple[ValueRange, ...]  # of the measured values
     reached: NDArray[np.bool_] | None = None  # as in Episodes; None if unknown
     horizon: int | None = None  # maximum length of an episode; None if unknown
@@ -67,9 +65,7 @@ def read_outcomes(data: bytes, requirement: Requirement, *, origin: str) -> Reco
     """
     stated, known = properties(requirement), outcome_ranges(requirement)
     if not data.strip():
-        raise RunError(
-            f"{origin} is empty; it should hold one {_named(stated, 'outcome, 0 or 1,', 'value')} per line"
-        )
+        raise RunError(f"{origin} is empty; it should hold one {_named(stated, 'outcome, 0 or 1,', 'value')} per line")
     if len(stated) == 1 and not is_value(stated[0]) and (digits := _parse_digits(data)) is not None:
         return RecordedEpisodes([digits], known)
     rows = _csv_rows(_text(data, origin), origin)
@@ -137,9 +133,7 @@ def _named(stated: Sequence[Stated], outcome: str, value: str) -> str:
 def _parse_column(stated: Stated, rows: Sequence[RecordedRow], column: int, origin: str) -> NDArray[Any]:
     """Return the column of one constraint or question."""
     read, what = (
-        (_number, "a value is a number")
-        if is_value(stated)
-        else (_outcome, "an outcome is 0 or 1, true or false")
+        (_number, "a value is a number") if is_value(stated) else (_outcome, "an outcome is 0 or 1, true or false")
     )
     values = [read(cells[column]) for _, cells in rows]
     for row, found in zip(rows, values, strict=True):
@@ -160,9 +154,7 @@ def _check_in_range(
     for at in np.flatnonzero(~task.in_range(values))[:1]:
         total, steps = (float(column[at]) for column in task.totals_and_weights(values))
         if not steps:
-            raise RunError(
-                f"line {lines[at]} of {origin}: the episode has no step; a rate needs one, so leave it out"
-            )
+            raise RunError(f"line {lines[at]} of {origin}: the episode has no step; a rate needs one, so leave it out")
         what = "is" if value_range.steps is None else "has on average"
         raise RunError(
             f"line {lines[at]} of {origin}: {stated} {what} {total / steps:.9g}, outside of its range "
@@ -222,9 +214,7 @@ def _check_single(episodes: list[list[int]], rows: Sequence[RecordedRow], origin
 # ---- traces -----------------------------------------------------------------------------------------------------
 
 
-def read_traces(
-    data: bytes, requirement: Requirement, *, origin: str, horizon: int | None = None
-) -> RecordedEpisodes:
+def read_traces(data: bytes, requirement: Requirement, *, origin: str, horizon: int | None = None) -> RecordedEpisodes:
     """Read traces and evaluate the requirement on them: CSV or JSON lines, one row per state, with an `episode` column.
 
     The rows of an episode are contiguous, in the order of its states. `obs[0]`, `obs[1]`, ... are the entries of a
@@ -378,19 +368,13 @@ def _signal_columns(names: Sequence[str], origin: str) -> dict[str, int | list[i
 NUMBER, BOOLEAN = "a number", "true or false"
 
 
-def _parse_signal(
-    name: str, rows: Sequence[RecordedRow], column: int | list[int], origin: str
-) -> NDArray[Any]:
+def _parse_signal(name: str, rows: Sequence[RecordedRow], column: int | list[int], origin: str) -> NDArray[Any]:
     """Return a signal in all rows, `[rows]` or `[rows, size]`."""
-    values = [
-        [cells[at] for at in column] if isinstance(column, list) else cells[column] for _, cells in rows
-    ]
+    values = [[cells[at] for at in column] if isinstance(column, list) else cells[column] for _, cells in rows]
     first = _kind(values[0])
     for row, value in zip(rows, values, strict=True):
         if first is None or _kind(value) != first:
-            expected = (
-                f"{first}, as on line {rows[0].line}" if first else f"{NUMBER}, {BOOLEAN}, or a list of these"
-            )
+            expected = f"{first}, as on line {rows[0].line}" if first else f"{NUMBER}, {BOOLEAN}, or a list of these"
             raise RunError(f"line {row.line} of {origin}: {name} is {value!r}; it should be {expected}")
     return np.array(values, bool if first and BOOLEAN in first else np.float64)
 
@@ -440,9 +424,7 @@ def _csv_rows(text: str, origin: str) -> list[RecordedRow]:
         if not any(cells):
             raise _blank(line, origin)
         if len(cells) != len(rows[0].cells):
-            raise RunError(
-                f"line {line} of {origin} has {len(cells)} cells, the first has {len(rows[0].cells)}"
-            )
+            raise RunError(f"line {line} of {origin} has {len(cells)} cells, the first has {len(rows[0].cells)}")
     return rows
 
 
@@ -452,9 +434,7 @@ def _csv_table(text: str, origin: str) -> tuple[list[str], list[RecordedRow]]:
     names: list[str] = header.cells
 
     def read(cells: list[str]) -> list[Any]:
-        return [
-            cell if name == EPISODE else _parse_cell(cell) for name, cell in zip(names, cells, strict=True)
-        ]
+        return [cell if name == EPISODE else _parse_cell(cell) for name, cell in zip(names, cells, strict=True)]
 
     return names, [RecordedRow(line, read(cells)) for line, cells in rows]
 
@@ -462,9 +442,7 @@ def _csv_table(text: str, origin: str) -> tuple[list[str], list[RecordedRow]]:
 def _check_header(header: RecordedRow, rows: Sequence[RecordedRow], origin: str) -> None:
     names = header.cells
     if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise RunError(
-            f"line {header.line} of {origin}: two columns are called {twice[0]!r}; rename one of them"
-        )
+        raise RunError(f"line {header.line} of {origin}: two columns are called {twice[0]!r}; rename one of them")
     if not rows:
         raise RunError(f"{origin} has a header and no rows below it")
     for line, cells in rows:
@@ -488,9 +466,7 @@ def _json_rows(text: str, origin: str) -> tuple[list[str], list[RecordedRow]]:
             raise RunError(f"line {line} of {origin} is not JSON: {error}") from None
         names = names or (list(content) if isinstance(content, dict) else [])
         if not isinstance(content, dict) or content.keys() != set(names):
-            raise RunError(
-                f"line {line} of {origin} should be an object with the same keys as the first line"
-            )
+            raise RunError(f"line {line} of {origin} should be an object with the same keys as the first line")
         rows.append(RecordedRow(line, [content[name] for name in names]))
     return names, rows
 

@@ -67,9 +67,7 @@ class SPRT:
         accept, reject = self.task.false_accept, self.task.false_reject
         regions = [sorted(map(side.bound, self.region(side))) for side in self.task.sides]
         where = " or ".join(f"between {low:.12g} and {high:.12g}" for low, high in regions)
-        condition = (
-            f"unless a true probability lies {where}, where either verdict may come" if where else None
-        )
+        condition = f"unless a true probability lies {where}, where either verdict may come" if where else None
         return Guarantee(
             "indifference",
             f"If the constraint does not hold, the chance that this test ever calls it satisfied is at most "

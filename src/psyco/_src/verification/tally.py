@@ -78,9 +78,7 @@ class MeanTally(NamedTuple):
 Batch = NDArray[Any] | Sequence[NDArray[Any]]
 
 
-def run_tests(
-    tests: Sequence[Test | MeanTest], batches: Iterable[Batch], *, max_episodes: int | None
-) -> list[Any]:
+def run_tests(tests: Sequence[Test | MeanTest], batches: Iterable[Batch], *, max_episodes: int | None) -> list[Any]:
     """Feed outcomes and values to K tests, episode by episode in their order, and return K tallies.
 
     Each test stops where it would have stopped alone. The loop stops when one constraint is violated, when all are
@@ -103,9 +101,7 @@ def run_tests(
         if overall_verdict(tallies) is not Verdict.UNDECIDED:
             break
         if in_range < size:
-            _raise_range_error(
-                tests, used + in_range, [column[in_range : in_range + 1] for column in columns]
-            )
+            _raise_range_error(tests, used + in_range, [column[in_range : in_range + 1] for column in columns])
         used += size
         if used == max_episodes:
             break
@@ -132,9 +128,7 @@ def _start(test: Any) -> Tally | MeanTally:
 
 
 def _update_all(tests: Any, tallies: list[Any], columns: Sequence[NDArray[Any]]) -> list[Any]:
-    updated = [
-        tally.update(test, column) for test, tally, column in zip(tests, tallies, columns, strict=True)
-    ]
+    updated = [tally.update(test, column) for test, tally, column in zip(tests, tallies, columns, strict=True)]
     used = [new.episodes - old.episodes for old, new in zip(tallies, updated, strict=True)]
     # A violated constraint ends the whole: the other tests see no episode after that one.
     ends = [n for n, new in zip(used, updated, strict=True) if new.verdict is Verdict.VIOLATED]

@@ -302,9 +302,7 @@ def _seeding_notes(source: EpisodeStream, policy: AnyPolicy, done: Verification)
     return check_seeding(source.sampler.job, policy.theta, seeds, float(done.returns[0]))
 
 
-def _check_determinism(
-    policy: ExternalPolicy | Guard, domain: Domain, key: Array, execution: Execution
-) -> None:
+def _check_determinism(policy: ExternalPolicy | Guard, domain: Domain, key: Array, execution: Execution) -> None:
     """Raise for an external policy whose actions depend on anything but its own episode; see `DeterminismProbe`."""
     sampler = make_sampler(domain, DeterminismProbe(policy), Requirement(), execution=execution)
     sampler(jnp.zeros((DETERMINISM_EPISODES, 0)), episode_keys(key, 0, DETERMINISM_EPISODES))
@@ -334,9 +332,7 @@ def verify_parameters(
     """
     requirement, max_episodes = source.requirement, check_count("max_episodes", max_episodes)
     ranges = source.value_ranges
-    tests = make_tests(
-        method, requirement, value_ranges=ranges, max_episodes=max_episodes, share=share, **options
-    )
+    tests = make_tests(method, requirement, value_ranges=ranges, max_episodes=max_episodes, share=share, **options)
     parts: list[Episodes] = []
 
     def sampled_columns() -> Iterator[list[NDArray[Any]]]:
@@ -474,6 +470,5 @@ def _check_bounds(requirement: Requirement, value_ranges: Sequence[ValueRange]) 
             constraint.comparison == "<" and constraint.upper >= largest
         ):
             raise RequirementError(
-                f"no finite number of episodes can show what {constraint} asks; "
-                f"leave it some room, for example {open_}"
+                f"no finite number of episodes can show what {constraint} asks; leave it some room, for example {open_}"
             )
