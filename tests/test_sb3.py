@@ -128,7 +128,7 @@ def test_a_required_return_costs_in_proportion_to_the_missing_return(cartpole) -
 
 def test_checks_are_rare_where_episodes_are_long(cartpole) -> None:
     """A check of 5 episodes of about 9 steps: five times as many steps are learned from before the next one."""
-    from stable_baselines3 import PPO
+    PPO = pytest.importorskip("stable_baselines3").PPO
 
     bridge = Bridge(cartpole, REQUIRE, check_every=10, check_episodes=5)
     seen: list[tuple[int, int]] = []  # steps of learning and of the check

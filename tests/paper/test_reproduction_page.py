@@ -1,5 +1,4 @@
 import pytest
-from playwright.sync_api import sync_playwright
 
 from psyco._src.paper.claims import CLAIMS
 from psyco._src.paper.figures import FIGURES
@@ -13,7 +12,7 @@ FIGURE_COUNT = 1 + sum(map(len, FIGURES.values()))
 
 @pytest.fixture(scope="module")
 def browser(chromium):
-    with sync_playwright() as playwright:
+    with pytest.importorskip("playwright.sync_api").sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield browser
         browser.close()

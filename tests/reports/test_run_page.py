@@ -25,7 +25,6 @@ from psyco._src.runs.train import Callback
 from psyco._src.verification.base import Verdict
 from tests.runs.small import CONFIG
 
-playwright = pytest.importorskip("playwright.sync_api")
 COLOUR = "e => getComputedStyle(e).color"
 OVERLAPPING = """figure => {
   const boxes = [...figure.querySelectorAll("svg text, .legend > *")].map((e) => e.getBoundingClientRect());
@@ -71,7 +70,7 @@ def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser(chromium: str) -> Iterator[Any]:
-    with playwright.sync_playwright() as p:
+    with pytest.importorskip("playwright.sync_api").sync_playwright() as p:
         browser = p.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield browser
         browser.close()

@@ -8,11 +8,9 @@ import pytest
 import psyco
 from psyco._src.rollout.throughput import Throughput
 from psyco._src.runs.budget import (
-    ACTOR_CRITIC_OPTIONS,
     CONTROL_HIDDEN,
     MAX_OFF_POLICY_STEPS,
     PAPER_HIDDEN,
-    PPO_OPTIONS,
     SLOW_SIMULATOR,
     select_learner,
 )
@@ -58,10 +56,11 @@ def test_few_or_slow_steps_get_an_off_policy_learner(walk: psyco.GymDomain) -> N
 def test_defaults_fit_the_learner_and_the_domain(walk: psyco.GymDomain) -> None:
     control = prepared(walk, REQUIREMENT, learner="ppo", episodes=100)
     assert control.settings.hidden == control.network.hidden == CONTROL_HIDDEN
-    wanted = ACTOR_CRITIC_OPTIONS | PPO_OPTIONS
+    shared = {"margin": 0.5, "recovery_gain": 0.5, "proportional_gain": 0.5, "curriculum": 0.25}
+    wanted = shared | {"lambda_min": 0.1}
     assert {name: getattr(control.learner, name) for name in wanted} == wanted
     repeating = prepared(walk, REQUIREMENT, learner="sac", episodes=100)
-    assert {name: getattr(repeating.learner, name) for name in ACTOR_CRITIC_OPTIONS} == ACTOR_CRITIC_OPTIONS
+    assert {name: getattr(repeating.learner, name) for name in shared} == shared
     own = prepared(walk, REQUIREMENT, learner="ppo", episodes=100, hidden=8, margin=0.1)
     assert (own.network.hidden, own.learner.margin) == (8, 0.1)  # type: ignore[attr-defined]
     paper = prepared(psyco.make("particle-dance"), "P>=0.8 [ G distance >= 0.1 ] & C>=0.9", learner="ppo")
