@@ -70,7 +70,7 @@ def test_its_page_shows_the_alarm(deployed: tuple[str, Path], browser: Any, widt
     url = (deployed[1] / "watch.html").as_uri()
     with open_page(browser, url, viewport={"width": width, "height": 800}) as page:
         assert page.locator(".verdict .badge").first.inner_text() == "ALARM"
-        assert page.locator(".chart .happened.lost").count() == 1
+        assert page.locator(".chart .event.lost").count() == 1
         for figure in page.locator(".chart").all():
             assert not figure.evaluate(OVERLAPPING)
             assert not figure.evaluate(HANGING_OVER)
