@@ -133,6 +133,12 @@ def test_an_unreadable_requirement_file_is_not_called_missing(tmp_path: Path, mo
         (lambda: psyco.Settings(method="anytim"), "did you mean 'anytime'"),
         (lambda: psyco.Settings(method=None), "unknown verification method"),  # type: ignore[arg-type]
         (lambda: psyco.Settings(severity="yes"), "true or false"),  # type: ignore[arg-type]
+        (lambda: psyco.synthesize("obstacle-run", EASY, learner=3), "or an options object, got 3"),
+        (lambda: psyco.synthesize("obstacle-run", EASY, learner=psyco.PPO), "or an options object, got <class"),
+        (lambda: psyco.synthesize("obstacle-run", EASY, settings={"candidates": 1}), r"must be a psyco\.Settings"),
+        (lambda: psyco.verify(lambda x: 0, "obstacle-run", EASY, execution=2), r"must be a psyco\.Execution"),
+        (lambda: psyco.synthesize("obstacle-run", EASY, workers=2), r"execution=psyco\.Execution\(workers="),
+        (lambda: psyco.Settings(learner=psyco.PPO(clip=0.1), options={"clip": 0.3}), "not in both"),
         (lambda: psyco.Settings(options=[1]), "given by name"),  # type: ignore[arg-type]
         (lambda: psyco.synthesize(gymnasium.make("CartPole-v1"), EASY), "pass its class"),  # type: ignore[arg-type]
         (lambda: psyco.record("nowhere.safetensors"), "there is no file"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import ParamSpec, TypeVar
 
 from psyco._src.core.errors import ArgumentError, suggest
@@ -15,10 +15,12 @@ from psyco._src.runs.settings import Settings
 
 P = ParamSpec("P")
 R = TypeVar("R")
+# Arguments that collect options, and their types.
+OBJECTS: dict[str, tuple[type, ...]] = {"settings": (Settings,), "execution": (Execution,)}
 
 
 def verb(function: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a public function: an unknown keyword raises `ArgumentError` that says where it belongs."""
+    """Wrap a public function: a keyword that is unknown or of another type raises `ArgumentError` with a remedy."""
     known = list(inspect.signature(function).parameters)
 
     @functools.wraps(function)
@@ -27,6 +29,12 @@ def verb(function: Callable[P, R]) -> Callable[P, R]:
             if name not in known:
                 hint = next(_places(name, known), "") or suggest(name, known)
                 raise ArgumentError(f"psyco.{function.__name__} has no argument {name!r}{hint}")
+        for name, kinds in OBJECTS.items():
+            value = keywords.get(name)
+            # A study file has settings as a table, so the functions for many runs take a mapping too.
+            accepted = (*kinds, Mapping) if function.__name__ in ("pareto_front", "tune") else kinds
+            if value is not None and not isinstance(value, accepted):
+                raise ArgumentError(f"{name} must be a psyco.{kinds[0].__name__}(...), got {value!r}")
         return function(*arguments, **keywords)
 
     return checked

@@ -117,8 +117,9 @@ class Settings:
                 raise RunError("give the learner's options in the learner object or in options, not in both")
             from psyco._src.learners.learner_registry import learner_name
 
+            name = learner_name(self.learner)  # raises an error for anything else than an options object
             object.__setattr__(self, "options", changed(self.learner))
-            object.__setattr__(self, "learner", learner_name(self.learner))
+            object.__setattr__(self, "learner", name)
         if not isinstance(self.options, Mapping):
             raise RunError(
                 f"options of a learner are given by name, as in {{'learning_rate': 0.01}}, got {self.options!r}"
@@ -136,9 +137,7 @@ class Settings:
             object.__setattr__(self, "hidden", check_hidden(self.hidden))
         check_declared(self)
         object.__setattr__(self, "episodes", episodes)
-        if not isinstance(self.start_from, str) or not re.fullmatch(
-            r"(sha256:[0-9a-f]{64})?", self.start_from
-        ):
+        if not isinstance(self.start_from, str) or not re.fullmatch(r"(sha256:[0-9a-f]{64})?", self.start_from):
             raise RunError(
                 f"start_from = {self.start_from!r} is not allowed: settings name the policy that learning starts from "
                 "by its digest, sha256:...; give the policy itself with --from"
