@@ -119,6 +119,29 @@ Method = Annotated[
     typer.Option(autocompletion=complete_from(METHODS), help=f"Statistical test: {', '.join(METHODS)}."),
 ]
 
+# Options of commands that make many runs.
+ParallelRuns = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Number of runs at the same time, one process each; default: one per core.",
+        rich_help_panel=EXECUTION,
+    ),
+]
+RunsOnRay = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Address of a Ray cluster to run on; local: start one here.",
+        rich_help_panel=EXECUTION,
+    ),
+]
+RunEpisodes = Annotated[int | None, typer.Option(help="Training episodes of every run; default: as for synthesize.")]
+RunSetting = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="Another setting of every run, as in max_episodes=5000; repeatable."),
+]
+
 Host = Annotated[str, typer.Option(help="With --serve: address to listen on.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="With --serve: port; 0: a free one.")]
 

@@ -15,7 +15,11 @@ from psyco._src.cli.common import (
     Horizon,
     Json,
     Learner,
+    ParallelRuns,
     Parameters,
+    RunEpisodes,
+    RunSetting,
+    RunsOnRay,
     Steps,
     Trust,
     command,
@@ -56,33 +60,22 @@ def pareto(
     seeds: Annotated[int, typer.Option(help="Runs per point.")] = 5,
     seed: Annotated[int, typer.Option(help="First seed.")] = 0,
     confidence: Annotated[float, typer.Option(help="Joint confidence of all certificates.")] = 0.95,
-    episodes: Annotated[
-        int | None, typer.Option(help="Training episodes of every run; default: as for synthesize.")
-    ] = None,
+    episodes: RunEpisodes = None,
     steps: Steps = None,
     learner: Learner = Settings().learner,
     option: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Option of the learner, as in margin=0.2; repeatable."),
     ] = None,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Another setting of every run, as in max_episodes=5000; repeatable."),
-    ] = None,
+    setting: RunSetting = None,
     parameters: Parameters = None,
     horizon: Horizon = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder; default: below studies/, the same for the same front."),
     ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Number of runs at the same time, one process each; default: one per core."),
-    ] = None,
-    ray: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Address of a Ray cluster to run on; local: start one here."),
-    ] = None,
+    workers: ParallelRuns = None,
+    ray: RunsOnRay = None,
     trust: Trust = None,
     as_json: Json = False,
 ) -> None:

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 from rich.text import Text
 
-from psyco._src.cli.common import complete_from, console, remark, say, status
+from psyco._src.cli.common import ParallelRuns, RunsOnRay, complete_from, console, remark, say, status
 
 if TYPE_CHECKING:
     from psyco._src.paper import repetitions as runs
@@ -45,14 +45,8 @@ def reproduce(
         bool,
         typer.Option("--until-decided", help="Add repetitions until every claim is decided or 60 are spent."),
     ] = False,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Number of runs at the same time, one process each; default: one per core."),
-    ] = None,
-    ray: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Address of a Ray cluster to run on; local: start one here."),
-    ] = None,
+    workers: ParallelRuns = None,
+    ray: RunsOnRay = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for page, figures and runs; default: reproduction[-quick].")
     ] = None,

@@ -15,7 +15,7 @@ from rich.text import Text
 
 import psyco
 from psyco._src.cli import status_of
-from psyco._src.cli.common import Json, Trust, command, plain, remark, say, status, trusted
+from psyco._src.cli.common import Json, ParallelRuns, RunsOnRay, Trust, command, plain, remark, say, status, trusted
 from psyco._src.cli.runs import print_table
 from psyco._src.core.errors import RunError
 
@@ -43,14 +43,8 @@ def study(
         str | None,
         typer.Option(metavar="N|A:B", help="Seeds instead of those of the file: a number, or from A to B-1."),
     ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Number of runs at the same time, one process each; default: one per core."),
-    ] = None,
-    ray: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Address of a Ray cluster to run on; local: start one here."),
-    ] = None,
+    workers: ParallelRuns = None,
+    ray: RunsOnRay = None,
     trust: Trust = None,
     as_json: Json = False,
 ) -> None:

@@ -14,7 +14,11 @@ from psyco._src.cli.common import (
     Horizon,
     Json,
     Learner,
+    ParallelRuns,
     Parameters,
+    RunEpisodes,
+    RunSetting,
+    RunsOnRay,
     Seed,
     Steps,
     Trust,
@@ -46,9 +50,7 @@ def tune(
             "declared range.",
         ),
     ] = None,
-    episodes: Annotated[
-        int | None, typer.Option(help="Training episodes of every run; default: as for synthesize.")
-    ] = None,
+    episodes: RunEpisodes = None,
     steps: Steps = None,
     seed: Seed = 0,
     validation_seeds: Annotated[
@@ -62,24 +64,15 @@ def tune(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Option of the learner that is not searched; repeatable."),
     ] = None,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Another setting of every run, as in hidden=64; repeatable."),
-    ] = None,
+    setting: RunSetting = None,
     parameters: Parameters = None,
     horizon: Horizon = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder; default: below studies/, the same for the same search."),
     ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Number of runs at the same time, one process each; default: one per core."),
-    ] = None,
-    ray: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Address of a Ray cluster to run on; local: start one here."),
-    ] = None,
+    workers: ParallelRuns = None,
+    ray: RunsOnRay = None,
     trust: Trust = None,
     as_json: Json = False,
 ) -> None:
