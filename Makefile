@@ -6,8 +6,10 @@
 PYTHON ?= $(shell command -v python3.11 >/dev/null 2>&1 && python3.11 -c '' >/dev/null 2>&1 && echo python3.11 || echo python3)
 PYTEST ?= -n 2 --dist loadfile
 
-# Tests compile many small programs: this compiles them twice as fast, and `make test-full` does without it.
+# Tests compile many small programs: this compiles them twice as fast. Those of full size do without it.
 TESTED = XLA_FLAGS="$${XLA_FLAGS:---xla_cpu_use_fusion_emitters=false}" $(BIN)/python -m pytest $(PYTEST)
+# In `make test-all` a package that cannot be imported is a failure.
+ALL = PSYCO_TEST_ALL=1
 
 # The rooms whose coverage has a floor (`fail_under` in pyproject.toml), by their own tests and those of the front door.
 COVERED := logic verification policies learners
@@ -19,7 +21,7 @@ PIP  := $(BIN)/python -m pip --disable-pip-version-check install $(shell [ -t 2 
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo quick test test-full soak coverage lint format bench bench-learners bench-peers bench-real fuzz docs gallery browser clean
+.PHONY: help demo quick test test-all soak coverage lint format bench bench-learners bench-peers bench-real fuzz docs gallery browser clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -29,50 +31,51 @@ demo: $(VENV)/installed  ## synthesize, verify and draw a policy for Particle Da
 	$(BIN)/psyco render runs/demo
 	$(BIN)/psyco report runs/demo
 
-quick: lint  ## what one runs before a commit: below 90 seconds, no other processes, browser or extras
-	$(TESTED) -m "not slow and not browser and not full"
+quick: lint  ## what one runs before a commit: below 60 seconds; ruff, mypy, core, logic, verification, rooms, and a small synthesis
+	$(TESTED) -m "not (slow or full or extra or browser)" $(QUICK)
 
-test: lint browser  ## all checks and tests, with every extra: eight minutes on two cores, sixteen the first time
-	$(TESTED) -m "not full"
+test: lint  ## ruff, mypy, and every test that the default install can run: at most six minutes on two cores, installing included
+	$(TESTED) -m "not (full or extra or browser)"
 
-test-full: $(VENV)/installed-dev  ## full size: the paper's numbers, every example, many kills, lost nodes
-	$(BIN)/python -m pytest $(PYTEST) -m full
+test-all: $(VENV)/installed-all browser  ## what `make test` leaves out: tests with every extra, in the browser, and of full size
+	$(ALL) $(TESTED) -m "(extra or browser) and not full"
+	$(ALL) $(BIN)/python -m pytest $(PYTEST) -m full
 
-soak: $(VENV)/installed-dev  ## kill runs at random moments: none is lost, no byte differs; KILLS=1000, a few seconds each
+soak: $(VENV)/installed-all  ## kill runs at random moments: none is lost, no byte differs; KILLS=1000, a few seconds each
 	$(BIN)/python -m tests.soak $(or $(KILLS),1000)
 
-coverage: $(VENV)/installed-dev  ## which lines the tests of COVERED leave out; fails below the floor
+coverage: $(VENV)/installed-all  ## which lines the tests of COVERED leave out; fails below the floor
 	$(BIN)/python -m pytest $(PYTEST) -m "not full" $(COVERED:%=tests/%) tests/api tests/verification $(COVERED:%=--cov=src/psyco/_src/%) --cov-report=term-missing
 
-lint: $(VENV)/installed-dev  ## ruff and mypy
+lint: $(VENV)/installed-test  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: $(VENV)/installed-dev  ## let ruff format and mend what it can
+format: $(VENV)/installed-test  ## let ruff format and mend what it can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/installed-dev  ## the benchmark tables
+bench: $(VENV)/installed-all  ## the benchmark tables
 	$(BIN)/python -m benchmarks
 
-bench-learners: $(VENV)/installed-dev  ## which learner ends with a certified policy, and how good it is; SEEDS=20
+bench-learners: $(VENV)/installed-all  ## which learner ends with a certified policy, and how good it is; SEEDS=20
 	$(BIN)/python -m benchmarks.learners --seeds $(or $(SEEDS),20)
 
-bench-real: $(VENV)/installed-dev  ## robots, landing, driving, a slow simulator; TASKS="Hopper Pendulum" SEEDS="500 501" STEPS=1e5 JOBS=2
+bench-real: $(VENV)/installed-all  ## robots, landing, driving, a slow simulator; TASKS="Hopper Pendulum" SEEDS="500 501" STEPS=1e5 JOBS=2
 	$(BIN)/python -m benchmarks.real $(TASKS) --seeds $(or $(SEEDS),500 501 502) $(if $(STEPS),--steps $(STEPS)) $(if $(JOBS),--jobs $(JOBS))
 
-bench-peers: $(VENV)/installed-dev  ## Stable-Baselines3 and OmniSafe on the same tasks; TASKS=dance SEEDS="0 1 2" STEPS=50000 OMNISAFE=PYTHON
+bench-peers: $(VENV)/installed-all  ## Stable-Baselines3 and OmniSafe on the same tasks; TASKS=dance SEEDS="0 1 2" STEPS=50000 OMNISAFE=PYTHON
 	$(BIN)/python -m benchmarks.peers $(TASKS) --seeds $(or $(SEEDS),0 1 2) $(if $(STEPS),--steps $(STEPS)) $(if $(OMNISAFE),--omnisafe $(OMNISAFE))
 
-fuzz: $(VENV)/installed-dev  ## files, requests and command lines that are almost right; MINUTES=10 SEED=0
+fuzz: $(VENV)/installed-all  ## files, requests and command lines that are almost right; MINUTES=10 SEED=0
 	$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),10) --seed $(or $(SEED),0)
 
-docs: $(VENV)/installed-dev  ## the documentation as a site, build/site/index.html, which opens from disk; warnings are errors
+docs: $(VENV)/installed-all  ## the documentation as a site, build/site/index.html, which opens from disk; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "open build/site/index.html"
 
-gallery: $(VENV)/installed-dev  ## the pictures and certificates of gallery and tutorials, again; some minutes
+gallery: $(VENV)/installed-all  ## the pictures and certificates of gallery and tutorials, again; some minutes
 	$(BIN)/python docs/gallery.py
 
 # Browser tests drive Debian's Chromium. Elsewhere any chromium, google-chrome or $$CHROMIUM will do.
@@ -94,19 +97,31 @@ clean:  ## remove .venv, caches and build products; runs/ stays
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The default install: what a user gets with `pip install psyco`, at the versions in constraints.txt.
-$(VENV)/installed: pyproject.toml constraints.txt
+# A virtual environment, if there is none that works.
+define make_venv
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "PSyCo needs Python 3.11 or later; '$(PYTHON)' is $$($(PYTHON) --version 2>/dev/null || echo not here)." >&2; \
 	  echo "Install one (Debian: apt-get install python3 python3-venv) or name it: make ... PYTHON=python3.12" >&2; exit 1; }
-	@echo "Installing PSyCo into $(VENV): about 180 MB to download, about a minute, once ..."
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || { \
 	  echo "'$(PYTHON)' cannot make virtual environments. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+endef
+
+# The default install: what a user gets with `pip install psyco`, at the versions in constraints.txt.
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(make_venv)
+	@echo "Installing PSyCo into $(VENV): about 180 MB to download, about a minute, once ..."
 	@$(PIP) -e .
 	@touch $@
 
+# With what `make test` needs: pytest, ruff, mypy and a few more.
+$(VENV)/installed-test: pyproject.toml constraints.txt
+	$(make_venv)
+	@echo "Installing PSyCo and the test tools into $(VENV): about 200 MB to download, less than two minutes, once ..."
+	@$(PIP) -e '.[test]'
+	@touch $@ $(VENV)/installed
+
 # Every extra and the development tools, on top.
-$(VENV)/installed-dev: $(VENV)/installed
+$(VENV)/installed-all: $(VENV)/installed-test
 	@echo "Installing every extra and the development tools: about 800 MB to download, about four minutes, once ..."
 	@$(PIP) -e '.[all,dev,docs]'
 	@if $(BIN)/python -c 'import pybullet' >/dev/null 2>&1; then $(PIP) --no-deps bullet-safety-gym; fi

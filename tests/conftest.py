@@ -1,5 +1,7 @@
 """What all tests share: examples that don't change from run to run, a quiet environment, the browser."""
 
+import gc
+import importlib
 import io
 import logging
 import os
@@ -8,7 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import settings
@@ -36,6 +38,60 @@ settings.load_profile("psyco")
 HypothesisProvider._local_constants = Constants()
 
 
+# `make test` has the default install and leaves out what needs more; `make test-all` has everything, and runs that.
+EVERYTHING_IS_HERE = os.environ.get("PSYCO_TEST_ALL") == "1"
+# These have no wheels for newer versions of Python, and are skipped there.
+NEWEST_PYTHON = {"bullet_safety_gym": (3, 11), "rtamt": (3, 12)}
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Import what a test with `extra("module", ...)` needs, before its fixtures do; a browser needs Playwright."""
+    needed = [name for mark in item.iter_markers("extra") for name in mark.args]
+    needed += ["playwright.sync_api"] * (item.get_closest_marker("browser") is not None)
+    for name in needed:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            if EVERYTHING_IS_HERE and sys.version_info[:2] <= NEWEST_PYTHON.get(name, (9, 9)):
+                pytest.fail(f"could not import {name}: {error}. `make test-all` runs with every extra", pytrace=False)
+            pytest.skip(f"could not import {name}: {error}")
+
+
+LEFT_OUT = pytest.StashKey[dict[str, int]]()
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    """Count what `make test` leaves to `make test-all`; in a worker of xdist too."""
+    counts = items[0].config.stash.setdefault(LEFT_OUT, {"extra": 0, "full": 0})
+    for item in items:
+        if item.get_closest_marker("extra") or item.get_closest_marker("browser"):
+            counts["extra"] += 1
+        elif item.get_closest_marker("full"):
+            counts["full"] += 1
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Send the counts of a worker home."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = session.config.stash.get(LEFT_OUT, None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take the counts of a worker: all collect the same."""
+    if counts := getattr(node, "workeroutput", {}).get("left_out"):
+        node.config.stash[LEFT_OUT] = counts
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Say in the last line what was left out, and how to run it."""
+    counts = config.stash.get(LEFT_OUT, None)
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if counts and any(counts.values()) and reporter and not EVERYTHING_IS_HERE and not hasattr(config, "workerinput"):
+        also = f", and {counts['full']} have full size" if counts["full"] else ""
+        reporter.write_line(f"{counts['extra']} tests need an extra{also}: make test-all")
+
+
 @pytest.fixture(scope="session")
 def chromium() -> str:
     """The path of a Chromium; where there is none the test is skipped, or fails if CI=true."""
@@ -47,6 +103,17 @@ def chromium() -> str:
             pytest.fail(message)
         pytest.skip(message)
     return path
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Any]:
+    """A Chromium that runs; for tests with the mark `browser`."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 @pytest.fixture(scope="session")
@@ -63,12 +130,13 @@ def compiler() -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def room_for_programs() -> Iterator[None]:
-    """A process of tests compiles thousands of programs."""
+    """Drop compiled programs after each module: thousands would take gigabytes, and the next finds them on disk."""
     yield
     if "jax" in sys.modules:
-        from psyco._src.studies.workers import clear_compiled_programs
+        import jax
 
-        clear_compiled_programs()
+        jax.clear_caches()
+        gc.collect()
 
 
 class Said(NamedTuple):

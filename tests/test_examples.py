@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.reports.test_run_page import HANGING_OVER, OVERLAPPING, browser, open_page
-
-__all__ = ["browser"]  # a fixture
+from tests.reports.test_run_page import HANGING_OVER, OVERLAPPING, open_page
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -30,10 +28,15 @@ def said_by(name: str, folder: Path) -> str:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem != "deployment"))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.extra("stable_baselines3") if name.startswith("sb3") else ())
+        for name in sorted(path.stem for path in EXAMPLES.glob("*.py"))
+        if name != "deployment"
+    ],
+)
 def test_the_example_ends_in_a_satisfied_certificate(name: str, tmp_path: Path) -> None:
-    if name.startswith("sb3"):
-        pytest.importorskip("stable_baselines3")
     said = said_by(name, tmp_path)
     assert said.startswith("SATISFIED"), said
     if name == "cartpole":

@@ -26,13 +26,13 @@ def run(*words: object, folder: Path) -> str:
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A wheel made from an sdist, so that the sdist has all that it takes."""
-    pytest.importorskip("build")
     folder = tmp_path_factory.mktemp("dist")
     run(sys.executable, "-m", "build", "--outdir", folder, ROOT, folder=folder)
     (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
     return wheel, sdist
 
 
+@pytest.mark.extra("build")
 @pytest.mark.full
 def test_the_wheel_works_in_an_empty_environment(built: tuple[Path, Path], tmp_path: Path) -> None:
     """Other packages are lent by this environment; PSyCo is the wheel's."""
@@ -59,6 +59,7 @@ def test_the_wheel_works_in_an_empty_environment(built: tuple[Path, Path], tmp_p
     assert "SATISFIED" in (tmp_path / "first" / "report.html").read_text()
 
 
+@pytest.mark.extra("build")
 @pytest.mark.full
 def test_what_is_shown_of_the_package_is_the_readme_the_license_and_the_extras(
     built: tuple[Path, Path],
@@ -79,6 +80,7 @@ def test_what_is_shown_of_the_package_is_the_readme_the_license_and_the_extras(
     assert not [name for name in names if not name.startswith("psyco")]
 
 
+@pytest.mark.extra("build")
 @pytest.mark.full
 def test_the_sdist_has_what_a_packager_looks_for(built: tuple[Path, Path]) -> None:
     with tarfile.open(built[1]) as sdist:

@@ -130,7 +130,7 @@ def test_no_source_file_can_run_code_from_data(path: Path) -> None:
         ("envs", "from psyco._src.policies import Policy"),
         ("logic", "def f():\n    from psyco import synthesize"),
         ("runs", "import psyco"),
-        ("reports", "from psyco._src.paper.claim_outcome import claims"),
+        ("reports", "from psyco._src.paper.claims import claims"),
     ],
 )
 def test_an_import_of_a_later_room_or_a_neighbour_is_found(room: str, source: str) -> None:

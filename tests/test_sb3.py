@@ -126,9 +126,10 @@ def test_a_required_return_costs_in_proportion_to_the_missing_return(cartpole) -
     assert -paid[-1] == pytest.approx(seen["cost"][0]) == pytest.approx(1.0 + (20 - len(paid)) / 20)
 
 
+@pytest.mark.extra("stable_baselines3")
 def test_checks_are_rare_where_episodes_are_long(cartpole) -> None:
     """A check of 5 episodes of about 9 steps: five times as many steps are learned from before the next one."""
-    PPO = pytest.importorskip("stable_baselines3").PPO
+    from stable_baselines3 import PPO
 
     bridge = Bridge(cartpole, REQUIRE, check_every=10, check_episodes=5)
     seen: list[tuple[int, int]] = []  # steps of learning and of the check
@@ -280,10 +281,12 @@ def test_unsuitable_arguments_are_refused(cartpole) -> None:
         Bridge(cartpole, REQUIRE, check_episodes=0)
 
 
+@pytest.mark.extra("stable_baselines3")
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["PPO", "DQN"])
 def test_an_algorithm_learns_with_it_and_gets_a_certificate(cartpole, algorithm: str, tmp_path) -> None:
-    sb3 = pytest.importorskip("stable_baselines3")
+    import stable_baselines3 as sb3
+
     bridge = Bridge(cartpole, "P>=0.01 [ G (abs(obs[0]) <= 0.5) ] & C>=0.9", check_episodes=2, check_every=100)
     options = {"PPO": {"n_steps": 64}, "DQN": {"learning_starts": 50}}[algorithm]
     model = getattr(sb3, algorithm)("MlpPolicy", bridge.env(), seed=0, device="cpu", **options)

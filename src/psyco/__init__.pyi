@@ -2,8 +2,6 @@
 
 from ._src.api.coerce import AnyDomain as AnyDomain
 from ._src.api.coerce import PolicyLike as PolicyLike
-from ._src.api.guards import learn_risk as learn_risk
-from ._src.api.progress import progress as progress
 from ._src.api.runs import export as export
 from ._src.api.runs import export_c as export_c
 from ._src.api.runs import metrics as metrics
@@ -16,12 +14,14 @@ from ._src.api.study import pareto_front as pareto_front
 from ._src.api.study import study as study
 from ._src.api.study import tune as tune
 from ._src.api.synthesize import Result as Result
+from ._src.api.synthesize import progress as progress
 from ._src.api.synthesize import resume as resume
 from ._src.api.synthesize import start as start
 from ._src.api.synthesize import synthesize as synthesize
 from ._src.api.verify import certify_candidates as certify_candidates
 from ._src.api.verify import check as check
 from ._src.api.verify import exact as exact
+from ._src.api.verify import learn_risk as learn_risk
 from ._src.api.verify import plan as plan
 from ._src.api.verify import replay as replay
 from ._src.api.verify import verify as verify
@@ -57,9 +57,9 @@ from ._src.logic.ast import Constraint as Constraint
 from ._src.logic.ast import Expectation as Expectation
 from ._src.logic.ast import Question as Question
 from ._src.logic.ast import Requirement as Requirement
+from ._src.logic.parser import AnyRequirement as AnyRequirement
 from ._src.logic.parser import parse as parse
 from ._src.logic.parser import parse_formula as parse_formula
-from ._src.logic.requirement import AnyRequirement as AnyRequirement
 from ._src.logic.runtime_monitor import ConstraintStatus as ConstraintStatus
 from ._src.logic.runtime_monitor import Monitor as Monitor
 from ._src.logic.runtime_monitor import Outlook as Outlook

@@ -16,7 +16,7 @@ import pytest
 
 import psyco
 from psyco._src.api.coerce import as_subject
-from psyco._src.logic.requirement import as_requirement
+from psyco._src.logic.parser import as_requirement
 from psyco._src.runs.budget import COMPILED_DEFAULTS
 from psyco._src.verification.verifier import look_share
 from tests.making import flat
@@ -101,7 +101,7 @@ def test_an_unreadable_requirement_file_is_not_called_missing(tmp_path: Path, mo
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patch:
-        patch.setattr("psyco._src.core.safe_io.os.open", refuse)
+        patch.setattr("psyco._src.core.files.os.open", refuse)
         with pytest.raises(psyco.RequirementError, match=r"cannot read the requirement .*dance.props: Permission"):
             as_requirement(str(file))
     with pytest.raises(psyco.RequirementError, match="there is no file"):
@@ -225,11 +225,16 @@ def test_results_print_what_matters_and_not_their_weights(run: psyco.Run) -> Non
     assert psyco.verify(result, requirement=EASY, max_episodes=20).policy == result.policy.digest
 
 
-def test_metrics_are_a_data_frame_and_a_plot_in_one_call(run: psyco.Run) -> None:
-    pandas = pytest.importorskip("pandas")
+@pytest.mark.extra("pandas")
+def test_metrics_are_a_data_frame_in_one_call(run: psyco.Run) -> None:
+    import pandas
+
     frame = pandas.DataFrame(run.metrics)
     assert frame.shape == (run.metrics.rows, len(run.metrics))
     assert run.metrics.to_pandas().index.name == "generation"
+
+
+def test_metrics_are_a_plot_in_one_call(run: psyco.Run) -> None:
     assert len(run.metrics.plot().axes) == 4
     with pytest.raises(psyco.RunError, match="did you mean 'return'"):
         run.metrics.plot(["retrun"])
@@ -352,14 +357,11 @@ def test_an_overwritten_run_leaves_no_page_of_the_old_one(tmp_path: Path) -> Non
     assert not page.exists()
 
 
-def test_what_cannot_be_written_is_one_sentence(cli, run: psyco.Run, tmp_path: Path) -> None:
-    for command, needed in (
-        (("report", run.folder, "--out", tmp_path / "no" / "x.html"), "jinja2"),
-        (("export", run.folder, "--onnx", tmp_path), "onnxruntime"),
-    ):
-        pytest.importorskip(needed)
-        done = cli(*command)
-        assert done.status == 2 and "cannot write" in done.err and "psyco resume" not in done.err
+@pytest.mark.parametrize("command", ["report", pytest.param("export", marks=pytest.mark.extra("onnxruntime"))])
+def test_what_cannot_be_written_is_one_sentence(cli, run: psyco.Run, tmp_path: Path, command: str) -> None:
+    words = {"report": ("--out", tmp_path / "no" / "x.html"), "export": ("--onnx", tmp_path)}[command]
+    done = cli(command, run.folder, *words)
+    assert done.status == 2 and "cannot write" in done.err and "psyco resume" not in done.err
 
 
 def test_a_plan_can_be_read() -> None:

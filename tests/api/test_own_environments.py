@@ -114,8 +114,8 @@ def test_what_has_to_run_the_code_asks_for_trust_and_takes_it(cli, here: Path, c
     assert again.status == 2, "trust is for one call"
 
 
+@pytest.mark.extra("onnxruntime")
 def test_a_policy_is_exported_without_its_environment(cli, here: Path) -> None:
-    pytest.importorskip("onnxruntime")
     (here / "slope_env.py").unlink()
     done = cli("export", "runs/slope", "--onnx", "policy.onnx")
     assert done.status == 0, done.err

@@ -33,8 +33,8 @@ def test_check_says_that_all_is_well_and_what_is_not(cli: Cli) -> None:
     assert failed["determinism"] is False
 
 
+@pytest.mark.extra("onnxruntime")
 def test_from_synthesis_over_verification_to_onnx(cli: Cli, tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
     folder = tmp_path / "run"
     code, out, err = cli(
         "synthesize", f"{HERE}:Walk", "--require", REQUIREMENT, "--horizon", "20", "--episodes", "60",

@@ -166,8 +166,8 @@ def test_exact_prints_expected_values_and_answers(cli, files):
     assert 0 < rate < content["expected"][0]
 
 
+@pytest.mark.extra("stormpy")
 def test_exact_asks_storm_and_exports(cli, files, tmp_path):
-    pytest.importorskip("stormpy")
     arguments = (
         "exact",
         files / "policy0.safetensors",

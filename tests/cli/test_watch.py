@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import psyco as package
-from psyco._src.field.watch_state import read_state
+from psyco._src.field.service import read_state
 from tests.runs.small import environment, psyco
 
 PROMISE = ("--certificate", "P>=0.85 & C>=0.98", "--false-alarm-every", "1000")

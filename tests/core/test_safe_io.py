@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from psyco._src.core import safe_io
+from psyco._src.core import files
 from psyco._src.core.errors import MissingFileError, RunError
-from psyco._src.core.safe_io import check_folder, from_json, from_toml, read_bytes, read_text
+from psyco._src.core.files import check_folder, from_json, from_toml, read_bytes, read_text
 
 
 def _socket(path: Path) -> None:
@@ -74,7 +74,7 @@ def test_what_is_appended_while_reading_is_left_out_or_refused(tmp_path: Path, m
             file.write(b" second")
         return found
 
-    monkeypatch.setattr(safe_io.os, "fstat", grow)
+    monkeypatch.setattr(files.os, "fstat", grow)
     assert read_bytes(path, "policy", growing=True) == b"first"
     with pytest.raises(RunError, match="it changed while it was read"):
         read_bytes(path, "policy")

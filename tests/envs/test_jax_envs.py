@@ -14,8 +14,10 @@ from psyco._src.rollout.episodes import Stream, episode_keys, stream_key
 pytestmark = pytest.mark.slow  # needs extras
 
 
+@pytest.mark.extra("gymnax")
 def test_an_episode_is_gymnaxs_own_until_it_ends_and_then_stays_there() -> None:
-    gymnax = pytest.importorskip("gymnax")
+    import gymnax
+
     domain = psyco.make("gymnax:CartPole-v1", horizon=40)
     assert domain.actions == Discrete(2)
     network = network_for(domain)
@@ -41,8 +43,8 @@ def test_an_episode_is_gymnaxs_own_until_it_ends_and_then_stays_there() -> None:
     np.testing.assert_allclose(path["x"], path["obs"][:, 0])
 
 
+@pytest.mark.extra("gymnax")
 def test_gymnax_parameters_are_checked_and_used() -> None:
-    pytest.importorskip("gymnax")
     domain = psyco.make("gymnax:Pendulum-v1", max_torque=1.5)
     assert domain.actions == Continuous((-1.5,), (1.5,))
     assert psyco.make(domain.name, **domain.parameters) == domain
@@ -54,8 +56,8 @@ def test_gymnax_parameters_are_checked_and_used() -> None:
         psyco.make("gymnax:CartPol-v1")
 
 
+@pytest.mark.extra("gymnax")
 def test_a_gymnax_policy_can_be_synthesized() -> None:
-    pytest.importorskip("gymnax")
     result = psyco.synthesize(
         psyco.make("gymnax:CartPole-v1", horizon=50),
         "P>=0.5 [ G (abs(x) <= 2) ] & C>=0.9",
@@ -65,8 +67,8 @@ def test_a_gymnax_policy_can_be_synthesized() -> None:
     assert result.certificate.verdict is psyco.Verdict.SATISFIED
 
 
+@pytest.mark.extra("brax")
 def test_a_brax_environment_is_a_domain() -> None:
-    pytest.importorskip("brax")
     domain = psyco.make("brax:fast", horizon=10)
     network = network_for(domain)
     path = psyco.record(policy_for(domain, network, np.ones(network.size)), domain)

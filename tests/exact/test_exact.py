@@ -82,9 +82,9 @@ def test_backward_induction_is_the_sum_over_all_paths_that_monte_carlo_estimates
         assert interval.low <= p <= interval.high, text
 
 
+@pytest.mark.extra("stormpy")
 @pytest.mark.parametrize("seed", [0, 3])
 def test_storm_agrees_to_1e_9_on_all_operators(seed):
-    pytest.importorskip("stormpy")
     from psyco._src.exact.storm import storm_value
 
     policy = random_policy(seed)
@@ -94,10 +94,10 @@ def test_storm_agrees_to_1e_9_on_all_operators(seed):
         assert own.expected_return == pytest.approx(other.expected_return, abs=1e-9), text
 
 
+@pytest.mark.extra("stormpy")
 @pytest.mark.full
 def test_monte_carlo_backward_induction_and_storm_agree_on_the_paper_s_obstacle_run():
     """10^6 episodes; fails by chance with probability 1e-6."""
-    pytest.importorskip("stormpy")
     from psyco._src.exact.storm import storm_value
 
     domain = psyco.make("obstacle-run")
@@ -223,8 +223,8 @@ def test_a_policy_is_given_in_any_way_that_verify_takes(tmp_path):
     assert exact(lambda observation: 0, SMALL, require) != expected
 
 
+@pytest.mark.extra("stormpy")
 def test_storm_takes_a_policy_in_any_way_that_verify_takes(tmp_path):
-    pytest.importorskip("stormpy")
     from psyco._src.exact.storm import storm_value
 
     policy, require = random_policy(3), f"P>=0.5 [ {BOUNDED} ]"
@@ -245,8 +245,10 @@ def exported(tmp_path_factory):
     return folder
 
 
+@pytest.mark.extra("stormpy")
 def test_storm_reads_the_exported_chain_back_to_the_same_numbers(exported):
-    stormpy = pytest.importorskip("stormpy")
+    import stormpy
+
     own = evaluate(chain(BOUNDED, random_policy(3)))
     files = [str(exported / f"chain.{suffix}") for suffix in ("prism", "drn", "tra", "lab", "rew")]
     models = [
@@ -262,8 +264,10 @@ def test_storm_reads_the_exported_chain_back_to_the_same_numbers(exported):
         assert values == pytest.approx([own.probabilities[0], own.expected_return], abs=1e-9)
 
 
+@pytest.mark.extra("stormpy")
 def test_storm_reads_the_exported_decision_process_back_and_finds_the_same_optimum(exported):
-    stormpy = pytest.importorskip("stormpy")
+    import stormpy
+
     own = constrained_optimum(SMALL, f"P>=0.99 [ {BOUNDED} ]").expected_return
     free = constrained_optimum(SMALL, "Rmax=? [ C ]").expected_return
 

@@ -231,9 +231,9 @@ def chain_of(seed):
     )
 
 
+@pytest.mark.extra("stormpy")
 @pytest.mark.parametrize("domain", [SMALL, chain_of(1)], ids=["obstacle-run", "chain"])
 def test_storm_agrees_to_1e_9_on_expected_values_and_long_run_averages(domain):
-    pytest.importorskip("stormpy")
     from psyco._src.exact.storm import storm_value
 
     require = BOUNDED if domain is SMALL else "; ".join(text.replace("=?", "<=1") for text in QUANTITIES[:17])
@@ -245,9 +245,9 @@ def test_storm_agrees_to_1e_9_on_expected_values_and_long_run_averages(domain):
     assert len(own.expected) >= 8
 
 
+@pytest.mark.extra("stormpy")
 def test_a_certified_rate_agrees_with_the_long_run_average_of_storm():
     """The interval misses by chance with probability 1e-6."""
-    pytest.importorskip("stormpy")
     from psyco._src.exact.storm import storm_value
 
     policy = random_policy(3)
@@ -301,9 +301,11 @@ def with_rewards(**models):
             yield lines[0]
 
 
+@pytest.mark.extra("stormpy")
 def test_storm_finds_the_same_optimum_under_several_objectives(tmp_path):
     """A run of steps that is as short as can be, where being caught is bounded on average and ever."""
-    stormpy = pytest.importorskip("stormpy")
+    import stormpy
+
     free = constrained_optimum(SMALL, "R{caught}<=9 [ C ]; P>=0 [ G !caught ]")
     bound, p = 0.5 * free.expected[0], 0.5 + 0.5 * free.probabilities[0]
     both = psyco.parse(f"R{{caught}}<={bound} [ C ]; P>={p} [ G !caught ]; R{{true}}=? [ C ]")

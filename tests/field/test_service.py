@@ -9,8 +9,7 @@ import psyco
 from psyco._src.core.errors import RunError
 from psyco._src.field import service
 from psyco._src.field.drift import Drift, Reference, find_reference
-from psyco._src.field.service import lock_state, open_session
-from psyco._src.field.watch_state import EpisodeIds, _checksum
+from psyco._src.field.service import EpisodeIds, _checksum, lock_state, open_session
 
 ONE = "P>=0.85 & C>=0.98"
 TWO = '"safe": P>=0.85 [ F a ]; "cost": R{x}<=25 [ C ] within [0,1000]'
@@ -266,7 +265,7 @@ def test_episodes_with_names_are_all_counted():
 
 
 def test_the_number_of_remembered_gaps_is_limited(monkeypatch):
-    monkeypatch.setattr("psyco._src.field.watch_state.MAX_GAPS", 2)
+    monkeypatch.setattr("psyco._src.field.service.MAX_GAPS", 2)
     ids = EpisodeIds()
     for number in (1, 3, 5, 7):
         ids, _, _ = ids.add(number)

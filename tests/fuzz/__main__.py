@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from psyco._src.core import atomic_io
+from psyco._src.core import files
 from tests.fuzz.judge import CORPUS, judge, warm_up
 from tests.fuzz.kinds import KINDS, Place
 
@@ -50,7 +50,7 @@ def main() -> int:
                     signal.alarm(0)
                     counts[kind] += 1
                     if found and (kind, found[:60]) not in findings:
-                        path = CORPUS / kind / atomic_io.digest(data)[:16]
+                        path = CORPUS / kind / files.digest(data)[:16]
                         path.parent.mkdir(parents=True, exist_ok=True)
                         path.write_bytes(data)
                         findings[kind, found[:60]] = path

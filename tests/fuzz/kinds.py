@@ -27,19 +27,18 @@ import psyco._src.paper.reproduction  # commands import it late, which takes lon
 from psyco._src.cli import main
 from psyco._src.cli.compare import CURVES, _curve, sparkline
 from psyco._src.cli.runs import summarize
-from psyco._src.core import atomic_io
+from psyco._src.core import files
 from psyco._src.core.errors import PsycoError
-from psyco._src.core.safe_io import from_json
+from psyco._src.core.files import from_json
 from psyco._src.envs import registry
 from psyco._src.envs.actions import Discrete
 from psyco._src.envs.registry import DomainDescription, make_from_description
 from psyco._src.field.drift import Reference
+from psyco._src.field.service import _checksum as _watch_checksum
 from psyco._src.field.service import open_session
-from psyco._src.field.watch_state import _checksum as _watch_checksum
 from psyco._src.logic.ast import Signal, walk
 from psyco._src.logic.batch_monitor import compile_monitor
-from psyco._src.logic.parser import parse
-from psyco._src.logic.requirement import outcome_requirement
+from psyco._src.logic.parser import outcome_requirement, parse
 from psyco._src.policies.external import open_policy
 from psyco._src.policies.network import Network
 from psyco._src.policies.serialization import Policy, load_policy
@@ -221,7 +220,7 @@ def _make_description(rng: Random, place: Place) -> bytes:
     content = mutate_json(rng, place.description)
     if isinstance(content, dict) and rng.random() < 0.8:
         content.pop("sha256", None)
-        content = {**content, "sha256": atomic_io.digest(json.dumps(content, sort_keys=True).encode())}
+        content = {**content, "sha256": files.digest(json.dumps(content, sort_keys=True).encode())}
     return as_json(content).encode(errors="replace")
 
 
@@ -276,7 +275,7 @@ def _make_checkpoint(rng: Random, place: Place) -> bytes:
     else:
         tensors = mutate_bytes(rng, tensors)
     body = head + b"\n" + tensors
-    return FORMAT + b" " + atomic_io.digest(body).encode() + b"\n" + body
+    return FORMAT + b" " + files.digest(body).encode() + b"\n" + body
 
 
 def _read_checkpoint(data: bytes, place: Place) -> None:

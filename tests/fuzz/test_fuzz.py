@@ -11,6 +11,7 @@ from tests.fuzz.kinds import KINDS, Place
 from tests.fuzz.watch import watched
 
 INPUTS = {"requirement": 200, "request": 200, "command-line": 40}  # of each kind; 40 of the others
+NEEDS = {"onnx": pytest.mark.extra("onnx", "onnxruntime")}
 
 
 @pytest.fixture(scope="module")
@@ -18,10 +19,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     return Place(tmp_path_factory.mktemp("fuzz") / "place")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=NEEDS.get(kind, ())) for kind in KINDS])
 def test_inputs_that_are_almost_right_end_in_an_answer_or_an_error_of_ours(kind: str, place: Place) -> None:
-    if kind == "onnx":
-        pytest.importorskip("onnxruntime")
     warm_up(kind, place)
     rng = Random(f"slice {kind}")
     for _ in range(INPUTS.get(kind, 40)):
@@ -29,10 +28,11 @@ def test_inputs_that_are_almost_right_end_in_an_answer_or_an_error_of_ours(kind:
         assert judge(kind, data, place) is None, data[:2000]
 
 
-@pytest.mark.parametrize(("kind", "path"), [pytest.param(*each, id=f"{each[0]}-{each[1].name}") for each in corpus()])
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [pytest.param(kind, path, id=f"{kind}-{path.name}", marks=NEEDS.get(kind, ())) for kind, path in corpus()],
+)
 def test_a_finding_is_none_any_more(kind: str, path: Path, place: Place) -> None:
-    if kind == "onnx":
-        pytest.importorskip("onnxruntime")
     warm_up(kind, place)
     assert judge(kind, path.read_bytes(), place) is None
 

@@ -12,9 +12,7 @@ from psyco._src.learners.loop import train
 from psyco._src.logic.parser import parse
 from psyco._src.rollout.episodes import Episodes
 
-pytestmark = pytest.mark.slow  # needs an extra
-
-pytest.importorskip("evosax")
+pytestmark = pytest.mark.extra("evosax")
 
 
 class Bowl:

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from psyco._src.learners.lambda_rules import CALIBRATIONS, Evidence
+from psyco._src.learners.lagrangian import CALIBRATIONS, Evidence
 
 
 def lam(rule, c_sat=0.99, c_req=0.98, p_req=0.85, share=0.9, share_all=0.88):

@@ -10,8 +10,7 @@ from psyco._src.envs.gym_env import GymDomain
 from psyco._src.learners.base import Proposal, UpdateInfo
 from psyco._src.learners.learner_registry import make_learner
 from psyco._src.learners.loop import train
-from psyco._src.learners.normalized_learner import NormalizedLearner
-from psyco._src.learners.running_stats import empty_stats, merge_stats, shift_and_scale
+from psyco._src.learners.running_stats import NormalizedLearner, empty_stats, merge_stats, shift_and_scale
 from psyco._src.policies.network import network_for
 from psyco._src.rollout.episodes import episode_keys, episode_seeds, summarize_observations
 from psyco._src.rollout.gym_sampler import Chunk, EpisodeRunner

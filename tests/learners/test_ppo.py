@@ -13,8 +13,8 @@ from scipy import stats
 
 import psyco
 from psyco._src.core.errors import RunError
+from psyco._src.learners.actor_critic import make_critics, state_values
 from psyco._src.learners.belief import double_precision
-from psyco._src.learners.critics import make_critics, state_values
 from psyco._src.learners.distributions import action_of, log_likelihood
 from psyco._src.learners.lagrangian import apply_terms
 from psyco._src.learners.learner_registry import make_learner

@@ -3,8 +3,8 @@
 import pytest
 
 import psyco
+from psyco._src.core.options import NumberRange, OptionChoice, read_range
 from psyco._src.learners.learner_registry import LEARNERS, learner_options, learner_ranges
-from psyco._src.learners.search_space import NumberRange, OptionChoice, read_range
 from psyco._src.studies.search_config import make_search
 from psyco._src.studies.study_plan import check_plan
 
@@ -23,10 +23,10 @@ def test_every_learner_declares_ranges_of_options_that_it_has(name: str) -> None
         assert default is None or default in each
 
 
-@pytest.mark.parametrize("name", list(LEARNERS))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.extra("evosax") if name == "evosax" else ()) for name in LEARNERS]
+)
 def test_both_ends_of_every_range_make_a_learner(name: str) -> None:
-    if name == "evosax":
-        pytest.importorskip("evosax")
     search = make_search("particle-dance", DANCE, learner=name, settings={"bias": "learned"})
     check_plan(search.boundary_plan())
 

@@ -9,7 +9,7 @@ import pytest
 import psyco
 from psyco._src.learners.base import Generation, UpdateInfo
 from psyco._src.learners.lagrangian import MIN_LAMBDA_WITHOUT_SIGNAL, floor_lambda
-from psyco._src.learners.signal_check import PATIENCE, SignalCheck
+from psyco._src.learners.loop import PATIENCE, SignalCheck
 from psyco._src.rollout.episodes import Episodes
 
 

@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 
 from psyco._src.logic.trace_check import check_path
 
-pytestmark = pytest.mark.slow  # needs an external tool
-
-rtamt = pytest.importorskip("rtamt")
+pytestmark = pytest.mark.extra("rtamt")
 
 LARGEST = 3  # bound
 NESTED = 3  # levels of bounded operators
@@ -60,6 +58,8 @@ numbers = st.lists(st.sampled_from([-2.0, -1.0, 1.0, 3.0]), min_size=5, max_size
 @settings(max_examples=60)
 @given(pairs(), numbers, numbers)
 def test_rtamt_agrees(pair, x, y):
+    import rtamt
+
     ours, theirs = pair
     spec = rtamt.StlDiscreteTimeSpecification()
     spec.declare_var("x", "float")

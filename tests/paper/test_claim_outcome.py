@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from psyco._src.paper.claim_outcome import (
+from psyco._src.paper.claims import (
     Claim,
     ClaimEstimate,
     ClaimOutcome,

@@ -2,8 +2,7 @@
 
 import pytest
 
-from psyco._src.paper.claim_outcome import ClaimOutcome
-from psyco._src.paper.claims import CLAIMS, belief_claims
+from psyco._src.paper.claims import CLAIMS, ClaimOutcome, belief_claims
 from psyco._src.paper.experiments import CALIBRATION, EXPERIMENTS, OBSTACLE_RUN, PARTICLE_DANCE
 from tests.paper.made_up import results_of
 

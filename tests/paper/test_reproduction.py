@@ -6,7 +6,7 @@ import pytest
 import psyco
 from psyco._src.core.errors import RunError
 from psyco._src.paper import reproduction as module
-from psyco._src.paper.claim_outcome import ClaimOutcome
+from psyco._src.paper.claims import ClaimOutcome
 from psyco._src.paper.experiments import EXPERIMENTS
 from psyco._src.paper.figures import FIGURES
 from psyco._src.paper.reproduction import reproduce

@@ -2,20 +2,12 @@ import pytest
 
 from psyco._src.paper.claims import CLAIMS
 from psyco._src.paper.figures import FIGURES
-from psyco._src.paper.reproduction_page import with_symbols
+from psyco._src.paper.reproduction import with_symbols
 
 pytestmark = pytest.mark.full  # draws every figure
 
 CLAIM_COUNT = 1 + sum(map(len, CLAIMS.values()))
 FIGURE_COUNT = 1 + sum(map(len, FIGURES.values()))
-
-
-@pytest.fixture(scope="module")
-def browser(chromium):
-    with pytest.importorskip("playwright.sync_api").sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

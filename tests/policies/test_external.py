@@ -35,9 +35,11 @@ def test_a_function_is_verified_as_the_loop_that_calls_it() -> None:
     assert verified(lambda obs: 1) != (satisfied, mean)
 
 
+@pytest.mark.extra("torch", "onnx")
 def test_an_onnx_file_a_pytorch_module_and_the_policy_itself_agree(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    onnx = pytest.importorskip("onnx")
+    import onnx
+    import torch
+
     domain = psyco.make(Walk, horizon=20)
     network = network_for(domain)
     policy = policy_for(domain, network, np.random.default_rng(3).normal(0, 0.5, network.size))
@@ -66,8 +68,10 @@ def test_an_onnx_file_a_pytorch_module_and_the_policy_itself_agree(tmp_path: Pat
     assert verified(str(tmp_path / "p.onnx"), workers=2) == expected
 
 
+@pytest.mark.extra("onnx")
 def test_an_onnx_input_that_is_no_batch_is_refused(tmp_path: Path) -> None:
-    onnx = pytest.importorskip("onnx")
+    import onnx
+
     ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in ("x", "y")]
     graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "g", ends[:1], ends[1:])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
@@ -76,8 +80,10 @@ def test_an_onnx_input_that_is_no_batch_is_refused(tmp_path: Path) -> None:
         verified(str(tmp_path / "flat.onnx"))
 
 
+@pytest.mark.extra("torch")
 def test_a_module_is_verified_as_it_is_now_and_left_as_it_is() -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     torch.manual_seed(0)
     module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(0.9))
     policy = as_policy(module)
@@ -96,7 +102,7 @@ def test_a_module_is_verified_as_it_is_now_and_left_as_it_is() -> None:
 @pytest.fixture(scope="module")
 def trained() -> Iterator[Any]:
     """A model of Stable-Baselines3 that has learned a little under VecNormalize."""
-    sb3 = pytest.importorskip("stable_baselines3")
+    import stable_baselines3 as sb3
     from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
     env = VecNormalize(DummyVecEnv([lambda: gymnasium.wrappers.TimeLimit(Walk(), 20)]))
@@ -107,6 +113,7 @@ def trained() -> Iterator[Any]:
     env.close()
 
 
+@pytest.mark.extra("stable_baselines3")
 def test_a_model_in_memory_acts_by_its_predict_on_what_its_vecnormalize_makes_of_observations(
     trained: Any, tmp_path: Path
 ) -> None:
@@ -126,6 +133,7 @@ def test_a_model_in_memory_acts_by_its_predict_on_what_its_vecnormalize_makes_of
     assert verified(alone) == verified(file, trust=[file]) != expected
 
 
+@pytest.mark.extra("stable_baselines3")
 def test_a_model_in_memory_is_known_by_its_tensors_and_statistics(trained: Any) -> None:
     statistics = trained.get_vec_normalize_env()
     policy = as_policy(trained)
@@ -163,9 +171,11 @@ def test_a_pair_that_is_none_is_refused(pair: Any) -> None:
         as_policy(pair)
 
 
+@pytest.mark.extra("stable_baselines3")
 @pytest.mark.parametrize("algorithm", ["PPO", "A2C", "DQN", "SAC", "TD3", "DDPG"])
 def test_the_algorithm_of_an_sb3_file_is_found(algorithm: str, tmp_path: Path) -> None:
-    sb3 = pytest.importorskip("stable_baselines3")
+    import stable_baselines3 as sb3
+
     discrete = algorithm in ("PPO", "A2C", "DQN")
     path = tmp_path / "model.zip"
     environment = "CartPole-v1" if discrete else "Pendulum-v1"
@@ -223,8 +233,9 @@ def test_a_policy_that_fails_is_named_with_its_episode(policy: object, message: 
         verified(policy)
 
 
+@pytest.mark.extra("torch")
 def test_actions_of_a_network_that_leave_their_range_are_clipped(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
+    import torch
 
     class Wild(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -243,22 +254,19 @@ def test_actions_of_a_network_that_leave_their_range_are_clipped(tmp_path: Path)
         ("python:tests.environments:nobody", "has no 'nobody'"),
         ("python:no.such:thing", "cannot import"),
         ("python:os:sep", "'/' is not a policy"),
-        ("missing.onnx", "cannot read"),
+        pytest.param("missing.onnx", "cannot read", marks=pytest.mark.extra("onnx")),
         ("sb3:missing.zip", "cannot read"),
         ("missing.safetensors", "there is no file"),
     ],
 )
 def test_what_is_no_policy_is_said(name: str, message: str) -> None:
-    if name.endswith(".onnx"):
-        pytest.importorskip("onnx")
     with pytest.raises(psyco.RunError, match=message):
         open_policy(name)
 
 
+@pytest.mark.extra("onnxruntime", "torch", "stable_baselines3")
 @pytest.mark.parametrize("name", ["broken.onnx", "broken.pt", "sb3:broken.zip"])
 def test_a_broken_file_is_said(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("onnxruntime", "torch", "stable_baselines3"):
-        pytest.importorskip(module)
     monkeypatch.chdir(tmp_path)
     Path(name.removeprefix("sb3:")).write_bytes(b"nonsense")
     with pytest.raises(psyco.RunError, match="broken") as caught:
@@ -266,6 +274,7 @@ def test_a_broken_file_is_said(name: str, tmp_path: Path, monkeypatch: pytest.Mo
     assert not isinstance(caught.value, psyco.EpisodeError)  # it is said before any episode
 
 
+@pytest.mark.extra("stable_baselines3")
 def test_files_of_others_are_named_with_a_remedy(trained: Any, tmp_path: Path) -> None:
     import torch
 

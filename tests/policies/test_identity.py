@@ -69,7 +69,7 @@ def test_a_file_has_its_hash_whatever_it_is_called(tmp_path: Path) -> None:
 @pytest.fixture
 def linear(tmp_path: Path) -> Callable[..., Path]:
     """A file of a network that goes left or right, with its weights outside of it, in a folder of its own."""
-    onnx = pytest.importorskip("onnx")
+    import onnx
 
     def write(name: str, weights: Any, location: str = "weights.bin", constant: bool = False) -> Path:
         folder = tmp_path / name
@@ -92,13 +92,12 @@ def linear(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-@pytest.mark.slow  # needs an extra
+@pytest.mark.extra("onnxruntime", "onnx")
 @pytest.mark.parametrize("constant", [False, True])
 def test_opposite_weights_beside_the_same_onnx_file_are_two_policies(
     linear: Callable[..., Path], constant: bool
 ) -> None:
     """The first goes towards 0, the second away from it."""
-    pytest.importorskip("onnxruntime")
     home, away = (
         linear(name, [[sign, -sign], [0, 0]], constant=constant) for name, sign in (("home", 1), ("away", -1))
     )
@@ -112,9 +111,8 @@ def test_opposite_weights_beside_the_same_onnx_file_are_two_policies(
     assert found[0].findings[0].satisfied != found[1].findings[0].satisfied
 
 
-@pytest.mark.slow  # needs an extra
+@pytest.mark.extra("onnxruntime", "onnx")
 def test_what_was_hashed_is_what_runs(linear: Callable[..., Path]) -> None:
-    pytest.importorskip("onnxruntime")
     path = linear("home", [[1, -1], [0, 0]])
     policy = open_policy(str(path))
     expected = psyco.verify(str(path), DOMAIN, REQUIREMENT, max_episodes=30)
@@ -124,6 +122,7 @@ def test_what_was_hashed_is_what_runs(linear: Callable[..., Path]) -> None:
     assert open_policy(str(path)).digest != policy.digest
 
 
+@pytest.mark.extra("onnx")
 @pytest.mark.parametrize(
     "location",
     ["../secret.bin", "{folder}/secret.bin", "{folder}/home/weights.bin", "", "link.bin", "*/_ORT_MEM_ADDR_/*", "a\0b",
@@ -140,6 +139,7 @@ def test_an_onnx_file_reaches_nothing_outside_of_its_folder(
         open_policy(str(path))
 
 
+@pytest.mark.extra("onnx")
 @pytest.mark.parametrize(("key", "value"), [("offset", "8"), ("offset", "-4"), ("length", "20"), ("offset", "many")])
 def test_external_data_that_is_too_short_is_refused(linear: Callable[..., Path], key: str, value: str) -> None:
     import onnx
@@ -153,14 +153,14 @@ def test_external_data_that_is_too_short_is_refused(linear: Callable[..., Path],
         open_policy(str(path))
 
 
-@pytest.mark.slow  # needs an extra
+@pytest.mark.extra("onnx", "onnxruntime")
 @pytest.mark.parametrize(("domain", "operator"), [("com.evil", "Run"), ("com.microsoft", "EPContext"), ("", "PyOp")])
 def test_operators_that_are_not_part_of_onnx_are_refused(
     linear: Callable[..., Path], domain: str, operator: str
 ) -> None:
     """A model names operators, but brings none along: a library of them would have to be registered by the host."""
-    onnx = pytest.importorskip("onnx")
-    pytest.importorskip("onnxruntime")
+    import onnx
+
     path = linear("home", np.zeros((2, 2)))
     model = onnx.load(path, load_external_data=False)
     model.graph.node[0].op_type, model.graph.node[0].domain = operator, domain
@@ -173,9 +173,10 @@ def test_operators_that_are_not_part_of_onnx_are_refused(
 # ---- modules and files that run code ----------------------------------------------------------------------------
 
 
-@pytest.mark.slow  # needs an extra
+@pytest.mark.extra("torch")
 def test_modules_with_the_same_tensors_and_other_layers_are_told_apart() -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     layers = [torch.nn.ReLU(), torch.nn.Tanh(), torch.nn.LeakyReLU(0.1), torch.nn.LeakyReLU(0.2)]
     linear = torch.nn.Linear(2, 2)
     policies = [as_policy(torch.nn.Sequential(linear, layer)) for layer in layers]
@@ -183,9 +184,8 @@ def test_modules_with_the_same_tensors_and_other_layers_are_told_apart() -> None
     assert {policy.kind for policy in policies} == {"tensors"}
 
 
-@pytest.mark.slow  # needs an extra
+@pytest.mark.extra("torch")
 def test_a_module_whose_code_was_changed_is_another_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torch")
     monkeypatch.syspath_prepend(tmp_path)
     digests = []
     for sign in ("", "", "-"):
@@ -200,7 +200,7 @@ def test_a_module_whose_code_was_changed_is_another_policy(tmp_path: Path, monke
 @pytest.fixture
 def bomb(tmp_path: Path) -> Path:
     """A TorchScript module that writes a file of its choice whenever it is asked."""
-    torch = pytest.importorskip("torch")
+    import torch
 
     class Bomb(torch.nn.Module):  # type: ignore[name-defined,misc]
         def __init__(self, path: str) -> None:
@@ -215,7 +215,7 @@ def bomb(tmp_path: Path) -> Path:
     return tmp_path / "model.pt"
 
 
-@pytest.mark.slow  # needs an extra
+@pytest.mark.extra("torch")
 def test_torchscript_runs_only_when_it_is_trusted_by_name(bomb: Path, cli: Callable[..., Any]) -> None:
     asked = "verify", bomb, "--domain", "tests.environments:Walk", "--horizon", 5, "--require", REQUIREMENT
     said = cli(*asked, "--max-episodes", 2)

@@ -14,10 +14,7 @@ from psyco._src.policies.network import Network
 from psyco._src.policies.onnx_export import to_onnx
 from psyco._src.policies.serialization import Policy
 
-pytestmark = pytest.mark.slow  # needs an extra
-
-pytest.importorskip("onnx")
-onnxruntime = pytest.importorskip("onnxruntime")
+pytestmark = pytest.mark.extra("onnx", "onnxruntime")
 
 
 @pytest.mark.parametrize("bias", ["one", "learned"])
@@ -39,6 +36,8 @@ def test_onnxruntime_gives_the_policys_actions(
     theta = np.random.default_rng(0).normal(size=network.size).astype(np.float32) / len(network.layers)
     policy = Policy(theta, network, actions, "somewhere", {})
     assert psyco.export(policy, tmp_path / "p.onnx") <= 20e-6
+    import onnxruntime
+
     session = onnxruntime.InferenceSession(str(tmp_path / "p.onnx"))
     x = np.random.default_rng(1).normal(size=(100, 3)).astype(np.float32)
     x = (x * scale + shift).astype(np.float32) if scaled else x
@@ -48,9 +47,9 @@ def test_onnxruntime_gives_the_policys_actions(
     np.testing.assert_allclose(theirs / size, ours / size, atol=1e-6)
 
 
+@pytest.mark.extra("onnxruntime")
 def test_a_file_that_also_looks_like_another_format_is_read_as_onnx(tmp_path: Path) -> None:
     """Bytes 4 to 8 are what ONNX Runtime knows its own format by; nothing has looked through what that may refer to."""
-    pytest.importorskip("onnxruntime")
     policy = random_policy(Discrete(3))
     (tmp_path / "p.onnx").write_bytes(b"\x12\x06by" + b"ORTM" + to_onnx(policy))  # who produced it, said twice
     decide = psyco.open_policy(str(tmp_path / "p.onnx")).load()

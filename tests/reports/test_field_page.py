@@ -9,9 +9,7 @@ import psyco
 from psyco._src.field.service import WatchSession
 from psyco._src.reports.field_page import LiveWatch, _value_range
 from psyco._src.reports.live_server import PageServer, live_html, live_update
-from tests.reports.test_run_page import EVIL, HANGING_OVER, OVERLAPPING, browser, open_page
-
-__all__ = ["browser"]  # a fixture
+from tests.reports.test_run_page import EVIL, HANGING_OVER, OVERLAPPING, open_page
 
 REQUIREMENT = '"safe": P>=0.85 [ F a ] & C>=0.98; "cost": R{x}<=25 [ C ] within [0,1000] & C>=0.95'
 

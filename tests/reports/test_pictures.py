@@ -18,8 +18,14 @@ from psyco._src.envs.base import Scene, scene_of
 from psyco._src.logic.ast import SignalInfo
 from psyco._src.policies.network import network_for
 from psyco._src.policies.serialization import Policy, policy_for
-from psyco._src.reports.trajectory import animate_trajectory, draw_trajectory
-from psyco._src.reports.video import CAPTION_HEIGHT, FRAME_WIDTH, animate_video, record_video
+from psyco._src.reports.trajectory import (
+    CAPTION_HEIGHT,
+    FRAME_WIDTH,
+    animate_trajectory,
+    animate_video,
+    draw_trajectory,
+    record_video,
+)
 from tests.environments import Drawn, Walk
 
 # ---- scenes ---------------------------------------------------------------------------------------------------

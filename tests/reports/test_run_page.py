@@ -68,14 +68,6 @@ def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def browser(chromium: str) -> Iterator[Any]:
-    with pytest.importorskip("playwright.sync_api").sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
 @contextmanager
 def open_page(browser: Any, address: str, **options: Any) -> Iterator[Any]:
     """Open a page that may use no network but its own server, and may log no error or warning."""

@@ -10,9 +10,7 @@ import psyco
 from psyco._src.rollout import ray_backend
 from tests.making import flat
 
-pytestmark = pytest.mark.slow  # needs an extra and other processes
-
-pytest.importorskip("ray")
+pytestmark = pytest.mark.extra("ray")
 
 REQUIREMENT = "P>=0.5 [ G (abs(obs[0]) <= 1) ] & C>=0.9"
 SETTINGS: dict[str, Any] = {

@@ -8,7 +8,7 @@ import signal
 import sys
 
 from psyco._src.cli import main
-from psyco._src.core import atomic_io
+from psyco._src.core import files
 
 countdown, how = int(sys.argv[1]), sys.argv[2]
 fsync, replace = os.fsync, os.replace
@@ -50,7 +50,7 @@ def dying_replace(source: str, target: str) -> None:
         die()
 
 
-atomic_io.sync = dying_sync
-atomic_io.os.replace = dying_replace
+files.sync = dying_sync
+files.os.replace = dying_replace
 sys.argv = ["psyco", *sys.argv[3:]]
 main()

@@ -130,9 +130,7 @@ def test_a_plan_is_a_table_and_plain_data(pole: psyco.GymDomain) -> None:
     assert (learning.episodes, learning.expected) == (None, round(400_000 / 200**0.5))
     assert (learning.steps, learning.seconds) == (400_000, 400.0)
     assert plan.seconds == pytest.approx(sum(phase.seconds for phase in plan.phases))
-    assert "at 1,000 steps per second" in str(plan) and "probability 0.95 takes about 255 episodes" in str(
-        plan
-    )
+    assert "at 1,000 steps per second" in str(plan) and "probability 0.95 takes about 255 episodes" in str(plan)
     assert json.loads(json.dumps(plan.to_json()))["phases"][1]["steps"] == 400_000
     assert repr(plan).startswith("<RunPlan: at most ")
 
@@ -145,9 +143,7 @@ def test_times_are_read_and_formatted() -> None:
     assert [duration(t) for t in (0.25, 42, 600, 9000)] == ["0.2 s", "42 s", "10 min", "2.5 h"]
 
 
-def test_a_time_becomes_steps_once_and_the_run_repeats(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_time_becomes_steps_once_and_the_run_repeats(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     small: dict[str, Any] = {
         "parameters": {"horizon": 5}, "hidden": 4, "options": {"population": 6, "checks": 2},
         "max_episodes": 20, "candidates": 1, "attempts": 1,
@@ -163,9 +159,7 @@ def test_a_time_becomes_steps_once_and_the_run_repeats(
     )
     assert run.config is not None and run.config.settings.budget == "300 steps"
     assert "4 s are 300 steps of learning at 100 steps per second" in str(said[0])
-    assert (
-        min(getattr(run.config.settings, name) for name in COMPILED_DEFAULTS) > 0
-    )  # no number is left automatic
+    assert min(getattr(run.config.settings, name) for name in COMPILED_DEFAULTS) > 0  # no number is left automatic
     again = psyco.start("particle-dance", DANCE, tmp_path / "again", **flat(steps=300, **small))
     assert (again.folder / "metrics.csv").read_bytes() == (run.folder / "metrics.csv").read_bytes()
     with pytest.raises(RunError, match=r"either steps \(300\) or time \(4s\)"):
@@ -183,17 +177,12 @@ def test_a_slow_simulator_leaves_time_for_the_certificate(
     settings = Settings(learner="sac", hidden=4, normalization="none")
     timed = time_budget.fit_to_time(psyco.make("CartPole-v1", horizon=100), parse(POLE), settings, 600.0)
     assert timed.problem.settings.steps == steps
-    assert (
-        f"{steps:,} steps of learning" in timed.plan.time
-        and f"{left} of the time are left" in timed.plan.time
-    )
+    assert f"{steps:,} steps of learning" in timed.plan.time and f"{left} of the time are left" in timed.plan.time
     assert timed.plan.seconds is not None and timed.plan.seconds <= 1.1 * 600.0
 
 
 @pytest.mark.parametrize("seconds", [20.0, 1000.0])
-def test_the_planned_run_is_the_one_whose_speed_was_measured(
-    monkeypatch: pytest.MonkeyPatch, seconds: float
-) -> None:
+def test_the_planned_run_is_the_one_whose_speed_was_measured(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """The learner depends on the number of steps, and sac makes more updates per step if there are fewer of them."""
 
     def pace(problem: Any, *_: Any) -> Throughput:
@@ -221,9 +210,7 @@ def test_the_pace_of_learning_is_measured_on_both_kinds_of_domain(pole: psyco.Gy
     for domain, text in ((pole, POLE), (psyco.make("particle-dance", horizon=5), DANCE)):
         problem = prepare(domain, parse(text), settings)
         compiled = problem.sampler.compiled
-        pace = time_budget.learning_throughput(
-            problem, None if compiled else time_budget.simulator_throughput(problem)
-        )
+        pace = time_budget.learning_throughput(problem, None if compiled else time_budget.simulator_throughput(problem))
         assert pace.rate > 10 and 1 <= pace.length <= domain.horizon and pace.episodes > 0
 
 
@@ -261,9 +248,7 @@ def test_checks_while_learning_are_those_that_the_learner_plays_and_survive_an_i
     checked = whole.metrics["verified_episodes"]
     assert checked[[3, 7, 11]].tolist() == [8, 8, 8] and np.isnan(np.delete(checked, [3, 7, 11])).all()
     with pytest.raises(Stop):
-        run_pole(
-            pole, tmp_path / "cut", checkpoint_every=0, callbacks=[psyco.Callback(on_checkpoint=interrupt)]
-        )
+        run_pole(pole, tmp_path / "cut", checkpoint_every=0, callbacks=[psyco.Callback(on_checkpoint=interrupt)])
     assert psyco.open_run(tmp_path / "cut").metrics.rows == 6
     again = psyco.resume(tmp_path / "cut")
     assert (again.folder / "metrics.csv").read_bytes() == (whole.folder / "metrics.csv").read_bytes()

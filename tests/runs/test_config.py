@@ -89,9 +89,7 @@ def test_a_mistake_is_named_with_its_key_its_value_and_what_is_allowed(text: str
         (BASE.replace("particle-dance", "particle-danse"), ["particle-danse", "did you mean 'particle-dance'"]),
     ],
 )  # fmt: skip
-def test_a_mistake_about_the_domain_is_named_when_it_is_made_and_not_before(
-    text: str, words: list[str]
-) -> None:
+def test_a_mistake_about_the_domain_is_named_when_it_is_made_and_not_before(text: str, words: list[str]) -> None:
     config = read_config(text, "my.toml")
     with pytest.raises(PsycoError) as error:
         build_problem(config)

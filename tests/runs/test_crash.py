@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from psyco._src.core import atomic_io
+from psyco._src.core import files
 from psyco._src.runs.problem import Problem
 from psyco._src.runs.session import build_problem, execute, resume_run, start_run
 from psyco._src.runs.store import is_run
@@ -18,9 +18,7 @@ from tests.runs.small import CONFIG, outcome
 pytestmark = pytest.mark.slow  # one run for every moment of writing
 
 # Three segments of two generations, each ending in a checkpoint.
-SETTINGS = dataclasses.replace(
-    CONFIG.settings, episodes=60, verify_every=20, verify_episodes=10, max_episodes=20
-)
+SETTINGS = dataclasses.replace(CONFIG.settings, episodes=60, verify_every=20, verify_episodes=10, max_episodes=20)
 SMALL = dataclasses.replace(CONFIG, settings=SETTINGS)
 
 
@@ -52,8 +50,8 @@ def dying(moment: int, how: str) -> Iterator[Callable[[], int]]:
         reached(lambda: fsync(descriptor), half)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(atomic_io, "sync", sync)
-        patch.setattr(atomic_io.os, "replace", lambda a, b: reached(lambda: replace(a, b), lambda: None))
+        patch.setattr(files, "sync", sync)
+        patch.setattr(files.os, "replace", lambda a, b: reached(lambda: replace(a, b), lambda: None))
         yield lambda: count
 
 
@@ -68,9 +66,7 @@ def go_on(folder: Path, problem: Problem) -> None:
             execute(found, checkpoint_every=0)
 
 
-@pytest.mark.parametrize(
-    "how", ["half", *(pytest.param(how, marks=pytest.mark.full) for how in ("before", "after"))]
-)
+@pytest.mark.parametrize("how", ["half", *(pytest.param(how, marks=pytest.mark.full) for how in ("before", "after"))])
 def test_a_death_at_any_moment_of_writing_costs_nothing_but_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:

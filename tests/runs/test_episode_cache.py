@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import psyco
-from psyco._src.core import atomic_io
+from psyco._src.core import files
 from psyco._src.envs.gym_env import gym_domain
 from psyco._src.logic.batch_monitor import compile_monitor
 from psyco._src.logic.parser import parse_formula
@@ -49,9 +49,7 @@ class Counting:
             yield number, episodes
 
 
-def play(
-    folder: Path, backend: Any, std: float | None = None, observed: bool = False, **about: Any
-) -> Episodes:
+def play(folder: Path, backend: Any, std: float | None = None, observed: bool = False, **about: Any) -> Episodes:
     with FileEpisodeCache(folder / "played", **({"run": "run", "code": "code"} | about)) as memory:
         sampler = GymSampler(JOB, backend, with_obs_stats=observed, episode_cache=memory)
         noise = None if std is None else np.full((COUNT, JOB.network.outputs), std, np.float32)  # type: ignore[attr-defined]
@@ -152,16 +150,12 @@ def test_a_damaged_file_is_played_again(tmp_path: Path, cut: float | None) -> No
     assert backend.played == COUNT, "none of them is taken over"
 
 
-def test_no_more_is_kept_than_was_asked_for_or_than_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_is_kept_than_was_asked_for_or_than_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = FileEpisodeCache(tmp_path / "few", "run", max_episodes=4)
     GymSampler(JOB, in_process_backend(), episode_cache=few).run(THETA, SEEDS)
     assert list(few.episodes) == [Chunk(THETA, SEEDS).identity(row) for row in range(8, 12)]
     each = few.size // 4
-    monkeypatch.setitem(
-        episode_cache.SIZE_LIMITS, "played episodes", 4 * each
-    )  # of which a tenth is left for the rest
+    monkeypatch.setitem(episode_cache.SIZE_LIMITS, "played episodes", 4 * each)  # of which a tenth is left for the rest
     small = FileEpisodeCache(tmp_path / "small", "run")
     GymSampler(JOB, in_process_backend(), episode_cache=small).run(THETA, SEEDS)
     assert len(small.episodes) == 3 and small.size == 3 * each
@@ -247,15 +241,11 @@ def test_an_interrupted_run_plays_no_episode_twice(
 
 
 @pytest.mark.slow
-def test_a_generation_that_takes_long_is_written_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_generation_that_takes_long_is_written_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a kill costs a few seconds, not a generation."""
     written: list[str] = []
-    write = atomic_io.write
-    monkeypatch.setattr(
-        atomic_io, "write", lambda path, data: (written.append(path.name), write(path, data))[1]
-    )
+    write = files.write
+    monkeypatch.setattr(files, "write", lambda path, data: (written.append(path.name), write(path, data))[1])
     domain = psyco.make("CartPole-v1", horizon=8)
     options: Any = {
         "episodes": 60, "hidden": 4, "learner": "ppo", "options": {"population": 8, "checks": 2},

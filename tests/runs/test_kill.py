@@ -37,9 +37,7 @@ def undisturbed(soaked: Soak) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(30, marks=pytest.mark.full)])
-def test_a_run_killed_at_random_moments_ends_with_the_same_bytes(
-    tmp_path: Path, soaked: Soak, kills: int
-) -> None:
+def test_a_run_killed_at_random_moments_ends_with_the_same_bytes(tmp_path: Path, soaked: Soak, kills: int) -> None:
     """A slice of `make soak`."""
     print(soak(soaked, tmp_path, kills))
 
@@ -68,14 +66,15 @@ POLE = "P>=0.9 [ G (abs(obs[0]) <= 1) ] & C>=0.9"
 @pytest.mark.full
 @pytest.mark.parametrize(
     "where",
-    [("--workers", "2"), ("--ray", "local")],
-    ids=["pool", "ray"],
+    [
+        pytest.param(("--workers", "2"), id="pool"),
+        pytest.param(("--ray", "local"), id="ray", marks=pytest.mark.extra("ray")),
+    ],
 )
 def test_a_killed_run_of_a_gymnasium_environment_ends_with_the_same_bytes(
     tmp_path: Path, env: dict[str, str], where: tuple[str, str]
 ) -> None:
     if where[0] == "--ray":
-        pytest.importorskip("ray")
         env = env | {"RAY_ADDRESS": "127.0.0.1:1"}  # "local" is a cluster of its own, whatever else there is
     what = ("synthesize", "CartPole-v1", "--require", POLE, "--episodes", "200", "--option", "population=10")
     what += (

@@ -42,9 +42,7 @@ def test_compiled_domains_and_fixed_biases_get_an_evolution_strategy(walk: psyco
 
 def test_few_or_slow_steps_get_an_off_policy_learner(walk: psyco.GymDomain) -> None:
     assert select_learner(Settings(steps=MAX_OFF_POLICY_STEPS), walk, never).learner == "sac"
-    assert (
-        select_learner(Settings(episodes=MAX_OFF_POLICY_STEPS // walk.horizon), walk, never).learner == "sac"
-    )
+    assert select_learner(Settings(episodes=MAX_OFF_POLICY_STEPS // walk.horizon), walk, never).learner == "sac"
     for rate, learner in ((SLOW_SIMULATOR - 1, "sac"), (SLOW_SIMULATOR, "ppo")):
         found = select_learner(
             Settings(steps=10 * MAX_OFF_POLICY_STEPS), walk, lambda rate=rate: Throughput(rate, 50.0, 4)
@@ -80,8 +78,5 @@ def test_a_run_stores_its_learner_and_the_reason(tmp_path: Path) -> None:
         settings=psyco.Settings(candidates=1, max_episodes=5),
     )
     assert tomllib.loads((run.folder / "config.toml").read_text())["learner"]["name"] == "sac"
-    assert (
-        load_run_info(run.folder).learner
-        == "learner sac: of at most 50 steps each must be learned from many times"
-    )
+    assert load_run_info(run.folder).learner == "learner sac: of at most 50 steps each must be learned from many times"
     assert "learner sac: of at most 50 steps" in (run.folder / "run.log").read_text()

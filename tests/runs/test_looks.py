@@ -224,9 +224,7 @@ def test_what_synthesize_returned_is_verified_further(streams):
         assert len(certificate.looks) == len(result.certificate.looks) + i
     alone = psyco.verify(result.policy, requirement=REQUIREMENT, max_episodes=40)
     assert alone.share == 1.0
-    assert (
-        len(used | set(streams)) == len(used) + 3
-    )  # the policy by itself has no account, but fresh episodes
+    assert len(used | set(streams)) == len(used) + 3  # the policy by itself has no account, but fresh episodes
 
 
 def test_replay_repeats_every_look_at_the_policy(folder):

@@ -96,9 +96,7 @@ def test_in_this_process(suffer: Callable[..., psyco.EpisodeError]) -> None:
         assert suffer(fault).step == 3
 
 
-def test_in_worker_processes(
-    suffer: Callable[..., psyco.EpisodeError], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_worker_processes(suffer: Callable[..., psyco.EpisodeError], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_pool, "MAX_CRASHES", 1)  # by default every crash takes three workers
     for fault in ("exit", "object"):
         assert suffer(fault, workers=2).step == 3
@@ -108,41 +106,32 @@ def test_in_worker_processes(
     assert "step timeout of 2 s" in str(hanging) and hanging.step == 0
 
 
+@pytest.mark.extra("ray")
 @pytest.mark.full
 def test_on_ray(suffer: Callable[..., psyco.EpisodeError]) -> None:
-    ray = pytest.importorskip("ray")
+    import ray
     from psyco._src.rollout import ray_backend
 
-    ray.init(
-        "local", num_cpus=1, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False
-    )
+    ray.init("local", num_cpus=1, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False)
     try:
         assert suffer("exit", ray="local").step == 3
-        assert "killed by SIGKILL" in str(
-            suffer("kill", ray="local")
-        )  # Ray itself would try it again without end
+        assert "killed by SIGKILL" in str(suffer("kill", ray="local"))  # Ray itself would try it again without end
         assert "step timeout of 2 s" in str(suffer("hang", ray="local", step_timeout=2.0))
     finally:
         ray.shutdown()
         ray_backend.connect_ray.cache_clear()
 
 
-def test_what_cannot_be_sent_or_started_is_said(
-    domain: psyco.Domain, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_sent_or_started_is_said(domain: psyco.Domain, monkeypatch: pytest.MonkeyPatch) -> None:
     guarded = psyco.make(Walk, horizon=20, marker=Lock())
-    with pytest.raises(
-        psyco.DomainError, match=r"Walk cannot be sent to other processes: TypeError: .*name a class"
-    ):
+    with pytest.raises(psyco.DomainError, match=r"Walk cannot be sent to other processes: TypeError: .*name a class"):
         psyco.verify(to_the_left, guarded, REQUIREMENT, execution=psyco.Execution(workers=2))
 
     def refuse() -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(worker_pool._spawn, "Pipe", refuse)
-    with pytest.raises(
-        psyco.RunError, match=r"cannot start a worker process: Too many open files; ask for fewer"
-    ):
+    with pytest.raises(psyco.RunError, match=r"cannot start a worker process: Too many open files; ask for fewer"):
         psyco.verify(to_the_left, domain, REQUIREMENT, execution=psyco.Execution(workers=5))
 
 
@@ -157,9 +146,7 @@ class Headless(Walk):
 
 def test_an_environment_that_needs_a_display_says_so() -> None:
     domain = psyco.make(Headless, home=os.getpid(), horizon=20)
-    with pytest.raises(
-        psyco.DomainError, match=r"cannot make .*Headless: ConnectionError: cannot connect to display"
-    ):
+    with pytest.raises(psyco.DomainError, match=r"cannot make .*Headless: ConnectionError: cannot connect to display"):
         psyco.verify(to_the_left, domain, REQUIREMENT, execution=psyco.Execution(workers=2))
 
 
@@ -208,11 +195,7 @@ def test_a_rude_environment_changes_nothing(
     assert process.returncode in VERDICTS, errors
     assert json.loads(out)["verdict"], "nothing but the certificate is on standard output"
     assert (tmp_path / "run" / "policy.safetensors").exists()
-    assert (
-        "hello from the simulator" in errors
-        and "hello from its C code" in errors
-        and "the window is gone" in errors
-    )
+    assert "hello from the simulator" in errors and "hello from its C code" in errors and "the window is gone" in errors
     started = set(map(int, book.read_text().split()))
     if workers == 1:  # then only the environment itself could end them
         for pid in started:

@@ -94,9 +94,7 @@ def test_a_run_on_a_gymnasium_environment_goes_through_everything_once_and_steps
 
     monkeypatch.setattr(CartPoleEnv, "__init__", counting_init)
     monkeypatch.setattr(CartPoleEnv, "step", counting_step)
-    settings = Settings(
-        learner=learner, hidden=4, candidates=2, selection_episodes=8, verify_every=40, max_episodes=16
-    )
+    settings = Settings(learner=learner, hidden=4, candidates=2, selection_episodes=8, verify_every=40, max_episodes=16)
     calls = count_calls(
         lambda: psyco.start(
             "CartPole-v1", POLE, tmp_path / "run", parameters={"horizon": 10}, episodes=80, settings=settings

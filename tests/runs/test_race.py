@@ -79,9 +79,7 @@ def test_giving_up_saves_episodes_and_never_changes_a_verdict_for_the_better() -
             else:
                 assert (thrifty.verdict, thrifty.episodes) == (patient.verdict, patient.episodes)
     assert saved > 100
-    fixed = verify_parameters(
-        source(Coin(), 0.5), method="fixed", max_episodes=64, min_accept_probability=0.5
-    )
+    fixed = verify_parameters(source(Coin(), 0.5), method="fixed", max_episodes=64, min_accept_probability=0.5)
     assert fixed.episodes == 64  # counts on its cap
 
 

@@ -75,9 +75,7 @@ def test_the_certificate_is_about_the_returned_policy_and_lists_every_look() -> 
     assert certificate.verdict is psyco.Verdict.VIOLATED
     assert certificate.policy == policy.digest
     assert len(certificate.looks) == 2
-    assert [look.share for look in certificate.looks] == [1 / 2, 1 / 6], (
-        "a third of the error is left for later"
-    )
+    assert [look.share for look in certificate.looks] == [1 / 2, 1 / 6], "a third of the error is left for later"
     assert candidate.policy.digest == policy.digest
     words = remark(certificate, candidate)
     assert "2 candidates were tried" in words
@@ -135,9 +133,7 @@ def test_severity_changes_costs_and_never_satisfaction() -> None:
     network = network_for(dance, hidden=4)
     theta = jax.vmap(network.init)(jax.random.split(jax.random.key(0), 40))
     keys = jax.random.split(jax.random.key(1), 40)
-    plain, severe = (
-        make_sampler(dance, network, requirement, severity=s)(theta, keys) for s in (False, True)
-    )
+    plain, severe = (make_sampler(dance, network, requirement, severity=s)(theta, keys) for s in (False, True))
     np.testing.assert_array_equal(plain.satisfied, severe.satisfied)
     bad = ~np.asarray(plain.satisfied)
     assert bad.any()
@@ -165,17 +161,13 @@ def test_schedules_follow_the_episodes_of_the_run() -> None:
 
 # ---- expected values -----------------------------------------------------------------------------------------------
 
-MIXED = (
-    'P>=0.05 [ F target ] & C>=0.9; "cost": R{caught}<=5 [ C ] & C>=0.9; S<=0.9 [ caught ]; P=? [ F target ]'
-)
+MIXED = 'P>=0.05 [ F target ] & C>=0.9; "cost": R{caught}<=5 [ C ] & C>=0.9; S<=0.9 [ caught ]; P=? [ F target ]'
 
 
 @pytest.fixture
 def mixed():
     domain = psyco.make("obstacle-run", grid=3, horizon=6)
-    return prepared(
-        domain, MIXED, episodes=600, verify_every=200, candidates=3, selection_episodes=50, seed=1
-    )
+    return prepared(domain, MIXED, episodes=600, verify_every=200, candidates=3, selection_episodes=50, seed=1)
 
 
 def test_mixed_requirements_are_checked_selected_and_certified(mixed):
@@ -197,7 +189,5 @@ def test_what_stood_in_the_way_of_an_expected_value_is_said_with_numbers():
     certificate = psyco.verify_outcomes([40.0] * 60, "R{cost}<=25 [ C ] within [0,100]")
     (cost,) = certificate.findings
     words = remark(certificate, Candidate(0, None, 50, (38.5,), -1.0, 0.1, False))
-    assert (
-        f"the mean of {cost.episodes} episodes of the test is 40, that of 50 of the selection 38.5" in words
-    )
+    assert f"the mean of {cost.episodes} episodes of the test is 40, that of 50 of the selection 38.5" in words
     assert f"the expected value lies {cost.interval}" in words

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from psyco._src.core import atomic_io
+from psyco._src.core import files
 from psyco._src.core.errors import RunError
 from psyco._src.field.drift import find_reference
 from psyco._src.runs.checkpoint import checkpoint_files
@@ -33,9 +33,7 @@ def resume(folder: Path, **options: Any) -> None:
         execute(session)
 
 
-@pytest.mark.parametrize(
-    "name", ["policy.safetensors", "certificate.json", "episodes.json", "metrics.csv", "run.json"]
-)
+@pytest.mark.parametrize("name", ["policy.safetensors", "certificate.json", "episodes.json", "metrics.csv", "run.json"])
 def test_a_finished_run_with_a_damaged_file_is_reported_and_made_whole(
     original: Path, finished: Path, harm: Callable[[Path], None], name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -106,9 +104,7 @@ def test_what_a_checkpoint_knows_is_restored_from_it(
         assert (stopped / f"{name}.damaged").exists()
 
 
-def test_an_edited_configuration_does_not_change_a_run(
-    stopped: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_edited_configuration_does_not_change_a_run(stopped: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = stopped / "config.toml"
     path.write_text(path.read_text().replace("seed = 0", "seed = 1"))
     with caplog.at_level(logging.WARNING, "psyco"), resume_run(stopped) as session:
@@ -116,9 +112,7 @@ def test_an_edited_configuration_does_not_change_a_run(
     assert "start another run" in caplog.text
 
 
-def test_a_damaged_configuration_without_a_checkpoint_is_refused(
-    stopped: Path, harm: Callable[[Path], None]
-) -> None:
+def test_a_damaged_configuration_without_a_checkpoint_is_refused(stopped: Path, harm: Callable[[Path], None]) -> None:
     harm(stopped / "config.toml")
     for path in checkpoint_files(stopped):
         path.unlink()
@@ -126,9 +120,7 @@ def test_a_damaged_configuration_without_a_checkpoint_is_refused(
         pass
 
 
-def test_metrics_damaged_behind_an_older_checkpoint_cost_only_what_came_after(
-    original: Path, stopped: Path
-) -> None:
+def test_metrics_damaged_behind_an_older_checkpoint_cost_only_what_came_after(original: Path, stopped: Path) -> None:
     path = stopped / "metrics.csv"
     path.write_bytes(path.read_bytes()[:-200])
     with resume_run(stopped) as session:
@@ -185,7 +177,7 @@ def test_a_disk_full_during_a_checkpoint_loses_nothing_that_was_saved(
 
         def fill(problem: Any, position: Any) -> None:
             if position.generation == 50:
-                patch.setattr(atomic_io if victim == "sync" else atomic_io.os, victim, full)
+                patch.setattr(files if victim == "sync" else files.os, victim, full)
 
         with pytest.raises(RunError, match=r"No space left on device.*psyco resume"):
             execute(session, callbacks=[Callback(on_checkpoint=fill)], checkpoint_every=0)
@@ -229,9 +221,7 @@ def test_a_run_on_a_disk_that_is_really_full_goes_on_when_there_is_room(
         subprocess.run(["umount", disk], check=True)
 
 
-def test_a_folder_that_can_only_be_read_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_can_only_be_read_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Root may write everywhere, so the system's answer is made up here: nor can the temporary file be removed."""
 
     def refuse(*_: object, **__: object) -> None:
@@ -240,7 +230,7 @@ def test_a_folder_that_can_only_be_read_is_one_sentence(
     monkeypatch.setattr(Path, "open", refuse)
     monkeypatch.setattr(Path, "unlink", refuse)
     with pytest.raises(RunError, match="Read-only file system"):
-        atomic_io.write(tmp_path / "file", b"new")
+        files.write(tmp_path / "file", b"new")
 
 
 def test_a_clock_that_jumps_back_changes_no_byte(
@@ -260,10 +250,10 @@ def test_a_write_that_finds_the_disk_full_says_so_and_leaves_the_old_file(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     path = tmp_path / "file"
-    atomic_io.write(path, b"old")
-    monkeypatch.setattr(atomic_io, "sync", full)
+    files.write(path, b"old")
+    monkeypatch.setattr(files, "sync", full)
     with pytest.raises(RunError, match="No space left on device"):
-        atomic_io.write(path, b"new" * 100_000)
+        files.write(path, b"new" * 100_000)
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 

@@ -11,11 +11,11 @@ import pytest
 
 import psyco
 from psyco._src.core.errors import RunError
+from psyco._src.learners.base import LearningBudget
 from psyco._src.learners.candidate_buffer import CandidateBuffer
 from psyco._src.learners.learner_registry import make_learner
 from psyco._src.learners.loop import train
 from psyco._src.learners.safe_es import SafeES
-from psyco._src.learners.schedules import LearningBudget
 from psyco._src.policies.network import network_for
 from psyco._src.rollout.episodes import Episodes
 from psyco._src.runs.config import read_config
@@ -80,9 +80,7 @@ def test_with_episodes_of_one_length_a_budget_in_steps_equals_one_in_episodes() 
         )
         buffer = CandidateBuffer(learner, 3, 20, steps)
         start = buffer.init(jnp.ones(3))
-        state, _ = train(
-            buffer, Even(), jax.random.key(2), start, first=0, generations=20, steps=steps or None
-        )
+        state, _ = train(buffer, Even(), jax.random.key(2), start, first=0, generations=20, steps=steps or None)
         ends.append([np.asarray(theta) for _, theta in buffer.kept(state)])
     np.testing.assert_allclose(*ends, rtol=1e-5)
     assert not np.allclose(ends[0][0], 1.0)
@@ -122,9 +120,7 @@ def test_a_run_of_steps_says_how_far_it_is_goes_on_and_can_be_made_longer(tmp_pa
             "particle-dance",
             REQUIREMENT,
             tmp_path / "cut",
-            **flat(
-                steps=700, callbacks=[psyco.Callback(on_checkpoint=interrupt)], **SMALL, checkpoint_every=0
-            ),
+            **flat(steps=700, callbacks=[psyco.Callback(on_checkpoint=interrupt)], **SMALL, checkpoint_every=0),
         )
     cut = psyco.open_run(tmp_path / "cut")
     assert cut.steps == 400 and cut.progress == pytest.approx(400 / 700)
@@ -139,9 +135,7 @@ def test_a_run_of_steps_says_how_far_it_is_goes_on_and_can_be_made_longer(tmp_pa
         with pytest.raises(RunError, match="takes a total such as 100000 or 1e5, or an addition"):
             psyco.resume(whole, steps=bad)
     longer = psyco.resume(whole, steps="+3e2")
-    assert (
-        longer.steps == 1000 and longer.config is not None and longer.config.settings.budget == "1,000 steps"
-    )
+    assert longer.steps == 1000 and longer.config is not None and longer.config.settings.budget == "1,000 steps"
     assert json.loads((longer.folder / "looks.json").read_text())["entries"]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from psyco._src.core import atomic_io
+from psyco._src.core import files
 from psyco._src.core.errors import RunError
 from psyco._src.reports.run_page import compare_page, run_page
 from psyco._src.runs.lock import lock
@@ -65,9 +65,7 @@ def test_a_pipe_keeps_nobody_waiting(run: Path, name: str) -> None:
         _resume(run)
 
 
-@pytest.mark.parametrize(
-    "name", [".lock", ".config.toml.tmp", "metrics.csv", "run.log", "checkpoints", "tensorboard"]
-)
+@pytest.mark.parametrize("name", [".lock", ".config.toml.tmp", "metrics.csv", "run.log", "checkpoints", "tensorboard"])
 def test_going_on_writes_nothing_through_a_link(run: Path, secret: Path, name: str) -> None:
     (run / name).unlink(missing_ok=True)
     (run / name).symlink_to(secret.parent if "." not in name else secret)
@@ -83,7 +81,7 @@ def test_neither_the_lock_nor_a_temporary_file_is_written_through_a_link(run: Pa
     with pytest.raises(RunError, match="cannot write in"), lock(run):
         pass
     (run / ".report.html.tmp").symlink_to(secret)
-    atomic_io.write(run / "report.html", b"page")
+    files.write(run / "report.html", b"page")
     assert (run / "report.html").read_text() == "page"
     assert secret.read_text() == "precious"
 
@@ -95,7 +93,7 @@ def _sealed(run: Path, **changes: Any) -> None:
     """run.json with other content, and a checksum that fits: anybody can compute one."""
     content = json.loads((run / RUN_INFO).read_text()) | changes
     del content["sha256"]
-    content["sha256"] = atomic_io.digest(json.dumps(content, sort_keys=True).encode())
+    content["sha256"] = files.digest(json.dumps(content, sort_keys=True).encode())
     (run / RUN_INFO).write_text(json.dumps(content))
 
 

@@ -49,9 +49,10 @@ def rows(folder: Path, name: str) -> dict[int, float]:
     }
 
 
+@pytest.mark.extra("tensorboardX", "tensorboard")
 def test_tensorboard_reads_back_every_row(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboardX")
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    from tensorboard.backend.event_processing import event_accumulator as accumulator
+
     certificate = interrupted_and_resumed(tmp_path / "run", "tensorboard")
     logged: dict[str, dict[int, float]] = {}
     for file in (tmp_path / "run" / "tensorboard").iterdir():
@@ -64,8 +65,8 @@ def test_tensorboard_reads_back_every_row(tmp_path: Path) -> None:
     assert logged["certificate/return"][0] == pytest.approx(certificate.mean_return, rel=1e-6)
 
 
+@pytest.mark.extra("mlflow")
 def test_mlflow_reads_back_one_run_with_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
     certificate = interrupted_and_resumed(tmp_path / "run", "mlflow")
@@ -83,8 +84,8 @@ def test_mlflow_reads_back_one_run_with_every_row(tmp_path: Path, monkeypatch: p
         assert history == pytest.approx(rows(tmp_path / "run", name), rel=1e-6)
 
 
+@pytest.mark.extra("wandb")
 def test_wandb_keeps_every_row_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     certificate = interrupted_and_resumed(tmp_path / "run", "wandb")
     deadline = time.monotonic() + 60

@@ -59,8 +59,6 @@ def test_learning_begins_with_the_policy_that_was_given(own: dict[str, object], 
     ["safe-es", "snes", "ppo", *(pytest.param(name, marks=pytest.mark.full) for name in ("evosax", "sac"))],
 )
 def test_every_learner_can_go_on_from_a_policy(learner: str) -> None:
-    if learner == "evosax":
-        pytest.importorskip("evosax")
     policy = walk_policy()
     problem = started(policy, learner=learner, **SMALL)
     first = initial_state(problem)
@@ -69,9 +67,7 @@ def test_every_learner_can_go_on_from_a_policy(learner: str) -> None:
     )
     after = learned(problem).at
     assert np.isfinite(problem.wrapped_learner.deployed(after.state)).all()
-    assert not np.allclose(
-        problem.wrapped_learner.deployed(after.state), problem.wrapped_learner.deployed(first.state)
-    )
+    assert not np.allclose(problem.wrapped_learner.deployed(after.state), problem.wrapped_learner.deployed(first.state))
 
 
 def test_settings_that_contradict_the_policy_are_refused() -> None:

@@ -31,7 +31,7 @@ LAST_PICTURES = {
 }
 
 
-# Pages whose blocks take long together, or need an extra; `make quick` runs the others, `make test` all but the last.
+# Pages whose blocks take long together: `make quick` leaves out all of these, `make test` the second list.
 SLOW = ["docs/guarantees.md", "docs/index.md", "docs/unbounded.md"]
 FULL = [
     "README.md",
@@ -46,7 +46,13 @@ FULL = [
 ELSEWHERE = {"docs/get-started.md", "docs/real.md"}  # below with their own budgets, and in tests/test_real.py
 CODE = {"python", "sh", "c"}
 RUN = sorted({block.page for block in BLOCKS if block.language in CODE} - ELSEWHERE)
-SUPPOSED = dict.fromkeys(SLOW, pytest.mark.slow) | dict.fromkeys(FULL, pytest.mark.full)
+SB3_AND_ONNX = pytest.mark.extra("stable_baselines3", "onnxruntime")
+NEEDS = {"docs/gymnasium.md": SB3_AND_ONNX, "docs/learners.md": SB3_AND_ONNX, "others": SB3_AND_ONNX}
+
+
+def marks_of(page: str) -> list[pytest.MarkDecorator]:
+    size = [pytest.mark.slow] * (page in SLOW) + [pytest.mark.full] * (page in FULL)
+    return size + [NEEDS[page]] * (page in NEEDS)
 
 
 def of(language: str) -> list[Any]:
@@ -78,7 +84,7 @@ def test_every_block_says_what_it_is() -> None:
         assert not indented, f"{page.name}: {indented[0]}"
 
 
-@pytest.mark.parametrize("page", [pytest.param(page, marks=SUPPOSED.get(page, ())) for page in RUN])
+@pytest.mark.parametrize("page", [pytest.param(page, marks=marks_of(page)) for page in RUN])
 def test_the_blocks_of_a_page_run_one_after_the_other(
     page: str,
     cli: Callable[..., Any],
@@ -88,9 +94,6 @@ def test_the_blocks_of_a_page_run_one_after_the_other(
 ) -> None:
     if page == "docs/deployment.md":
         request.getfixturevalue("compiler")
-    if page in ("docs/gymnasium.md", "docs/learners.md"):
-        pytest.importorskip("stable_baselines3")
-        pytest.importorskip("onnxruntime")
     reader = Reader(tmp_path, cli, monkeypatch)
     for block in BLOCKS:
         if block.page == page:
@@ -144,11 +147,10 @@ def test_examples_of_commands_have_options_that_there_are() -> None:
         assert {word for word in words[2:] if word.startswith("--")} <= known_options(words[1]), words
 
 
+@pytest.mark.extra("onnxruntime", "stormpy")
 @pytest.mark.full
 def test_examples_of_commands_run(cli: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All but those of studies and fronts, which docs/studies.md shows, and watches, which wait or read a stream."""
-    pytest.importorskip("onnxruntime")
-    pytest.importorskip("stormpy")
     reader = Reader(tmp_path, cli, monkeypatch)
     dance, obstacles = "P>=0.85 [ G distance >= 0.1 ] & C>=0.98", "P>=0.9 [ G !caught ] & C>=0.98"
     cart = "P>=0.9 [ G (abs(obs[0]) <= 1) ] & C>=0.98"
@@ -195,11 +197,10 @@ def test_every_tutorial_has_its_page_and_its_picture_and_uses_the_front_door() -
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("script", TUTORIALS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "script", [pytest.param(path, id=path.stem, marks=NEEDS.get(path.stem, ())) for path in TUTORIALS]
+)
 def test_a_tutorial_ends_with_its_picture(script: Path, tmp_path: Path) -> None:
-    if script.stem == "others":
-        pytest.importorskip("stable_baselines3")
-        pytest.importorskip("onnxruntime")
     said = run(tmp_path, sys.executable, script)
     assert (tmp_path / LAST_PICTURES[script.stem]).stat().st_size > 5_000
     expected = {

@@ -14,12 +14,9 @@ import pytest
 from scipy.stats import beta
 
 import psyco
-from tests.reports.test_run_page import browser, open_page
+from tests.reports.test_run_page import open_page
 
-__all__ = ["browser"]  # a fixture
-
-pytest.importorskip("material")
-pytest.importorskip("mkdocstrings_handlers.python")
+pytestmark = pytest.mark.extra("material", "mkdocstrings_handlers.python")
 ROOT = Path(__file__).parents[2]
 # Elements that hang over the page, but for what scrolls in a box of its own or is folded away outside of the screen.
 TOO_WIDE = """() => {

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import psyco
-from psyco._src.studies import ray_workers
+from psyco._src.studies import workers
 from psyco._src.studies.cell import complete
 from psyco._src.studies.study_folder import read_study
 from psyco._src.studies.study_plan import Cell, make_plan
@@ -71,8 +71,8 @@ def nodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     here.mkdir()
     (here / "only_here.py").write_text("from tests.environments import Walk\n")
     monkeypatch.syspath_prepend(str(here))
-    monkeypatch.setattr(ray_workers, "connect_ray", lambda address: Ray())
-    monkeypatch.setattr(ray_workers, "_team", Node)
+    monkeypatch.setattr(workers, "connect_ray", lambda address: Ray())
+    monkeypatch.setattr(workers, "_team", Node)
 
 
 @pytest.mark.slow
@@ -108,7 +108,7 @@ def test_a_node_whose_psyco_cannot_be_imported_is_said_in_a_sentence(
         raise ModuleNotFoundError("No module named 'psyco'")
 
     monkeypatch.setattr(Ray, "get", missing)
-    monkeypatch.setattr(ray_workers, "_task", lambda *_: None)
+    monkeypatch.setattr(workers, "_task", lambda *_: None)
     study = psyco.study(ONE | {"seeds": 2}, tmp_path / "study", ray="somewhere:6379")
     assert study.counts == {"failed": 2}
     for error in study.failed.values():
@@ -123,7 +123,7 @@ def test_no_room_for_what_a_node_sends_home_is_said_and_the_same_again_goes_on(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(ray_workers, "_write_files", full)
+        patch.setattr(workers, "_write_files", full)
         study = psyco.study(ONE | {"seeds": 1}, tmp_path / "study", ray="somewhere:6379")
     ((_, error),) = study.failed.items()
     assert "No space left on device" in error and "fix it, then start the study again" in error
@@ -134,18 +134,18 @@ def test_no_room_for_what_a_node_sends_home_is_said_and_the_same_again_goes_on(
 def test_a_disk_that_fills_up_in_a_cell_keeps_the_others_and_the_same_again_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from psyco._src.core import atomic_io
+    from psyco._src.core import files
 
     monkeypatch.setattr("psyco._src.studies.runner.WorkerTeam", Here)
-    plain, cells = atomic_io.write, make_plan(ONE | {"seeds": 2}).cells
+    plain, cells = files.write, make_plan(ONE | {"seeds": 2}).cells
 
     def full(path: Path, data: bytes) -> None:
         if cells[1].name in str(path) and path.name == "policy.safetensors":
-            raise atomic_io.write_error(path, OSError(28, "No space left on device"))
+            raise files.write_error(path, OSError(28, "No space left on device"))
         plain(path, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr(atomic_io, "write", full)
+        patch.setattr(files, "write", full)
         study = psyco.study(ONE | {"seeds": 2}, tmp_path / "study")
     assert study.counts == {"finished": 1, "failed": 1}
     ((_, error),) = study.failed.items()

@@ -1,7 +1,5 @@
 """The statistics of studies against others: rliable 1.2.0 (Agarwal et al. 2021), closed forms, and coverage."""
 
-import os
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -17,14 +15,11 @@ B = np.array([[-1.5, 0.21], [-1.44, 1.26], [-0.87, 1.77], [0.56, 1.31], [-2.12, 
 TAUS = np.array([-1.0, 0.0, 0.5, 1.0, 2.0, 3.0])
 
 
+@pytest.mark.extra("rliable.metrics")
 def test_the_formulas_are_those_of_rliable_itself() -> None:
     """`rliable.metrics` needs NumPy and SciPy alone; what needs arch is held to numbers below."""
-    try:
-        from rliable import metrics
-    except ImportError:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip("rliable is not installed: pip install --no-deps rliable==1.2.0")
+    from rliable import metrics
+
     rng = np.random.default_rng(0)
     for runs, others, tasks in ((1, 1, 1), (3, 5, 1), (5, 5, 2), (10, 4, 3), (7, 20, 6)):
         ours = rng.normal(size=(runs, tasks)).round(1)  # with ties

@@ -26,9 +26,7 @@ from psyco._src.studies.study_progress import StudyProgress
 from psyco._src.studies.workers import run_cell
 from psyco._src.verification.findings import Finding
 from tests.making import flat
-from tests.reports.test_run_page import HANGING_OVER, OVERLAPPING, browser, open_page
-
-__all__ = ["browser"]  # a fixture
+from tests.reports.test_run_page import HANGING_OVER, OVERLAPPING, open_page
 
 pytestmark = pytest.mark.slow  # other processes
 
@@ -239,14 +237,14 @@ def test_a_locked_folder_is_refused(copied: Path) -> None:
 
 
 def test_a_full_disk_is_reported_and_results_stay(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from psyco._src.core import atomic_io
+    from psyco._src.core import files
 
     before = tables(copied)
 
     def full(path: Path, data: bytes) -> None:
-        raise atomic_io.write_error(path, OSError(28, "No space left on device"))
+        raise files.write_error(path, OSError(28, "No space left on device"))
 
-    monkeypatch.setattr("psyco._src.core.atomic_io.write", full)
+    monkeypatch.setattr("psyco._src.core.files.write", full)
     with pytest.raises(psyco.RunError, match="No space left on device; its previous content is intact"):
         psyco.study(copied, trust=[WALK])
     assert tables(copied) == before and psyco.open_study(copied).complete
@@ -371,11 +369,12 @@ def test_twenty_kills_change_no_byte(undisturbed: Path, tmp_path: Path) -> None:
     assert tables(folder) == tables(undisturbed)
 
 
+@pytest.mark.extra("ray")
 @pytest.mark.full
 def test_losing_one_of_two_ray_nodes_changes_no_byte(undisturbed: Path, tmp_path: Path) -> None:
     import threading
 
-    ray = pytest.importorskip("ray")
+    import ray
     from ray.cluster_utils import Cluster
 
     memory = 100 * 2**20

@@ -34,7 +34,7 @@ from psyco._src.studies.trials import TrialSampler
 from psyco._src.studies.tuning import Tuning
 from tests.studies.test_study_folder import EASY, STUDY, WALK, Here
 
-pytest.importorskip("optuna")
+pytestmark = pytest.mark.extra("optuna")
 
 DANCE = "P>=0.85 [ G (distance >= 0.1 | collisions <= 1) ] & C>=0.98"
 SMALL: dict[str, Any] = {

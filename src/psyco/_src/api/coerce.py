@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar, cast
 
 import gymnasium
 
-from psyco._src.core.errors import DomainError, RunError
+from psyco._src.core.errors import ArgumentError, DomainError, RunError, suggest
+from psyco._src.core.options import declared
 from psyco._src.envs.base import Domain
 from psyco._src.envs.registry import DomainDescription, make, make_from_description, trusted_names
+from psyco._src.learners.learner_registry import LEARNERS
 from psyco._src.logic.ast import Requirement
-from psyco._src.logic.parser import parse
-from psyco._src.logic.requirement import AnyRequirement, as_requirement
+from psyco._src.logic.parser import AnyRequirement, as_requirement, parse
 from psyco._src.policies import external
 from psyco._src.policies.external import AnyPolicy, as_policy
 from psyco._src.policies.guard import Guard
 from psyco._src.policies.serialization import Policy
+from psyco._src.rollout.execution import Execution
+from psyco._src.runs.settings import Settings
 from psyco._src.runs.store import Run, is_run, open_ledger, read_run
 from psyco._src.verification.ledger import Ledger
 
@@ -150,3 +155,44 @@ def find_run(run: Run | str | Path) -> Run:
     if not isinstance(run, str | Path):
         raise RunError(f"{run!r} is not a run; give its folder, or the result of psyco.open_run")
     return read_run(Path(run))
+
+
+# Report misspelt or misplaced keyword arguments of the public functions, with a suggestion.
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+# Arguments that collect options, and their types.
+OBJECTS: dict[str, tuple[type, ...]] = {"settings": (Settings,), "execution": (Execution,)}
+
+
+def verb(function: Callable[P, R]) -> Callable[P, R]:
+    """Wrap a public function: a keyword that is unknown or of another type raises `ArgumentError` with a remedy."""
+    known = list(inspect.signature(function).parameters)
+
+    @functools.wraps(function)
+    def checked(*arguments: P.args, **keywords: P.kwargs) -> R:
+        for name in keywords:
+            if name not in known:
+                hint = next(_places(name, known), "") or suggest(name, known)
+                raise ArgumentError(f"psyco.{function.__name__} has no argument {name!r}{hint}")
+        for name, kinds in OBJECTS.items():
+            value = keywords.get(name)
+            # A study file has settings as a table, so the functions for many runs take a mapping too.
+            accepted = (*kinds, Mapping) if function.__name__ in ("pareto_front", "tune") else kinds
+            if value is not None and not isinstance(value, accepted):
+                raise ArgumentError(f"{name} must be a psyco.{kinds[0].__name__}(...), got {value!r}")
+        return function(*arguments, **keywords)
+
+    return checked
+
+
+def _places(name: str, known: list[str]) -> Iterator[str]:
+    """Yield the object that declares an argument of this name: settings, execution or a learner."""
+    if "execution" in known and name in declared(Execution):
+        yield f"; it is part of execution: execution=psyco.Execution({name}=...)"
+    if "settings" in known and name in declared(Settings):
+        yield f"; it is a setting: settings=psyco.Settings({name}=...)"
+    for learner in LEARNERS if "learner" in known else ():
+        if name in declared(cls := LEARNERS[learner]):
+            yield f"; it is an option of a learner: learner=psyco.{cls.__name__}({name}=...)"

@@ -6,16 +6,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from psyco._src.api.argument_check import verb
-from psyco._src.api.coerce import AnyDomain, PolicyLike, as_actor, find_policy, find_run
-from psyco._src.core import atomic_io
+from psyco._src.api.coerce import AnyDomain, PolicyLike, as_actor, find_policy, find_run, verb
+from psyco._src.core import files
 from psyco._src.core.errors import DomainError, RunError
 from psyco._src.envs.base import Domain, counters_of
 from psyco._src.envs.gym_env import GymDomain
 from psyco._src.envs.registry import BUILT_IN
 from psyco._src.learners.metrics import Metrics
-from psyco._src.logic.parser import parse
-from psyco._src.logic.requirement import AnyRequirement, as_requirement
+from psyco._src.logic.parser import AnyRequirement, as_requirement, parse
 from psyco._src.logic.runtime_monitor import Monitor, episode_verdict
 from psyco._src.policies.c_export import c_files
 from psyco._src.policies.external import AnyPolicy
@@ -83,7 +81,7 @@ def report(run: Run | str | Path, out: str | Path | None = None) -> Path:
 
     found = find_run(run)
     path = found.folder / "report.html" if out is None else Path(out)
-    atomic_io.write(path, run_page(found).encode())
+    files.write(path, run_page(found).encode())
     return path
 
 
@@ -128,16 +126,16 @@ def export_c(
     found = _own(anything)
     wanted = requirement if requirement is not None else own and parse(own)
     declared = counters_of(BUILT_IN[found.domain]) if found.domain in BUILT_IN else ()
-    files = c_files(
+    texts = c_files(
         found,
         None if wanted is None else as_requirement(wanted),
         horizon=found.parameters.get("horizon") if horizon is None else horizon,
         counters=declared if counters is None else counters,
     )
     where = _made_folder(folder)
-    for name, text in files.items():
-        atomic_io.write(where / name, text.encode("ascii"))
-    return [where / name for name in files]
+    for name, text in texts.items():
+        files.write(where / name, text.encode("ascii"))
+    return [where / name for name in texts]
 
 
 def _own(policy: AnyPolicy) -> Policy:
@@ -184,8 +182,7 @@ def render(
     Returns:
         The written files.
     """
-    from psyco._src.reports.trajectory import animate_trajectory, draw_trajectory
-    from psyco._src.reports.video import Video, animate_video, record_video
+    from psyco._src.reports.trajectory import Video, animate_trajectory, animate_video, draw_trajectory, record_video
 
     own, requirement = find_policy(policy, trust)
     found, where_it_acts = as_actor(own, domain, parameters, trust)
@@ -198,16 +195,16 @@ def render(
         except DomainError as error:
             on_remark(f"drawing signals instead: {error}")
     where = _made_folder(folder)
-    files = [where / "trajectory.png"]
+    drawn = [where / "trajectory.png"]
     outcomes = _outcomes(requirement, where_it_acts, paths) if requirement else []
-    draw_trajectory(where_it_acts, paths, files[0], shown.frames if shown else (), outcomes)
+    draw_trajectory(where_it_acts, paths, drawn[0], shown.frames if shown else (), outcomes)
     if animation:
-        files.append(where / "trajectory.gif")
+        drawn.append(where / "trajectory.gif")
         if shown:
-            animate_video(shown, files[1])
+            animate_video(shown, drawn[1])
         else:
-            animate_trajectory(where_it_acts, paths[0], files[1])
-    return files
+            animate_trajectory(where_it_acts, paths[0], drawn[1])
+    return drawn
 
 
 def _outcomes(requirement: str, domain: Domain, paths: Sequence[Signals]) -> list[str]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-from psyco._src.api.argument_check import verb
-from psyco._src.api.coerce import AnyDomain, PolicyLike, as_domain, as_start, find_run
+from psyco._src.api.coerce import AnyDomain, PolicyLike, as_domain, as_start, find_run, verb
 from psyco._src.core.errors import check_known
 from psyco._src.learners.metrics import Metrics, concatenate
-from psyco._src.logic.requirement import AnyRequirement, as_requirement
+from psyco._src.logic.parser import AnyRequirement, as_requirement
 from psyco._src.policies.serialization import Policy
 from psyco._src.rollout.episodes import Stream
 from psyco._src.rollout.execution import IN_PROCESS, Execution
@@ -24,7 +25,7 @@ from psyco._src.runs.settings import Settings, check_one_budget, check_steps, re
 from psyco._src.runs.store import Run, read_run
 from psyco._src.runs.time_budget import fit_to_time, simulator_throughput
 from psyco._src.runs.tracking import TRACKERS
-from psyco._src.runs.train import Callback, learn
+from psyco._src.runs.train import Callback, RunProgress, learn
 from psyco._src.runs.warm_start import with_initial_policy
 from psyco._src.verification.certificate import Certificate
 from psyco._src.verification.certificate_html import certificate_html
@@ -248,3 +249,40 @@ def configuration(problem: Problem, *, track: Sequence[str] = ()) -> Config:
     name, parameters = problem.description
     text = problem.requirement.text.strip() or str(problem.requirement)
     return Config(name, text, dict(parameters), problem.settings, tuple(dict.fromkeys(track)))
+
+
+# Show the progress of learning in one updating line, in a terminal or a notebook.
+
+
+LINE_INTERVAL = 0.3  # seconds
+BAR_WIDTH = 20  # characters
+
+
+def progress(stream: TextIO | None = None) -> Callback:
+    """Return a callback with a progress line: `psyco.synthesize(domain, requirement, callbacks=[psyco.progress()])`.
+
+    Return and satisfied share are means over the last segment, of the deployed policy where the learner plays it.
+
+    Args:
+        stream: output stream; default: standard output, which notebooks show below the cell.
+    """
+    out = sys.stdout if stream is None else stream
+    stage: list[RunProgress] = []
+    latest: list[Metrics] = []
+    next_line = 0.0
+
+    def show(problem: Problem, metrics: Metrics) -> None:
+        nonlocal next_line
+        latest[:] = [concatenate([*latest, metrics]).tail(problem.check_interval)]
+        at = stage[-1]
+        if time.monotonic() < next_line and at.done < at.total:
+            return
+        next_line = time.monotonic() + LINE_INTERVAL
+        filled = min(BAR_WIDTH, int(BAR_WIDTH * at.done / at.total))
+        kind = "deployed_" if "deployed_return" in latest[0] else ""
+        means = [f"{name} {latest[0][kind + name].mean():.3g}" for name in ("return", "satisfied")]
+        line = f"{'█' * filled}{'░' * (BAR_WIDTH - filled)} {at.done:,} of {at.total:,} {at.unit}  {'  '.join(means)}"
+        out.write(f"\r{line:<90}" + ("\n" if at.done >= at.total else ""))
+        out.flush()
+
+    return Callback(on_metrics=show, on_progress=lambda now: stage.__setitem__(slice(None), [now]))

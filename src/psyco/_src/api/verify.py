@@ -10,7 +10,6 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from psyco._src.api.argument_check import verb
 from psyco._src.api.coerce import (
     AnyDomain,
     PolicyLike,
@@ -19,23 +18,27 @@ from psyco._src.api.coerce import (
     as_subject,
     find_policy,
     known_looks,
+    verb,
 )
 from psyco._src.core.checks import check_count
 from psyco._src.core.errors import RunError
-from psyco._src.core.safe_io import read_bytes, read_text
+from psyco._src.core.files import read_bytes, read_text
+from psyco._src.envs.base import counters_of
 from psyco._src.envs.gym_env import GymDomain
 from psyco._src.envs.registry import describe
 from psyco._src.exact import solver
 from psyco._src.exact.solver import ExactAnswer
 from psyco._src.learners.learner_registry import AUTO_LEARNER
 from psyco._src.logic.ast import Requirement
-from psyco._src.logic.parser import parse
-from psyco._src.logic.requirement import AnyRequirement, as_requirement, outcome_requirement
+from psyco._src.logic.parser import AnyRequirement, as_requirement, outcome_requirement, parse
+from psyco._src.logic.runtime_monitor import Monitor
 from psyco._src.policies.external import with_version
 from psyco._src.policies.network import network_for
+from psyco._src.policies.risk import Risk, fit_risk
 from psyco._src.rollout.env_checker import CheckResult, check_environment
 from psyco._src.rollout.episodes import Stream, stream_key
 from psyco._src.rollout.execution import IN_PROCESS, Execution
+from psyco._src.rollout.record import record_episodes
 from psyco._src.rollout.sampler import make_sampler
 from psyco._src.rollout.throughput import measure_throughput
 from psyco._src.runs.budget import expected_episodes, make_run_plan, resolve_auto, select_learner
@@ -415,3 +418,52 @@ def _read(file: str | Path) -> tuple[bytes, str]:
     if str(file) == "-":
         return sys.stdin.buffer.read(), "the input"
     return read_bytes(file, "recording"), str(file)
+
+
+# Learn the risk of a violation, by which a guard hands over.
+
+
+RECORD_BATCH = 250  # episodes that are recorded at the same time
+
+
+@verb
+def learn_risk(
+    policy: PolicyLike,
+    domain: AnyDomain | None = None,
+    requirement: AnyRequirement | None = None,
+    *,
+    within: int | None = None,
+    limit: float = 0.1,
+    episodes: int = 1000,
+    seed: int = 0,
+    parameters: Mapping[str, Any] | None = None,
+    trust: Collection[str] = (),
+    execution: Execution = IN_PROCESS,
+) -> Risk:
+    """Fit the probability of a violation to fresh episodes of a policy; `print` shows its calibration.
+
+    Args:
+        policy: the policy, as in `verify`.
+        domain: the domain in which the policy acts; default: that of its training.
+        requirement: the requirement; default: that of its run.
+        within: estimate the risk of a violation within this number of steps; None: in the rest of the episode.
+        limit: risk at which a guard hands over; `risk.with_limit(limit)` changes it.
+        episodes: number of recorded episodes; they serve no other purpose.
+        seed: the episodes are a function of it.
+        parameters: changes to the parameters of the domain.
+        trust: code (`module:name`) that files name and that may be imported, and files that may run code themselves.
+        execution: worker processes of a Gymnasium environment.
+    """
+    found, where, wanted = as_subject(policy, domain, requirement, parameters, trust)
+    found.check(where)
+    count = check_count("episodes", episodes)
+    if within is not None:
+        within = check_count("within", within)
+    monitor = Monitor(wanted, horizon=where.horizon, counters=counters_of(where))
+    paths = []
+    for first in range(0, count, RECORD_BATCH):
+        paths += record_episodes(
+            where, found, seed=seed, first=first, count=min(RECORD_BATCH, count - first), stream=Stream.RISK,
+            execution=execution,
+        )  # fmt: skip
+    return fit_risk(monitor, paths, within=within, limit=limit)

@@ -14,7 +14,7 @@ from rich.table import Table
 from psyco._src.cli.common import Json, console, plain, say
 from psyco._src.cli.runs import print_table, summarize
 from psyco._src.core.errors import RunError
-from psyco._src.verification.theme import terminal_colour
+from psyco._src.verification.certificate_html import terminal_colour
 
 if TYPE_CHECKING:
     from psyco._src.runs.store import Run
@@ -33,7 +33,7 @@ def compare(
 
     Example: `psyco compare runs/dance runs/dance-naive --out compare.html`
     """
-    from psyco._src.core import atomic_io
+    from psyco._src.core import files
     from psyco._src.runs.store import config_differences, read_run
 
     if len(folders) < 2:
@@ -43,7 +43,7 @@ def compare(
     if out is not None:
         from psyco._src.reports.run_page import compare_page
 
-        atomic_io.write(out, compare_page(records).encode())
+        files.write(out, compare_page(records).encode())
     if as_json:
         content = {"runs": [summarize(record) for record in records], "differences": different}
         print(json.dumps(content, indent=2, allow_nan=False, default=str))

@@ -85,7 +85,7 @@ def plan(
             on_progress=lambda name: spinner.update(plain(f"computing {name} ...")),
         )
         if out is not None:
-            from psyco._src.reports.oc_chart import draw_characteristics
+            from psyco._src.reports.charts import draw_characteristics
 
             spinner.update("drawing ...")
             draw_characteristics(found.requirement, found.tests, max_episodes, out)

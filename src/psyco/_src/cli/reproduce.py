@@ -15,7 +15,7 @@ from psyco._src.cli.common import ParallelRuns, RunsOnRay, complete_from, consol
 
 if TYPE_CHECKING:
     from psyco._src.paper import repetitions as runs
-    from psyco._src.paper.claim_outcome import Claim
+    from psyco._src.paper.claims import Claim
 
 COLOUR = {"HOLDS": "green", "FAILS": "red", "OPEN": "yellow"}
 NAMES = ("belief", "particle-dance", "calibration", "obstacle-run")
@@ -57,7 +57,7 @@ def reproduce(
 
     Example: `psyco reproduce --quick`
     """
-    from psyco._src.paper.claim_outcome import summary
+    from psyco._src.paper.claims import summary
     from psyco._src.paper.reproduction import reproduce as run_reproduction  # imports matplotlib
 
     folder = out or Path("reproduction-quick" if quick else "reproduction")

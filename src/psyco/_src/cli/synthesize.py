@@ -38,7 +38,7 @@ from psyco._src.core.errors import EpisodeError, RunError
 from psyco._src.core.options import declared
 from psyco._src.runs.settings import LEARNING, MAIN, Settings, check_one_budget
 from psyco._src.runs.tracking import permitted_trackers
-from psyco._src.verification.theme import terminal_colour
+from psyco._src.verification.certificate_html import terminal_colour
 
 if TYPE_CHECKING:
     from psyco._src.envs.registry import DomainDescription
@@ -219,7 +219,7 @@ def _configure(base: Config | None, given: dict[str, Any], settings: dict[str, A
         settings: those that are settings.
         options: values of `--option`: further settings, or options of the learner.
     """
-    from psyco._src.logic.requirement import as_requirement
+    from psyco._src.logic.parser import as_requirement
     from psyco._src.runs.config import Config
 
     if base is None:

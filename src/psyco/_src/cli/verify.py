@@ -29,7 +29,7 @@ from psyco._src.cli.common import (
 )
 from psyco._src.cli.declared_options import declared_options
 from psyco._src.core.errors import RunError
-from psyco._src.core.safe_io import read_text
+from psyco._src.core.files import read_text
 from psyco._src.verification.methods import DEFAULT_MAX_EPISODES, DEFAULT_METHOD
 
 if TYPE_CHECKING:
@@ -198,9 +198,9 @@ def verify(
     else:
         say(str(certificate))
     if out is not None:
-        from psyco._src.core import atomic_io
+        from psyco._src.core import files
 
-        atomic_io.write(out, certificate.to_json().encode())
+        files.write(out, certificate.to_json().encode())
     leave(certificate)
 
 

@@ -20,7 +20,7 @@ import typer
 
 import psyco
 from psyco._src.cli.common import Host, Port, open_server, remark, say
-from psyco._src.core import atomic_io
+from psyco._src.core import files
 from psyco._src.core.errors import RunError
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def watch(
         if page is not None:
             from psyco._src.reports.field_page import watch_page
 
-            atomic_io.write(page, watch_page(session, _title(source)).encode())
+            files.write(page, watch_page(session, _title(source)).encode())
     raise typer.Exit(1 if session.field_test.in_alarm else 0)
 
 

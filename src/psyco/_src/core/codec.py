@@ -15,7 +15,7 @@ from types import EllipsisType, NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from psyco._src.core.errors import RunError, suggest
-from psyco._src.core.safe_io import check_limits, from_json
+from psyco._src.core.files import check_limits, from_json
 
 T = TypeVar("T")
 

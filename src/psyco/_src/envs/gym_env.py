@@ -9,8 +9,10 @@ import dataclasses
 import json
 import math
 import operator
+import random
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
@@ -26,10 +28,65 @@ from psyco._src.core.checks import check_whole
 from psyco._src.core.errors import DomainError, format_exception
 from psyco._src.envs.actions import Actions, Continuous, Discrete, MultiBinary, MultiDiscrete
 from psyco._src.envs.base import BUILT_IN_SIGNALS
-from psyco._src.envs.compat_wrappers import CostInInfo, SeededGlobalRandom, global_random_state
 from psyco._src.envs.registry import import_code, import_object, qualified_name
 from psyco._src.envs.sandbox import close_envs, deduplicate_output, sandboxed
 from psyco._src.logic.ast import SignalInfo
+
+# Wrappers that adapt environments with deviations from the Gymnasium interface; probing decides which are used.
+
+
+class CostInInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Move the cost, sixth value of `step` in Safety-Gymnasium, into `info["cost"]`."""
+
+    def step(self, action: Any) -> Any:
+        """Return the five values of Gymnasium."""
+        observation, reward, cost, terminated, truncated, info = self.env.step(action)  # type: ignore[misc]
+        return observation, reward, terminated, truncated, {"cost": cost, **info}
+
+
+class SeededGlobalRandom(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Give an environment that draws from the global generators (`np.random`, `random`) its own state of these.
+
+    `reset(seed=...)` seeds that state. So an episode depends on its seed alone, and the global generators of the rest
+    of the process are unaffected.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self._numpy = np.random.MT19937(0)
+        self._python = random.Random(0).getstate()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Reset the environment with its own random state."""
+        if seed is not None:
+            self._numpy = np.random.MT19937(seed)
+            self._python = random.Random(seed).getstate()
+        with self._own_random_state():
+            return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        """Step the environment with its own random state."""
+        with self._own_random_state():
+            return self.env.step(action)
+
+    @contextmanager
+    def _own_random_state(self) -> Iterator[None]:
+        global_numpy, global_python = np.random.get_bit_generator(), random.getstate()  # type: ignore[attr-defined]
+        np.random.set_bit_generator(self._numpy)  # type: ignore[attr-defined]
+        random.setstate(self._python)
+        try:
+            yield
+        finally:
+            self._python = random.getstate()
+            np.random.set_bit_generator(global_numpy)  # type: ignore[attr-defined]
+            random.setstate(global_python)
+
+
+def global_random_state() -> tuple[Any, ...]:
+    """Return the state of the global generators; equal states mean that no number was drawn in between."""
+    state: Any = np.random.get_state(legacy=False)  # noqa: NPY002
+    return bytes(state["state"]["key"]), state["state"]["pos"], state["gauss"], random.getstate()
+
 
 Env: TypeAlias = "gymnasium.Env[Any, Any]"
 SignalFunction: TypeAlias = Callable[[Any, dict[str, Any]], Any]

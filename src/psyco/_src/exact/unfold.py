@@ -42,8 +42,7 @@ from psyco._src.logic.ast import (
 )
 from psyco._src.logic.progression import Automaton
 from psyco._src.logic.validate import check_bounds, check_signals
-from psyco._src.policies.determinism_check import DeterminismProbe
-from psyco._src.policies.external import ExternalPolicy, PolicyLike, as_policy
+from psyco._src.policies.external import DeterminismProbe, ExternalPolicy, PolicyLike, as_policy
 from psyco._src.policies.guard import Guard
 from psyco._src.policies.serialization import Policy
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psyco._src.core.errors import RunError
-from psyco._src.core.safe_io import from_json, read_bytes
+from psyco._src.core.files import from_json, read_bytes
 
 MAX_MEAN_SHIFT = 1.0  # spreads
 FAR, MAX_FAR_SHARE = 4.0, 1.0 / 16.0  # a value is far if it lies this many spreads from the mean

@@ -7,35 +7,137 @@ not handled is raised again.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
-from psyco._src.core import atomic_io
-from psyco._src.core.errors import RunError
-from psyco._src.core.safe_io import read_part
-from psyco._src.field.drift import Reference
-from psyco._src.field.field_test import Alarm, FieldTest
-from psyco._src.field.ingest import (
-    EPISODE_COLUMN,
-    IncomingEpisode,
-    ReadPosition,
-    parse_outcomes,
-    parse_traces,
-)
-from psyco._src.field.watch_state import (
-    AlarmRecord,
-    HistoryPoint,
-    WatchProgress,
-    WatchState,
-    read_state,
-    write_state,
-)
+import msgspec
+
+from psyco._src.core import files
+from psyco._src.core.codec import decode, encode
+from psyco._src.core.errors import MissingFileError, RunError
+from psyco._src.core.files import from_json, read_bytes, read_part
+from psyco._src.field.drift import Drift, Reference
+from psyco._src.field.field_test import Alarm, FieldTest, Interval
+from psyco._src.field.ingest import EPISODE_COLUMN, IncomingEpisode, ReadPosition, parse_outcomes, parse_traces
 from psyco._src.runs.lock import lock_file
 from psyco._src.verification.certificate import now
+
+# The state file of a watch: the evidence, together with the position up to which the source was read.
+#
+# The file may come from a stranger, so every field is validated.
+
+
+STATE_FORMAT = "psyco-watch-session-1"
+MAX_GAPS = 1000  # the latest gaps in the episode numbers are kept
+
+
+class EpisodeIds(NamedTuple):
+    """The numbers of the episodes that have been counted, where episodes have numbers."""
+
+    first: int | None = None
+    last: int | None = None
+    missing: tuple[tuple[int, int], ...] = ()  # first and last number of each gap between those two
+
+    def add(self, number: int | None) -> tuple[EpisodeIds, bool, str]:
+        """Return the numbers with one more episode, whether it is new, and a warning about it, if any."""
+        if number is None:
+            return self, True, ""
+        if self.first is None or self.last is None:
+            return EpisodeIds(number, number), True, ""
+        if number == self.last + 1:
+            return self._replace(last=number), True, ""
+        if number > self.last:
+            gap = (self.last + 1, number - 1)
+            which = f"episode {gap[0]} is" if gap[0] == gap[1] else f"episodes {gap[0]} to {gap[1]} are"
+            missing = (*self.missing, gap)[-MAX_GAPS:]
+            return EpisodeIds(self.first, number, missing), True, f"{which} missing; late ones are counted"
+        late = f"episode {number} comes late; it is counted"
+        if number < self.first:
+            gaps = ((number + 1, self.first - 1),) if number + 1 < self.first else ()
+            return EpisodeIds(number, self.last, (*gaps, *self.missing)[-MAX_GAPS:]), True, late
+        for i, (first, last) in enumerate(self.missing):
+            if first <= number <= last:
+                rest = [gap for gap in ((first, number - 1), (number + 1, last)) if gap[0] <= gap[1]]
+                missing = (*self.missing[:i], *rest, *self.missing[i + 1 :])
+                return self._replace(missing=missing), True, late
+        return self, False, f"episode {number} was counted before; it is not counted again"
+
+
+class HistoryPoint(NamedTuple):
+    """The intervals and alarms of all constraints after an episode."""
+
+    episode: int
+    intervals: tuple[Interval, ...]
+    lost: tuple[bool, ...]
+
+
+class AlarmRecord(NamedTuple):
+    """An alarm or a recovery."""
+
+    episode: int
+    lost: tuple[str, ...]
+    recovered: tuple[str, ...]
+    line: int
+    time: str
+
+
+class WatchProgress(NamedTuple):
+    """The progress of a watch, without the evidence of its field test."""
+
+    position: ReadPosition = ReadPosition()
+    ids: EpisodeIds = EpisodeIds()
+    stride: Annotated[int, msgspec.Meta(ge=1)] = 1  # episodes between two points of the history
+    history: tuple[HistoryPoint, ...] = ()
+    alarms: tuple[AlarmRecord, ...] = ()
+    drift: Drift = Drift()
+    drifted: tuple[int, ...] = ()  # inputs that have drifted
+
+
+class WatchState(NamedTuple):
+    """The content of a state file."""
+
+    traces: bool  # as in `WatchSession`
+    policy: str | None  # digest of the policy
+    field_test: dict[str, Any]  # `FieldTest.state`, which `FieldTest` validates
+    tail: str  # hash of the bytes before the position; "" for a stream
+    progress: WatchProgress
+
+
+def write_state(path: Path, state: WatchState) -> None:
+    """Write a state file atomically."""
+    content = {"format": STATE_FORMAT, **encode(state)}
+    files.write(path, json.dumps({**content, "checksum": _checksum(content)}).encode())
+
+
+def read_state(path: Path) -> WatchState | None:
+    """Return the content of a state file; None where there is none."""
+    try:
+        content = from_json(read_bytes(path, "state of a watch"), str(path))
+    except MissingFileError:
+        return None
+    checksum = content.pop("checksum", None) if isinstance(content, dict) else None
+    if checksum != _checksum(content):
+        raise RunError(f"{path} is no state of a watch, or it is damaged; give another --state to begin anew")
+    if (found := content.pop("format", None)) != STATE_FORMAT:
+        raise RunError(f"{path} has format {found!r:.100}; this version reads {STATE_FORMAT!r}")
+    state = decode(content, WatchState, str(path))
+    ids, drift = state.progress.ids, state.progress.drift
+    if (ids.first is None) != (ids.last is None):
+        raise RunError(f"{path} is damaged: it has only one of the first and the last episode number")
+    counted = {bool(drift.episodes), drift.states > 0.0, bool(drift.total)}
+    if len(counted) > 1 or len(drift.total) != len(drift.far):
+        raise RunError(f"{path} is damaged: the sums of its observations do not fit each other")
+    return state
+
+
+def _checksum(content: Any) -> str:
+    return files.digest(json.dumps(content, sort_keys=True).encode())
+
 
 STREAM_NAME = "the input"
 READ_BYTES = 2**16  # per read
@@ -145,7 +247,7 @@ class WatchSession:
                 f"{path} has become shorter: {offset:,} bytes of it were read. If it is a new file, a rotated log for "
                 "example, say --new-file; episodes with numbers are counted once even so"
             )
-        if self.tail is not None and atomic_io.digest(data[:known]) != self.tail:
+        if self.tail is not None and files.digest(data[:known]) != self.tail:
             raise RunError(
                 f"{path} is not the file that was followed: its content before byte {offset:,} differs. "
                 "Give that file, a new --state, or --new-file"
@@ -156,7 +258,7 @@ class WatchSession:
     def _tail(self) -> str:
         """Return the hash of the bytes before the position in the file."""
         end = self.progress.position.offset - self.buffer_offset
-        return atomic_io.digest(self.buffer[max(end - TAIL_BYTES, 0) : end])
+        return files.digest(self.buffer[max(end - TAIL_BYTES, 0) : end])
 
     def read_stream(self, pieces: Iterable[bytes], *, should_stop: ShouldStop) -> Iterator[FieldEvent]:
         """Read a stream to its end; its episodes have numbers, or it begins with those counted before."""

@@ -10,9 +10,17 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from psyco._src.learners.base import Learner, LearnerState, Proposal, Propose, UpdateInfo, ahead_of
+from psyco._src.learners.base import (
+    Learner,
+    LearnerState,
+    Proposal,
+    Propose,
+    UpdateInfo,
+    ahead_of,
+    count_steps,
+    zero_counters,
+)
 from psyco._src.learners.belief import single_precision
-from psyco._src.learners.schedules import count_steps, zero_counters
 from psyco._src.rollout.episodes import Episodes
 
 LATE_FRACTION = 0.2  # of learning, at its end, from which candidates come

@@ -10,13 +10,11 @@ import jax.numpy as jnp
 from jax import Array
 
 from psyco._src.core.errors import RunError
-from psyco._src.core.options import option
+from psyco._src.core.options import OptionChoice, option
 from psyco._src.learners import es
-from psyco._src.learners.base import Proposal, UpdateInfo
+from psyco._src.learners.base import Proposal, UpdateInfo, count_steps, zero_counters
 from psyco._src.learners.belief import Belief, single_precision
 from psyco._src.learners.safe_es import POPULATION_SEARCH, SIGMA_SEARCH, LagrangianSearch
-from psyco._src.learners.schedules import count_steps, zero_counters
-from psyco._src.learners.search_space import OptionChoice
 from psyco._src.rollout.episodes import Episodes
 
 # Strategies with a mean that can be deployed and an initial spread; the names are evosax's.

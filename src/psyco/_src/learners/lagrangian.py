@@ -14,6 +14,7 @@ actor-critics:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,18 +23,77 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from psyco._src.core.options import option
+from psyco._src.core.options import NumberRange, option
 from psyco._src.learners import belief as beliefs
-from psyco._src.learners.base import LearnerOptions, LearningTask
+from psyco._src.learners.base import LearnerOptions, LearningBudget, LearningTask, count_steps, curriculum_fraction
 from psyco._src.learners.belief import Belief, rms, single_precision
 from psyco._src.learners.expectation_constraints import costs, excess, target_excess
-from psyco._src.learners.lambda_rules import Evidence, soft
-from psyco._src.learners.schedules import LearningBudget, count_steps, curriculum_fraction
-from psyco._src.learners.search_space import NumberRange
 from psyco._src.rollout.episodes import Episodes
 
 if TYPE_CHECKING:
     from psyco._src.learners.actor_critic import ActorCritic
+
+
+# Rules from belief to λ, the weight of return against cost: 0 is all cost, 1 is all return.
+#
+# Each rule maps the evidence about K constraints to λ_k `[K]`; the learner uses the smallest.
+
+
+class Evidence(NamedTuple):
+    """The evidence about each constraint."""
+
+    c_sat: Array  # [K] posterior confidence
+    c_req: Array  # [K] required confidence
+    p_req: Array  # [K] required probability
+    share: Array  # [K] satisfied share of this generation
+    share_all: Array  # [K] satisfied share of all episodes so far
+
+
+def soft(e: Evidence) -> Array:
+    """Weigh the return by the surplus of confidence: the paper's rule (Eq. λ)."""
+    return _surplus(e.c_sat, e.c_req)
+
+
+def hard(e: Evidence) -> Array:
+    """Use the return alone while the confidence suffices, the cost alone otherwise."""
+    return jnp.where(e.c_sat >= e.c_req, 1.0, 0.0)
+
+
+def direct(e: Evidence) -> Array:
+    """Use the confidence itself as λ; the required confidence is ignored."""
+    return e.c_sat
+
+
+def naive(e: Evidence) -> Array:
+    """Use the maximum-likelihood estimate of this generation (Eq. MLE), which ignores uncertainty."""
+    return _surplus(e.share, e.p_req)
+
+
+def naive_all(e: Evidence) -> Array:
+    """Use the maximum-likelihood estimate of all episodes so far."""
+    return _surplus(e.share_all, e.p_req)
+
+
+def none(e: Evidence) -> Array:
+    """Use the return alone: plain ES, whose constraints are only monitored."""
+    return jnp.ones_like(e.c_sat)
+
+
+CALIBRATIONS: dict[str, Callable[[Evidence], Array]] = {
+    "soft": soft,
+    "hard": hard,
+    "direct": direct,
+    "naive": naive,
+    "naive-all": naive_all,
+    "none": none,
+}
+
+
+def _surplus(value: Array, required: Array) -> Array:
+    """Return how far a value exceeds its requirement, as a fraction of the distance to 1; at least 0."""
+    room = 1.0 - required
+    return jnp.where(room > 0, jnp.maximum(0.0, value - required) / jnp.where(room > 0, room, 1.0), 0.0)
+
 
 CONTROLS = ("integral", "soft")
 MIN_LAMBDA_WITHOUT_SIGNAL = 0.5

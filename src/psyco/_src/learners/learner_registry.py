@@ -11,10 +11,10 @@ from psyco._src.core.lazy_registry import Registry
 from psyco._src.core.options import Declaration, declared
 
 if TYPE_CHECKING:  # the names of the learners are available without importing JAX
+    from psyco._src.core.options import Ranges
     from psyco._src.envs.actions import Actions
     from psyco._src.learners.base import Learner, LearnerOptions, LearningTask
     from psyco._src.learners.expectation_constraints import ExpectationBound
-    from psyco._src.learners.search_space import Ranges
     from psyco._src.logic.ast import Requirement
     from psyco._src.policies.network import Network
 

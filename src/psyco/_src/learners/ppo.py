@@ -24,12 +24,19 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from psyco._src.core.options import option
+from psyco._src.core.options import NumberRange, option
 from psyco._src.envs.actions import Actions
-from psyco._src.learners.actor_critic import ActorCritic, default_discount, discount_option
-from psyco._src.learners.base import Proposal, UpdateInfo
+from psyco._src.learners.actor_critic import (
+    ActorCritic,
+    Critics,
+    default_discount,
+    discount_option,
+    discounted_sums,
+    make_critics,
+    state_values,
+)
+from psyco._src.learners.base import Proposal, UpdateInfo, cosine, count_steps, zero_counters
 from psyco._src.learners.belief import Belief, single_precision
-from psyco._src.learners.critics import Critics, discounted_sums, make_critics, state_values
 from psyco._src.learners.distributions import action_of, log_likelihood
 from psyco._src.learners.expectation_constraints import step_costs
 from psyco._src.learners.lagrangian import (
@@ -41,8 +48,6 @@ from psyco._src.learners.lagrangian import (
     empty_history,
     target_shortfall,
 )
-from psyco._src.learners.schedules import cosine, count_steps, zero_counters
-from psyco._src.learners.search_space import NumberRange
 from psyco._src.rollout.episodes import Episodes, Trace
 
 STATS_WINDOW = 20  # generations over which means and variances are averaged

@@ -23,11 +23,18 @@ import optax
 from jax import Array
 
 from psyco._src.core.errors import RunError
-from psyco._src.core.options import option
-from psyco._src.learners.actor_critic import ActorCritic, default_discount, discount_option
-from psyco._src.learners.base import Proposal, UpdateInfo
+from psyco._src.core.options import NumberRange, OptionChoice, option
+from psyco._src.learners.actor_critic import (
+    ActorCritic,
+    Critics,
+    action_values,
+    default_discount,
+    discount_option,
+    discounted_sums,
+    make_critics,
+)
+from psyco._src.learners.base import Proposal, UpdateInfo, count_steps, zero_counters
 from psyco._src.learners.belief import Belief, single_precision
-from psyco._src.learners.critics import Critics, action_values, discounted_sums, make_critics
 from psyco._src.learners.distributions import action_of, entropy, max_entropy, probabilities
 from psyco._src.learners.expectation_constraints import step_costs
 from psyco._src.learners.lagrangian import (
@@ -47,8 +54,6 @@ from psyco._src.learners.replay_buffer import (
     sample,
 )
 from psyco._src.learners.running_stats import empty_stats, fold, network_stats, normalize_obs, observe_rows
-from psyco._src.learners.schedules import count_steps, zero_counters
-from psyco._src.learners.search_space import NumberRange, OptionChoice
 from psyco._src.policies.network import Network
 from psyco._src.rollout.episodes import Episodes, ObsStats, Trace
 

@@ -24,9 +24,9 @@ import optax
 from jax import Array
 
 from psyco._src.core.errors import RunError
-from psyco._src.core.options import option
+from psyco._src.core.options import NumberRange, OptionChoice, option
 from psyco._src.learners import es
-from psyco._src.learners.base import Proposal, UpdateInfo
+from psyco._src.learners.base import Proposal, UpdateInfo, cosine, count_steps, zero_counters
 from psyco._src.learners.belief import Belief, single_precision
 from psyco._src.learners.expectation_constraints import costs
 from psyco._src.learners.lagrangian import (
@@ -36,8 +36,6 @@ from psyco._src.learners.lagrangian import (
     default_gain,
     floor_lambda,
 )
-from psyco._src.learners.schedules import cosine, count_steps, zero_counters
-from psyco._src.learners.search_space import NumberRange, OptionChoice
 from psyco._src.rollout.episodes import Episodes
 
 OPTIMIZERS = ("adam", "sgd")

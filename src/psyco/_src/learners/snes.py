@@ -8,15 +8,20 @@ from typing import ClassVar, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from psyco._src.core.options import option
+from psyco._src.core.options import NumberRange, OptionChoice, option
 from psyco._src.learners import belief as beliefs
 from psyco._src.learners import es
-from psyco._src.learners.base import LearnerOptions, Proposal, UpdateInfo
+from psyco._src.learners.base import (
+    LearnerOptions,
+    LearningBudget,
+    Proposal,
+    UpdateInfo,
+    count_steps,
+    curriculum_fraction,
+)
 from psyco._src.learners.belief import Belief, ExcessSums, single_precision
 from psyco._src.learners.expectation_constraints import costs, excess, target_excess
-from psyco._src.learners.lambda_rules import CALIBRATIONS, Evidence
-from psyco._src.learners.schedules import LearningBudget, count_steps, curriculum_fraction
-from psyco._src.learners.search_space import NumberRange, OptionChoice
+from psyco._src.learners.lagrangian import CALIBRATIONS, Evidence
 from psyco._src.policies.network import Bias
 from psyco._src.rollout.episodes import Episodes
 

@@ -2,23 +2,167 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
 from functools import partial
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import special
 
 from psyco._src.envs.registry import make
 from psyco._src.logic.parser import parse
-from psyco._src.paper import bandit
-from psyco._src.paper.claim_outcome import Claim, Comparison, mean_of, posterior_of
+from psyco._src.paper import experiments
 from psyco._src.paper.curves import KINDS, Results
 from psyco._src.paper.experiments import CALIBRATION, OBSTACLE_RUN, PARTICLE_DANCE, POPULATION
 from psyco._src.rollout.episodes import Stream, stream_key
 from psyco._src.rollout.sampler import make_sampler
 from psyco._src.verification.episode_stream import sample_episodes
+
+# The outcome of a claim, from estimates with intervals.
+#
+# A claim consists of comparisons of an estimate with limits. It holds if every interval lies within its limits, it
+# fails if an interval lies outside of them, and otherwise it cannot be decided.
+
+
+LEVEL = 0.95  # of every interval
+
+
+class ClaimOutcome(Enum):
+    """Outcome of a claim."""
+
+    HOLDS = "holds"
+    FAILS = "does not hold"
+    OPEN = "cannot be decided"
+
+
+class ClaimEstimate(NamedTuple):
+    """A mean over repetitions and its interval at LEVEL."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Comparison(NamedTuple):
+    """An estimate and the open interval in which the claim places it."""
+
+    what: str  # name of the estimate
+    estimate: ClaimEstimate
+    above: float = -math.inf
+    below: float = math.inf
+    digits: int = 2
+
+    @property
+    def outcome(self) -> ClaimOutcome:
+        """HOLDS if the whole interval of the estimate is in the range, FAILS if it is outside, else OPEN."""
+        _, low, high = self.estimate
+        if self.above < low and high < self.below:
+            return ClaimOutcome.HOLDS
+        return ClaimOutcome.FAILS if high <= self.above or self.below <= low else ClaimOutcome.OPEN
+
+    @property
+    def measured(self) -> str:
+        """Estimate with its interval, as in `-24.75 [-26.10, -23.40]`."""
+        value, low, high = (_number(x, self.digits) for x in self.estimate)
+        return f"{value} [{low}, {high}]"
+
+    @property
+    def wanted(self) -> str:
+        """Claimed range, as in `> 0`, `< 1` or `0.85 to 0.86`."""
+        if math.isinf(self.below):
+            return f"> {self.above:g}"
+        return f"< {self.below:g}" if math.isinf(self.above) else f"{self.above:g} to {self.below:g}"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of the paper and the comparisons that decide it."""
+
+    name: str
+    where: str  # section and figure of the paper
+    text: str  # the claim in one sentence
+    statistic: str  # the quantity that is compared
+    comparisons: tuple[Comparison, ...]
+    seen: str  # our numbers in a sentence
+
+    @property
+    def outcome(self) -> ClaimOutcome:
+        """HOLDS if every comparison holds, FAILS if one fails, else OPEN."""
+        outcomes = {comparison.outcome for comparison in self.comparisons}
+        if ClaimOutcome.FAILS in outcomes:
+            return ClaimOutcome.FAILS
+        return ClaimOutcome.OPEN if ClaimOutcome.OPEN in outcomes else ClaimOutcome.HOLDS
+
+
+def mean_of(values: ArrayLike, *, share: bool = False) -> ClaimEstimate:
+    """Return the mean of runs with Student's t interval, which is also the credible interval under a flat prior.
+
+    With five repetitions a bootstrap interval would be much too narrow. NaN values are ignored. The interval of a
+    `share` is cut to [0, 1].
+    """
+    x = np.asarray(values, np.float64)
+    x = x[np.isfinite(x)]
+    if len(x) < 2:
+        return ClaimEstimate(float(x.sum()) if len(x) else math.nan, -math.inf, math.inf)
+    half = special.stdtrit(len(x) - 1, (1 + LEVEL) / 2) * x.std(ddof=1) / math.sqrt(len(x))
+    low, high = x.mean() - half, x.mean() + half
+    return ClaimEstimate(
+        float(x.mean()), float(max(0.0, low) if share else low), float(min(1.0, high) if share else high)
+    )
+
+
+def posterior_of(satisfied: int, episodes: int) -> ClaimEstimate:
+    """Return the share of satisfying episodes and the central credible interval under a uniform prior."""
+    tail = (1 - LEVEL) / 2
+    low, high = special.betaincinv(satisfied + 1, episodes - satisfied + 1, (tail, 1 - tail))
+    return ClaimEstimate(satisfied / episodes, float(low), float(high))
+
+
+def summary(claims: list[Claim]) -> dict[ClaimOutcome, int]:
+    """Return the number of claims with each outcome."""
+    return {outcome: sum(claim.outcome is outcome for claim in claims) for outcome in ClaimOutcome}
+
+
+def to_csv(claims: list[Claim]) -> str:
+    """Return a table with one row per comparison."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(
+        ("claim", "outcome", "where", "text", "statistic", "comparison", "value", "low", "high", "above", "below",
+         "comparison outcome", "seen")
+    )  # fmt: skip
+    for claim in claims:
+        for c in claim.comparisons:
+            numbers = [f"{x:.6g}" for x in (*c.estimate, c.above, c.below)]
+            writer.writerow(
+                (claim.name, claim.outcome.value, claim.where, claim.text, claim.statistic, c.what, *numbers,
+                 c.outcome.value, claim.seen)
+            )  # fmt: skip
+    return out.getvalue()
+
+
+def to_markdown(claims: list[Claim]) -> str:
+    """Return a table with one row per claim."""
+    rows = [
+        f"| {claim.outcome.value} | {claim.text} | "
+        f"{'; '.join(f'{c.what}: {c.measured}' for c in claim.comparisons)} | {claim.where} |"
+        for claim in claims
+    ]
+    return "\n".join(["| outcome | claim | measured | section |", "|---|---|---|---|", *rows]) + "\n"
+
+
+def _number(x: float, digits: int) -> str:
+    if math.isinf(x):
+        return "-∞" if x < 0 else "∞"
+    return f"{x:.{digits}f}" if x == x else "none"
+
 
 START = 100  # first episodes, which show an untrained policy; the paper smooths over as many
 CLOSE = 0.01  # largest distance that counts as "closely above" a probability
@@ -30,9 +174,9 @@ CONSTRAINED = ("n_max = 1", "n_max = 4")
 
 def belief_claims() -> list[Claim]:
     """Return the claim of section 2.4."""
-    spread = np.array([bandit.deviations(seed) for seed in range(100)])
+    spread = np.array([experiments.deviations(seed) for seed in range(100)])
     ratio = spread[:, 1:] / spread[:, :-1]
-    steps = zip(bandit.PULLS[1:], bandit.PULLS[:-1], ratio.T, strict=True)
+    steps = zip(experiments.PULLS[1:], experiments.PULLS[:-1], ratio.T, strict=True)
     return [
         Claim(
             "belief-sharpens",
@@ -43,7 +187,7 @@ def belief_claims() -> list[Claim]:
                 Comparison(f"{fewer:,} to {more:,} pulls", mean_of(x), below=1, digits=3) for more, fewer, x in steps
             ),
             f"It falls from {spread[:, 0].mean():.3f} before the first pull to {spread[:, -1].mean():.3f} after "
-            f"{bandit.PULLS[-1]:,}.",
+            f"{experiments.PULLS[-1]:,}.",
         )
     ]
 

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from psyco._src.envs.particle_dance import ParticleDance
-from psyco._src.paper import bandit
+from psyco._src.paper import experiments
 from psyco._src.paper.curves import KINDS, Curve, Results
 from psyco._src.paper.experiments import (
     BELIEF,
@@ -89,27 +89,27 @@ def draw_all(results: Results) -> list[Drawing]:
 
 def _belief(*, number: int) -> Drawing:
     mu = np.linspace(0.0, 1.0, 501)
-    counts = bandit.rewards(seed=0).tolist()
+    counts = experiments.rewards(seed=0).tolist()
     figure = _figure(6.4, 8.0)
-    axes = figure.subplots(len(bandit.PULLS), 1, sharex=True)
+    axes = figure.subplots(len(experiments.PULLS), 1, sharex=True)
     rows = []
-    for axis, pulls, count in zip(axes, bandit.PULLS, counts, strict=True):
-        density = bandit.density(count, pulls, mu)
+    for axis, pulls, count in zip(axes, experiments.PULLS, counts, strict=True):
+        density = experiments.density(count, pulls, mu)
         axis.plot(mu, density, color=COLOURS[ONE])
-        axis.fill_between(mu, density, where=mu >= bandit.MU, color=COLOURS[ONE], alpha=0.35, linewidth=0)
-        axis.axvline(bandit.MU, **REQUIREMENT)
-        mass = bandit.confidence(count, pulls, bandit.MU)
-        title = f"{_count(pulls, 'pull')}, {_count(count, 'reward')}: confidence in μ > {bandit.MU} is {mass:.2f}"
+        axis.fill_between(mu, density, where=mu >= experiments.MU, color=COLOURS[ONE], alpha=0.35, linewidth=0)
+        axis.axvline(experiments.MU, **REQUIREMENT)
+        mass = experiments.confidence(count, pulls, experiments.MU)
+        title = f"{_count(pulls, 'pull')}, {_count(count, 'reward')}: confidence in μ > {experiments.MU} is {mass:.2f}"
         axis.set_title(title, loc="left", fontsize=9)
         axis.set(xlim=(0, 1), ylim=(0, 1.15 * density.max()))
         rows += [(pulls, count, x, d) for x, d in zip(mu, density, strict=True)]
-    axes[-1].set_xlabel(f"μ, the probability of a reward (dashed: the true {bandit.MU})")
+    axes[-1].set_xlabel(f"μ, the probability of a reward (dashed: the true {experiments.MU})")
     figure.supylabel("posterior density", fontsize=9.5)
     return Drawing(
         BELIEF,
         number,
         "The belief sharpens with the evidence",
-        f"A Bernoulli bandit with μ = {bandit.MU}: the Beta posterior after a growing number of pulls, from the "
+        f"A Bernoulli bandit with μ = {experiments.MU}: the Beta posterior after a growing number of pulls, from the "
         "uniform prior at the top. The shaded area is the confidence that μ exceeds 0.6; since that is exactly the "
         "true value, it does not settle at 0 or 1.",
         figure,

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from psyco._src.core import atomic_io
+from psyco._src.core import files
 from psyco._src.core.errors import RunError
 from psyco._src.core.provenance import package_versions
 from psyco._src.learners.metrics import Metrics
@@ -107,16 +107,16 @@ def make_study(experiments: Sequence[Experiment]) -> StudyPlan:
 
 def code_version() -> str:
     """Return a hash of the package versions and of the source code that determines results."""
-    return atomic_io.digest(json.dumps([package_versions(), _source_hash()], sort_keys=True).encode())[:12]
+    return files.digest(json.dumps([package_versions(), _source_hash()], sort_keys=True).encode())[:12]
 
 
 @cache
 def _source_hash() -> str:
-    files = [
+    sources = [
         path for name in RESULT_PACKAGES for path in (PACKAGE / name).rglob("*") if path.suffix in (".py", ".lark")
     ]
-    parts = [path.relative_to(PACKAGE).as_posix().encode() + b"\0" + path.read_bytes() for path in sorted(files)]
-    return atomic_io.digest(b"\0".join(parts))
+    parts = [path.relative_to(PACKAGE).as_posix().encode() + b"\0" + path.read_bytes() for path in sorted(sources)]
+    return files.digest(b"\0".join(parts))
 
 
 def _key(config: Config) -> tuple[str, str, Any, int]:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import re
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from markupsafe import Markup, escape
+
 from psyco._src.core.errors import RunError
 from psyco._src.core.provenance import package_versions
-from psyco._src.paper.claim_outcome import Claim, ClaimOutcome, to_csv, to_markdown
-from psyco._src.paper.claims import belief_claims, claims_of
+from psyco._src.core.templates import template_environment
+from psyco._src.paper.claims import LEVEL, Claim, ClaimOutcome, belief_claims, claims_of, summary, to_csv, to_markdown
 from psyco._src.paper.curves import Results
-from psyco._src.paper.experiments import BELIEF, EXPERIMENTS, Experiment, check_names
-from psyco._src.paper.figures import draw_all, draw_belief, save
+from psyco._src.paper.experiments import BELIEF, EXPERIMENTS, POPULATION, Experiment, check_names
+from psyco._src.paper.figures import Drawing, draw_all, draw_belief, save
 from psyco._src.paper.repetitions import Completion, RepetitionSet, run_repetitions
-from psyco._src.paper.reproduction_page import ExperimentSection, make_page
 
 PAGE, CLAIMS, QUOTE, FIGURES, RUNS = "reproduction.html", "claims.csv", "claims.md", "figures", "runs"
 MAX_REPETITIONS = 60  # with until_decided
@@ -168,3 +171,75 @@ def _options(episodes: int | None, repetitions: int | None, quick: bool) -> str:
 
 def _seconds(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.1f} minutes"
+
+
+# The page of a reproduction: claims, figures, parameters; one self-contained file.
+
+
+class ExperimentSection(NamedTuple):
+    """The claims and figures of one experiment."""
+
+    title: str
+    claims: list[Claim]
+    drawings: list[Drawing]
+
+
+def make_page(
+    parts: list[ExperimentSection],
+    experiments: list[Experiment],
+    *,
+    figures: Path,
+    banner: str | None,
+    made: Mapping[str, str],
+) -> str:
+    """Return the page as HTML.
+
+    Args:
+        parts: the experiments.
+        experiments: those that involve learning, whose parameters are listed.
+        figures: folder of the SVG files of all drawings.
+        banner: remark above the claims.
+        made: origin of the page: versions, machine, time.
+    """
+    environment = template_environment("psyco._src.paper")
+    environment.filters["symbols"] = with_symbols
+
+    def encoded_svg(drawing: Drawing) -> str:
+        return base64.b64encode((figures / f"{drawing.name}.svg").read_bytes()).decode()
+
+    return environment.get_template("reproduction.html").render(
+        title="PSyCo: the paper's evaluation, reproduced",
+        banner=banner,
+        tally=summary([claim for part in parts for claim in part.claims]),
+        level=f"{LEVEL:.0%}",
+        parts=parts,
+        folder=figures.name,
+        encoded_svg=encoded_svg,
+        parameters=[(experiment.title, _parameters(experiment)) for experiment in experiments],
+        origin=made,
+    )
+
+
+def _parameters(e: Experiment) -> dict[str, str]:
+    return {
+        "requirements": "\n".join(
+            f"{label}: {e.requirement(variant)}" + (" (watched only)" if variant.calibration == "none" else "")
+            for label, variant in e.variants.items()
+        ),
+        "calibration of λ": "\n".join(f"{label}: {v.calibration}" for label, v in e.variants.items()),
+        "learning": f"SNES, {e.episodes:,} episodes of at most 50 steps, population {POPULATION}, α = 0.01, σ = 0.1",
+        "policy": "one hidden layer of 32 ReLU units, tanh, biases fixed at 1",
+        "verification": f"bayes (Alg. BV), every {e.verify_every:,} episodes, at most {e.verify_episodes:,} episodes",
+        "repetitions": f"{e.repetitions}, seeds {e.seeds.start} to {e.seeds[-1]}",
+        "end of learning": f"the last {e.final:,} episodes",
+    }
+
+
+def with_symbols(text: str) -> Markup:
+    """Return escaped text with the paper's symbols as the paper sets them: n_max, p_req, c_sat, c_req."""
+    return Markup(re.sub(r"\b([ncp])_(max|req|sat)\b( = )?", _symbol, escape(text)))
+
+
+def _symbol(found: re.Match[str]) -> str:
+    name, index, equals = found.groups()
+    return f"<i>{name}</i><sub>{index}</sub>{'&nbsp;=&nbsp;' if equals else ''}"

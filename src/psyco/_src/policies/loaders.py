@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psyco._src.core.errors import RunError, format_exception
-from psyco._src.core.safe_io import read_bytes
+from psyco._src.core.files import read_bytes
 from psyco._src.envs.actions import Actions, Continuous
 from psyco._src.envs.registry import qualified_name
 from psyco._src.policies.stateful import BATCH_ROWS, StatefulPolicy, from_explicit_state, stack

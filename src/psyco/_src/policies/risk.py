@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from psyco._src.core.codec import decode, encode
 from psyco._src.core.errors import RunError
-from psyco._src.core.safe_io import from_json, read_text
+from psyco._src.core.files import from_json, read_text
 from psyco._src.logic.runtime_monitor import Monitor, Outlook, Status
 
 FORMAT = "psyco-risk-1"

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from psyco._src.core.errors import RunError
-from psyco._src.core.safe_io import from_json, read_bytes
+from psyco._src.core.files import from_json, read_bytes
 from psyco._src.envs.actions import ACTIONS, Actions
 from psyco._src.policies.network import Network
 

@@ -10,8 +10,7 @@ from typing import Any
 from markupsafe import Markup
 
 from psyco._src.field.field_test import Interval, MonitoredConstraint
-from psyco._src.field.service import WatchSession
-from psyco._src.field.watch_state import AlarmRecord, HistoryPoint
+from psyco._src.field.service import AlarmRecord, HistoryPoint, WatchSession
 from psyco._src.reports.charts import Axes, Range, colour_key, figure
 from psyco._src.reports.page import NO_CHART_DATA, Sections, render_page, render_sections
 from psyco._src.verification.certificate_html import certificate_html

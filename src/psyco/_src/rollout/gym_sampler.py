@@ -22,8 +22,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from psyco._src.core.atomic_io import digest
 from psyco._src.core.errors import EpisodeError, PsycoError, format_exception
+from psyco._src.core.files import digest
 from psyco._src.envs.gym_env import NUMERIC_KINDS, Env, GymDomain, Transition, transition_signals
 from psyco._src.envs.sandbox import close_envs, sandboxed
 from psyco._src.logic.batch_monitor import BatchMonitor, compile_monitor

@@ -20,10 +20,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from psyco._src.core import atomic_io
+from psyco._src.core import files
 from psyco._src.core.codec import decode, encode
 from psyco._src.core.errors import RunError
-from psyco._src.core.safe_io import read_bytes
+from psyco._src.core.files import read_bytes
 
 FORMAT = b"psyco-checkpoint-1"
 FOLDER, SUFFIX = "checkpoints", ".ckpt"
@@ -77,8 +77,8 @@ def save_checkpoint(run: Path, info: CheckpointInfo, tree: Any) -> None:
     leaves, _ = jax.tree.flatten_with_path(tree)
     tensors = {jax.tree_util.keystr(path): np.asarray(leaf, order="C") for path, leaf in leaves}
     body = json.dumps(encode(info), sort_keys=True).encode() + b"\n" + save(tensors)
-    header = FORMAT + b" " + atomic_io.digest(body).encode() + b"\n"
-    atomic_io.write(run / FOLDER / f"{info.generation:09d}{SUFFIX}", header + body)
+    header = FORMAT + b" " + files.digest(body).encode() + b"\n"
+    files.write(run / FOLDER / f"{info.generation:09d}{SUFFIX}", header + body)
     for old in list(checkpoint_files(run))[KEPT_CHECKPOINTS:]:
         old.unlink(missing_ok=True)
 
@@ -93,7 +93,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         kind, _, checksum = first.partition(b" ")
         if kind != FORMAT:
             raise RunError("it does not begin as a checkpoint does")
-        if checksum.decode() != atomic_io.digest(body):
+        if checksum.decode() != files.digest(body):
             raise RunError("its checksum is wrong")
         header, _, data = body.partition(b"\n")
         return Checkpoint(decode(header, CheckpointInfo, "its header"), load(data))

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
-from psyco._src.core import atomic_io
+from psyco._src.core import files
 from psyco._src.core.errors import PsycoError, RunError, suggest
+from psyco._src.core.files import from_toml, read_text
 from psyco._src.core.options import KINDS, Declaration, declared
-from psyco._src.core.safe_io import from_toml, read_text
 from psyco._src.envs.registry import DomainDescription
 from psyco._src.learners.learner_registry import AUTO_LEARNER, LEARNERS, learner_options
 from psyco._src.logic.parser import parse
@@ -70,7 +70,7 @@ class Config:
         settings = dataclasses.asdict(self.settings)
         del settings["episodes"], settings["steps"]
         content = [self.domain, self.parameters, self.requirement, settings]
-        return atomic_io.digest(json.dumps(content, sort_keys=True, default=str).encode())
+        return files.digest(json.dumps(content, sort_keys=True, default=str).encode())
 
     def to_toml(self) -> str:
         """Return the configuration as text with a checksum, which `is_sealed` verifies."""
@@ -88,13 +88,13 @@ class Config:
             raise RunError(
                 f"this run cannot be written to a file: {error}; run folders hold numbers and text only"
             ) from None
-        return f"{text}{SEAL}{atomic_io.digest(text.encode())}\n"
+        return f"{text}{SEAL}{files.digest(text.encode())}\n"
 
 
 def is_sealed(text: str) -> bool:
     """Return whether a configuration is exactly the output of `to_toml`."""
     above, seal, checksum = text.rpartition(SEAL)
-    return bool(seal) and checksum == atomic_io.digest(above.encode()) + "\n"
+    return bool(seal) and checksum == files.digest(above.encode()) + "\n"
 
 
 def load_config(path: Path) -> Config:

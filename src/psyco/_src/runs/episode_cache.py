@@ -29,10 +29,10 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from psyco._src.core import atomic_io
+from psyco._src.core import files
 from psyco._src.core.errors import RunError
+from psyco._src.core.files import SIZE_LIMITS, from_json, read_bytes
 from psyco._src.core.provenance import package_versions
-from psyco._src.core.safe_io import SIZE_LIMITS, from_json, read_bytes
 from psyco._src.rollout.episodes import Episodes, ObsStats, Trace, concatenate_episodes
 
 FORMAT, KIND = b"psyco-episode-cache-1", "played episodes"
@@ -55,9 +55,7 @@ class FileEpisodeCache:
         max_episodes: maximum number of episodes, the oldest are dropped first; None: as many as a file may hold.
     """
 
-    def __init__(
-        self, path: Path, run: str, code: str | None = None, *, max_episodes: int | None = None
-    ) -> None:
+    def __init__(self, path: Path, run: str, code: str | None = None, *, max_episodes: int | None = None) -> None:
         self.path, self.max_episodes, self.seconds_per_episode = path, max_episodes, math.inf
         self.header = {"run": run, "code": code, "versions": package_versions()}
         self.episodes: dict[str, Episodes] = {}
@@ -90,9 +88,7 @@ class FileEpisodeCache:
 
     def clear(self) -> None:
         """Drop all episodes, since the simulator has changed."""
-        logger.warning(
-            "the environment does not do what it did before the interruption: episodes are played again"
-        )
+        logger.warning("the environment does not do what it did before the interruption: episodes are played again")
         self.episodes, self.size = {}, 0
 
     def postpone_save(self) -> None:
@@ -116,7 +112,7 @@ class FileEpisodeCache:
             }
             header = json.dumps(self.header | {"episodes": lists}, sort_keys=True).encode()
             body = header + b"\n" + save(tensors)
-            atomic_io.write(self.path, _seal(body) + b"\n" + body)
+            files.write(self.path, _seal(body) + b"\n" + body)
         now = time.monotonic()
         self.due = now + max(SAVE_EVERY, (now - began) / MAX_SAVE_SHARE)
 
@@ -174,7 +170,7 @@ def local_key() -> bytes:
                 return found
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         made = secrets.token_bytes(KEY_BYTES)
-        atomic_io.write(path, made)
+        files.write(path, made)
         path.chmod(0o600)
         return made
     return secrets.token_bytes(KEY_BYTES)

@@ -22,7 +22,7 @@ from psyco._src.learners.learner_registry import (
     make_learner,
     make_options,
 )
-from psyco._src.learners.normalized_learner import NormalizedLearner
+from psyco._src.learners.running_stats import NormalizedLearner
 from psyco._src.logic.ast import Requirement
 from psyco._src.logic.batch_monitor import BatchMonitor, compile_monitor
 from psyco._src.policies.network import Network, network_for
@@ -92,9 +92,7 @@ class Problem:
     @cached_property
     def constraint_monitor(self) -> BatchMonitor:
         """The compiled formulas of the probability constraints as written, for recorded episodes."""
-        return compile_monitor(
-            [constraint.formula for constraint in self.requirement.probability_constraints]
-        )
+        return compile_monitor([constraint.formula for constraint in self.requirement.probability_constraints])
 
     @cached_property
     def verification_sampler(self) -> Sampler:
@@ -152,9 +150,7 @@ class Problem:
             return steps >= self.settings.steps
         return generation >= self.generations
 
-    def plan(
-        self, simulator: Throughput | None = None, learning: Throughput | None = None, time: str = ""
-    ) -> RunPlan:
+    def plan(self, simulator: Throughput | None = None, learning: Throughput | None = None, time: str = "") -> RunPlan:
         """Return episodes and steps of every phase, and with a measured speed their duration.
 
         Args:
@@ -219,9 +215,7 @@ def prepare(
             if normalization == "sampled":
                 network = with_obs_normalization(network, domain, key, execution)
     elif (network.inputs, network.outputs) != (domain.observation_size, domain.actions.outputs):
-        raise RunError(
-            f"{domain.name} has changed: the network of the run does not fit its observations and actions"
-        )
+        raise RunError(f"{domain.name} has changed: the network of the run does not fit its observations and actions")
     elif network.scale and initial_policy is None:
         normalization = "sampled"  # as at the start of the run, whatever "auto" means by now
     sampler = make_sampler(

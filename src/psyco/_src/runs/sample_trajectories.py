@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from psyco._src.core import atomic_io
+from psyco._src.core import files
 from psyco._src.envs.base import Scene, counters_of
 from psyco._src.envs.gym_env import GymDomain
 from psyco._src.logic.ast import Constraint
@@ -38,7 +38,7 @@ def sampling_callback(path: Path, every: float = SAMPLE_EVERY) -> Callback:
     def sample(problem: Problem, state: TrainingState) -> None:
         nonlocal due
         if problem.sampler.compiled and time.monotonic() >= due:  # otherwise episodes cost too much time
-            atomic_io.write(path, sample_episodes(problem, current_policy(problem, state)))
+            files.write(path, sample_episodes(problem, current_policy(problem, state)))
             due = time.monotonic() + every
 
     return Callback(on_checkpoint=sample)
@@ -78,9 +78,7 @@ def _sample(problem: Problem, policy: Policy) -> dict[str, Any]:
                 "steps": len(signals["step"]) - 1,
                 "satisfied": satisfied[i],
                 "decided": decided and decided[1],  # the step
-                "violations": []
-                if all(satisfied[i])
-                else _violations(constraints, satisfied[i], monitor, signals),
+                "violations": [] if all(satisfied[i]) else _violations(constraints, satisfied[i], monitor, signals),
                 "signals": _shown_signals(signals, scene),
             }
         )

@@ -21,18 +21,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from psyco._src.core import atomic_io
+from psyco._src.core import files
 from psyco._src.core.errors import EpisodeError, RunError
+from psyco._src.core.files import check_folder, read_bytes, read_text
 from psyco._src.core.provenance import package_versions
-from psyco._src.core.safe_io import check_folder, read_bytes, read_text
 from psyco._src.envs.base import Domain
 from psyco._src.envs.registry import TRUST_NOTHING, DomainDescription, describe, make_from_description
 from psyco._src.logic.parser import parse
 from psyco._src.policies.network import Network
 from psyco._src.policies.serialization import Policy, load_policy
 from psyco._src.rollout.execution import IN_PROCESS, Execution
-from psyco._src.runs.checkpoint import FOLDER as CHECKPOINTS
 from psyco._src.runs.checkpoint import Checkpoint, checkpoint_files, load_checkpoint
+from psyco._src.runs.writer import CHECKPOINT_EVERY, RunWriter
+from psyco._src.runs.checkpoint import FOLDER as CHECKPOINTS
 from psyco._src.runs.config import Config, is_sealed, read_config
 from psyco._src.runs.episode_cache import FileEpisodeCache
 from psyco._src.runs.lock import LOCK, lock
@@ -67,7 +68,6 @@ from psyco._src.runs.store import (
 from psyco._src.runs.tracking import RunName, permitted_trackers, start_trackers
 from psyco._src.runs.train import Callback, TrainingState, initial_state, is_stopped, learn
 from psyco._src.runs.warm_start import policy_reference
-from psyco._src.runs.writer import CHECKPOINT_EVERY, RunWriter
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ class RunSession:
     @property
     def tracked_name(self) -> RunName:
         """Name and configuration of the run for trackers."""
-        identity = atomic_io.digest(f"{self.folder.resolve()} {self.info.created}".encode())
+        identity = files.digest(f"{self.folder.resolve()} {self.info.created}".encode())
         return RunName(self.folder, identity, flat_config(self.config))
 
 
@@ -125,13 +125,9 @@ def build_problem(
     if domain is None:
         domain = make_from_description(config.description, trust)
     elif _canonical(describe(domain)) != _canonical(config.description):
-        raise RunError(
-            f"this domain is not that of the run: {describe(domain)} instead of {config.description}"
-        )
+        raise RunError(f"this domain is not that of the run: {describe(domain)} instead of {config.description}")
     requirement = parse(config.requirement)
-    return prepare(
-        domain, requirement, config.settings, execution, network=network, initial_policy=initial_policy
-    )
+    return prepare(domain, requirement, config.settings, execution, network=network, initial_policy=initial_policy)
 
 
 def _canonical(description: DomainDescription) -> str:
@@ -142,9 +138,7 @@ def _canonical(description: DomainDescription) -> str:
 
 
 @contextmanager
-def start_run(
-    folder: Path, config: Config, problem: Problem, *, overwrite: bool = False
-) -> Iterator[RunSession]:
+def start_run(folder: Path, config: Config, problem: Problem, *, overwrite: bool = False) -> Iterator[RunSession]:
     """Write the configuration of a run into its folder, before it runs; refuse a folder that holds a run already."""
     config = config.complete(problem)
     text = config.to_toml()
@@ -161,16 +155,14 @@ def start_run(
             shutil.rmtree(folder / name, ignore_errors=True)
         check_folder(folder)
         if problem.initial_policy is not None:
-            atomic_io.write(folder / START, problem.initial_policy.to_bytes())
-        atomic_io.write(folder / CONFIG, text.encode())
-        atomic_io.write(folder / REQUIREMENT, _requirement_file(config))
+            files.write(folder / START, problem.initial_policy.to_bytes())
+        files.write(folder / CONFIG, text.encode())
+        files.write(folder / REQUIREMENT, _requirement_file(config))
         info = RunInfo(
             _now(), package_versions(), machine(), {}, network=problem.network, learner=problem.learner_choice
         )
         with _log_to(folder):
-            logger.info(
-                "started: %s, %s, seed %d", config.domain, config.settings.budget, config.settings.seed
-            )
+            logger.info("started: %s, %s, seed %d", config.domain, config.settings.budget, config.settings.seed)
             if problem.learner_choice:
                 logger.info("%s", problem.learner_choice)
             yield RunSession(folder, config, problem, info, trackers=config.tracking)
@@ -264,9 +256,7 @@ def resume_run(
                 f"or +{_budget(settings)} to add that many"
             )
         if info.outcome and longer:
-            logger.info(
-                "this run was certified before: its new certificate is a further look, with fresh episodes"
-            )
+            logger.info("this run was certified before: its new certificate is a further look, with fresh episodes")
         open_ledger(folder, held=True).load()  # a damaged ledger should be found before learning, not after
         info = dataclasses.replace(info, outcome={}, remark="", network=problem.network)
         info.save(folder)
@@ -278,9 +268,7 @@ def resume_run(
             start.generation if start else 0,
             f", with {settings.budget} in all," if settings.steps else f" of {problem.generations}",
         )
-        yield RunSession(
-            folder, config, problem, info, start, size, permitted_trackers(config.tracking, track)
-        )
+        yield RunSession(folder, config, problem, info, start, size, permitted_trackers(config.tracking, track))
 
 
 def _intact_checkpoints(folder: Path) -> Iterator[Checkpoint]:
@@ -358,9 +346,7 @@ def _extended(settings: Settings, totals: Mapping[str, str | None]) -> Settings:
         if text is None:
             continue
         if unit != settings.unit:
-            raise RunError(
-                f"the budget of this run is in {settings.unit}: give --{settings.unit}, not --{unit}"
-            )
+            raise RunError(f"the budget of this run is in {settings.unit}: give --{settings.unit}, not --{unit}")
         number = re.fullmatch(r"\+?([0-9]{1,15}|[0-9.]{1,6}[eE]\+?[0-9]{1,2})", text)
         if not number or not float(number[1]).is_integer():
             raise RunError(
@@ -395,7 +381,7 @@ def _choose_checkpoint(
                 raise RunError("it belongs to another configuration")
             if not problem.settings.steps and info.generation > problem.generations:
                 raise RunError("it lies behind the end of the run")
-            if atomic_io.digest(metrics[: info.metrics_size]) != info.metrics_digest:
+            if files.digest(metrics[: info.metrics_size]) != info.metrics_digest:
                 raise RunError(f"{METRICS} is damaged before this point")
             restored: TrainingState = checkpoint.restore(template)
             return restored._replace(generation=info.generation), info.metrics_size
@@ -417,7 +403,7 @@ def _repair(path: Path, content: bytes) -> None:
             path.replace(path.with_name(f"{path.name}.damaged"))
     except (RunError, OSError):
         pass
-    atomic_io.write(path, content)
+    files.write(path, content)
 
 
 # ---- execute ------------------------------------------------------------------------------------------------
@@ -473,13 +459,13 @@ def execute(
                 ledger=open_ledger(folder, work=session.work, held=True),
             )
         # Write the results. run.json comes last: its checksums say that the run has finished.
-        atomic_io.write(folder / POLICY, done.policy.to_bytes())
-        atomic_io.write(folder / CERTIFICATE, done.certificate.to_json().encode())
+        files.write(folder / POLICY, done.policy.to_bytes())
+        files.write(folder / CERTIFICATE, done.certificate.to_json().encode())
         _write_samples(problem, done.policy, folder / EPISODES)
-        files = [folder / name for name in OUTCOME if (folder / name).exists()]
+        written = [folder / name for name in OUTCOME if (folder / name).exists()]
         dataclasses.replace(
             session.info,
-            outcome={path.name: atomic_io.digest(read_bytes(path, OUTCOME[path.name])) for path in files},
+            outcome={path.name: files.digest(read_bytes(path, OUTCOME[path.name])) for path in written},
             remark=remark(done.certificate, done.candidate),
             ledger=True,
             seconds=seconds,
@@ -523,7 +509,7 @@ def _write_samples(problem: Problem, policy: Policy, path: Path) -> None:
         logger.warning("no sample episodes for the page: %s", error)
         path.unlink(missing_ok=True)
     else:
-        atomic_io.write(path, samples)
+        files.write(path, samples)
 
 
 def _requirement_file(config: Config) -> bytes:

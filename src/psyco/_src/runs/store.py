@@ -35,10 +35,10 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 import numpy as np
 
-from psyco._src.core import atomic_io
+from psyco._src.core import files
 from psyco._src.core.codec import decode, encode
 from psyco._src.core.errors import MissingFileError, RunError
-from psyco._src.core.safe_io import from_json, leads_outside, read_bytes, read_text
+from psyco._src.core.files import from_json, leads_outside, read_bytes, read_text
 from psyco._src.envs.registry import required_code
 from psyco._src.learners.metrics import Metrics, from_csv
 from psyco._src.policies.network import Network
@@ -99,8 +99,8 @@ class RunInfo:
     def save(self, folder: Path) -> None:
         """Write run.json."""
         content = {"format": FORMAT, **encode(self)}
-        content["sha256"] = atomic_io.digest(_canonical(content))
-        atomic_io.write(folder / RUN_INFO, (json.dumps(content, indent=2) + "\n").encode())
+        content["sha256"] = files.digest(_canonical(content))
+        files.write(folder / RUN_INFO, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def load_run_info(folder: Path) -> RunInfo:
@@ -108,11 +108,9 @@ def load_run_info(folder: Path) -> RunInfo:
     path = folder / RUN_INFO
     content = from_json(read_bytes(path, "description of a run", inside=folder), str(path))
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise RunError(
-            f"{path} is damaged, or was written by another version of PSyCo: its format is not {FORMAT}"
-        )
+        raise RunError(f"{path} is damaged, or was written by another version of PSyCo: its format is not {FORMAT}")
     checksum = content.pop("sha256", None)
-    if checksum != atomic_io.digest(_canonical(content)):
+    if checksum != files.digest(_canonical(content)):
         raise RunError(f"{path} is damaged: its checksum is wrong")
     del content["format"]
     info = decode(content, RunInfo, str(path))
@@ -173,9 +171,7 @@ class Run:
     def _repr_html_(self) -> str:
         from psyco._src.verification.certificate_html import certificate_html
 
-        return f"<p>{escape(repr(self)[1:-1])}</p>" + (
-            certificate_html(self.certificate) if self.certificate else ""
-        )
+        return f"<p>{escape(repr(self)[1:-1])}</p>" + (certificate_html(self.certificate) if self.certificate else "")
 
     @property
     def remark(self) -> str:
@@ -188,9 +184,7 @@ class Run:
         path = self.folder / POLICY
         if not os.path.lexists(path):
             hint = resume_command(self.folder, self.config)
-            raise RunError(
-                f"{self.folder} holds no policy yet: the run has not finished; resume it with: {hint}"
-            )
+            raise RunError(f"{self.folder} holds no policy yet: the run has not finished; resume it with: {hint}")
         if leads_outside(path, self.folder):
             raise RunError(f"{path} is a link out of the run's folder; put a copy of the file in its place")
         for problem in self.problems:
@@ -293,7 +287,7 @@ def find_damage(folder: Path, info: RunInfo | None, config: Config | None) -> li
     problems = []
     for name, checksum in info.outcome.items() if info else ():
         try:
-            if atomic_io.digest(read_bytes(folder / name, OUTCOME[name], inside=folder)) == checksum:
+            if files.digest(read_bytes(folder / name, OUTCOME[name], inside=folder)) == checksum:
                 continue
             problem = f"{folder / name} is not what the run wrote (its checksum is wrong)"
         except RunError as error:

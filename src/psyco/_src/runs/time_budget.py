@@ -11,7 +11,7 @@ import jax
 from psyco._src.envs.base import Domain
 from psyco._src.envs.gym_env import GymDomain
 from psyco._src.learners.loop import run_generations
-from psyco._src.learners.signal_check import SignalCheck
+from psyco._src.learners.loop import SignalCheck
 from psyco._src.logic.ast import Requirement
 from psyco._src.policies.network import Network
 from psyco._src.policies.serialization import Policy

@@ -23,9 +23,8 @@ from psyco._src.core.errors import EpisodeError, RangeError
 from psyco._src.learners.base import Generation, LearnerState
 from psyco._src.learners.candidate_buffer import CandidateBuffer
 from psyco._src.learners.learner_registry import learner_class
-from psyco._src.learners.loop import run_generations
+from psyco._src.learners.loop import SignalCheck, run_generations
 from psyco._src.learners.metrics import Metrics, tabulate
-from psyco._src.learners.signal_check import SignalCheck
 from psyco._src.policies.network import Network
 from psyco._src.policies.serialization import Policy, check_finite
 from psyco._src.rollout.episodes import Episodes, Stream, stream_key
@@ -102,9 +101,7 @@ class Callback:
         return self.on_plan is not _ignore
 
 
-def learn(
-    problem: Problem, callbacks: Sequence[Callback] = (), start: TrainingState | None = None
-) -> TrainingState:
+def learn(problem: Problem, callbacks: Sequence[Callback] = (), start: TrainingState | None = None) -> TrainingState:
     """Train from random parameters, or from `start`, until the budget is spent; return the last state.
 
     With `until_satisfied`, training ends with the first check that finds all constraints satisfied.
@@ -217,9 +214,7 @@ def current_policy(problem: Problem, at: TrainingState) -> Policy:
 # ---- check --------------------------------------------------------------------------------------------------
 
 
-def _check(
-    problem: Problem, at: TrainingState, callbacks: Sequence[Callback] = ()
-) -> tuple[Verification, bool]:
+def _check(problem: Problem, at: TrainingState, callbacks: Sequence[Callback] = ()) -> tuple[Verification, bool]:
     """Check the current policy; return the outcome, and whether it ends training.
 
     The paper's learner is checked by Alg. BV, as in the paper. The other learners are checked by a fixed number of

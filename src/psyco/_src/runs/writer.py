@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from psyco._src.core import atomic_io
+from psyco._src.core import files
 from psyco._src.core.errors import RunError
 from psyco._src.learners.metrics import Metrics
 from psyco._src.runs.checkpoint import FOLDER, CheckpointInfo, save_checkpoint
@@ -41,7 +41,7 @@ class RunWriter:
             self.digest = hashlib.sha256(self.file.read(size))
             self.file.truncate(size)
         except OSError as error:
-            raise atomic_io.write_error(path, error) from None
+            raise files.write_error(path, error) from None
         self.unsaved: tuple[CheckpointInfo, TrainingState] | None = None
         self.due = time.monotonic() + every
 
@@ -66,7 +66,7 @@ class RunWriter:
             while view:
                 view = view[self.file.write(view) :]
         except OSError as error:
-            raise atomic_io.write_error(self.folder / METRICS, error) from None
+            raise files.write_error(self.folder / METRICS, error) from None
         self.digest.update(data)
         self.size += len(data)
 
@@ -84,7 +84,7 @@ class RunWriter:
 
     def on_error(self, problem: Problem, state: TrainingState) -> None:
         """Write the current policy, uncertified, after an episode has failed."""
-        atomic_io.write(self.folder / POLICY, current_policy(problem, state).to_bytes())
+        files.write(self.folder / POLICY, current_policy(problem, state).to_bytes())
 
     def save(self) -> None:
         """Write a checkpoint of the last state, unless it is saved already."""
@@ -93,9 +93,9 @@ class RunWriter:
         info, state = self.unsaved
         began = time.monotonic()
         try:
-            atomic_io.sync(self.file.fileno())
+            files.sync(self.file.fileno())
         except OSError as error:
-            raise atomic_io.write_error(self.folder / METRICS, error) from None
+            raise files.write_error(self.folder / METRICS, error) from None
         save_checkpoint(self.folder, info, state)
         logger.debug("checkpoint after %d generations", info.generation)
         self.unsaved = None

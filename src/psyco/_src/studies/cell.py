@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from psyco._src.core import atomic_io
+from psyco._src.core import files
 from psyco._src.core.codec import decode, encode
 from psyco._src.core.errors import RunError
-from psyco._src.core.safe_io import read_bytes, read_text
+from psyco._src.core.files import read_bytes, read_text
 from psyco._src.envs.registry import TRUST_NOTHING
 from psyco._src.learners.metrics import Metrics
 from psyco._src.logic.ast import Requirement
@@ -183,7 +183,7 @@ class _CellFollower:
     def _save(self) -> None:
         self.saved_at = time.monotonic()
         with suppress(RunError):  # the run itself reports a full disk
-            atomic_io.write(self.folder / TIMES_FILE, (json.dumps(encode(self.times)) + "\n").encode())
+            files.write(self.folder / TIMES_FILE, (json.dumps(encode(self.times)) + "\n").encode())
 
 
 # ---- the folder --------------------------------------------------------------------------------------------------

@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from psyco._src.core import atomic_io
+from psyco._src.core import files
 from psyco._src.core.codec import decode, encode
 from psyco._src.core.errors import RunError
-from psyco._src.core.safe_io import read_bytes
+from psyco._src.core.files import read_bytes
 from psyco._src.learners.metrics import Metrics
 from psyco._src.logic.ast import Requirement
 from psyco._src.runs.problem import Problem
@@ -116,7 +116,7 @@ class PruningThreshold:
     @property
     def digest(self) -> str:
         """Hash that tells apart runs which were pruned by different thresholds."""
-        return atomic_io.digest(json.dumps(self.scores).encode())[:16]
+        return files.digest(json.dumps(self.scores).encode())[:16]
 
 
 def median_threshold(earlier: Sequence[Sequence[Score | None]]) -> PruningThreshold:
@@ -170,7 +170,7 @@ class Pruner:
         """Write down that the run was pruned, and by which threshold."""
         assert self.pruned_at is not None
         record = PruningRecord(self.pruned_at, self.threshold.digest)
-        atomic_io.write(self.folder / PRUNED_FILE, (json.dumps(encode(record)) + "\n").encode())
+        files.write(self.folder / PRUNED_FILE, (json.dumps(encode(record)) + "\n").encode())
 
     def _follow(self, stage: RunProgress) -> None:
         if stage.phase == "learning":

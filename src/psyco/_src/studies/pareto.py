@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from psyco._src.core import atomic_io
+from psyco._src.core import files
 from psyco._src.core.checks import check_count, check_seed
 from psyco._src.core.errors import PsycoError, RunError
 from psyco._src.envs.base import Domain, is_finite_domain, signal_table
@@ -229,22 +229,22 @@ def run_pareto(
     except PsycoError as error:
         # The domain has too many states, or the formula has no optimum; the learned points are shown without it.
         front = ParetoFront(spec, study, exact_error=str(error).partition("\n")[0].rstrip(":"))
-    atomic_io.write(folder / TABLE, to_csv(front.points).encode())
+    files.write(folder / TABLE, to_csv(front.points).encode())
     if front.exact:
         rows = [{spec.parameter or "probability": x, "return": y} for x, y in front.exact]
-        atomic_io.write(folder / EXACT_TABLE, to_csv(rows).encode())
+        files.write(folder / EXACT_TABLE, to_csv(rows).encode())
     else:
         (folder / EXACT_TABLE).unlink(missing_ok=True)  # of an earlier front in this folder
     from psyco._src.studies.pareto_page import pareto_page
 
-    atomic_io.write(front.page, pareto_page(front).encode())
+    files.write(front.page, pareto_page(front).encode())
     return front
 
 
 def default_pareto_folder(spec: ParetoSpec) -> Path:
     """Return the folder of a front, named by its domain and a hash of its plan."""
     words = spec.plan.cells[0].name.rpartition("-seed")[0]
-    return PARENT / f"pareto-{words}-{atomic_io.digest(spec.plan.to_toml().encode())[:8]}"
+    return PARENT / f"pareto-{words}-{files.digest(spec.plan.to_toml().encode())[:8]}"
 
 
 # ---- points ------------------------------------------------------------------------------------------------------

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from psyco._src.core import atomic_io
+from psyco._src.core import files
 from psyco._src.core.checks import check_count
 from psyco._src.core.errors import RunError
-from psyco._src.core.safe_io import read_text
+from psyco._src.core.files import read_text
 from psyco._src.envs.registry import TRUST_NOTHING
 from psyco._src.runs.lock import lock
 from psyco._src.runs.store import is_run, read_run
@@ -68,7 +68,7 @@ def execute(
                 missing.append(cell)
         progress.notify()
         if ray is not None and missing:
-            from psyco._src.studies.ray_workers import run_on_ray
+            from psyco._src.studies.workers import run_on_ray
 
             run_on_ray(missing, runs, progress, address=ray, trust=trust)
         elif missing and team is not None:
@@ -114,7 +114,7 @@ def _storing_failures(folder: Path, on_progress: Callable[[StudyProgress], None]
             with suppress(OSError, RunError):  # on a full disk the error is reported, but not stored
                 if cell.error:
                     path.parent.mkdir(exist_ok=True)
-                    atomic_io.write(path, (cell.error[:MAX_ERROR_LENGTH] + "\n").encode(errors="replace"))
+                    files.write(path, (cell.error[:MAX_ERROR_LENGTH] + "\n").encode(errors="replace"))
                 elif cell.state == FINISHED:
                     path.unlink(missing_ok=True)
         on_progress(progress)

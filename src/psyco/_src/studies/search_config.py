@@ -13,11 +13,11 @@ from typing import Any
 
 import tomli_w
 
-from psyco._src.core import atomic_io
+from psyco._src.core import files
 from psyco._src.core.checks import check_count, check_seed
 from psyco._src.core.errors import RunError, check_has, check_known
+from psyco._src.core.options import NumberRange, OptionChoice, Ranges, read_range
 from psyco._src.learners.learner_registry import LEARNERS, TUNED_BY_DEFAULT, learner_options, learner_ranges
-from psyco._src.learners.search_space import NumberRange, OptionChoice, Ranges, read_range
 from psyco._src.studies.study_plan import Cell, StudyPlan, make_plan
 
 DEFAULT_TRIALS, DEFAULT_BATCH_SIZE, DEFAULT_RERUN_SEEDS, DEFAULT_VALIDATION_SEEDS = 50, 4, 3, 10
@@ -58,7 +58,7 @@ class SearchConfig:
     def digest(self) -> str:
         """Hash of the search, without the number of trials: a longer search continues a shorter one."""
         content = [self.content, self.range_texts, self.batch_size, self.seed]
-        return atomic_io.digest(json.dumps(content, sort_keys=True, default=str).encode())
+        return files.digest(json.dumps(content, sort_keys=True, default=str).encode())
 
     @property
     def range_texts(self) -> dict[str, str]:

@@ -23,9 +23,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from psyco._src.core import atomic_io
+from psyco._src.core import files
 from psyco._src.core.errors import RunError, check_known
-from psyco._src.core.safe_io import check_folder
+from psyco._src.core.files import check_folder
 from psyco._src.envs.registry import TRUST_NOTHING
 from psyco._src.runs.lock import is_locked
 from psyco._src.studies.aggregate import StudyTables, make_tables, to_html, to_json_rows, to_pandas
@@ -140,14 +140,14 @@ def run_study(
     check_folder(folder, exclude=(CELLS,))  # every run checks its own folder
     if is_locked(folder):
         raise RunError(f"{folder} is in use by another process; wait until it ends, or stop it first")
-    atomic_io.write(folder / PLAN_FILE, text.encode())
+    files.write(folder / PLAN_FILE, text.encode())
     execute(plan.cells, folder, workers=workers, ray=ray, trust=trust, on_progress=on_progress)
     study = read_study(folder, plan)
     for name, table in study.tables.files().items():
-        atomic_io.write(folder / name, table.encode())
+        files.write(folder / name, table.encode())
     from psyco._src.studies.study_page import study_page
 
-    atomic_io.write(study.page, study_page(study).encode())
+    files.write(study.page, study_page(study).encode())
     return study
 
 

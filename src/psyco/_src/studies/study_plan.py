@@ -38,10 +38,10 @@ from typing import Any
 
 import tomli_w
 
-from psyco._src.core import atomic_io
+from psyco._src.core import files
 from psyco._src.core.checks import check_seed
 from psyco._src.core.errors import PsycoError, RunError, suggest
-from psyco._src.core.safe_io import from_toml, read_text
+from psyco._src.core.files import from_toml, read_text
 from psyco._src.envs.base import Domain
 from psyco._src.envs.gym_env import GymDomain
 from psyco._src.envs.registry import TRUST_NOTHING, make_from_description, required_code
@@ -140,7 +140,7 @@ def content_hash(config: Config) -> str:
             for name, value in settings["options"].items()
         }
     content = [config.domain, config.parameters, str(parse(config.requirement)), settings]
-    return atomic_io.digest(json.dumps(content, sort_keys=True, default=str).encode())
+    return files.digest(json.dumps(content, sort_keys=True, default=str).encode())
 
 
 def read_plan(path: Path, *, seeds: Any = None) -> StudyPlan:

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from psyco._src.core.errors import RunError
+from psyco._src.core.options import NumberRange, OptionChoice
 from psyco._src.learners.learner_registry import learner_options
-from psyco._src.learners.search_space import NumberRange, OptionChoice
 from psyco._src.studies.collect import CellOutcome, Row, collect
 from psyco._src.studies.objective import (
     CHECKPOINTS,

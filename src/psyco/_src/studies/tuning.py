@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from psyco._src.core import atomic_io
+from psyco._src.core import files
 from psyco._src.core.errors import RunError
 from psyco._src.envs.registry import TRUST_NOTHING, make_from_description
 from psyco._src.logic.parser import parse
@@ -194,7 +194,7 @@ def run_tuning(
     check_plan(search.boundary_plan(), trust)
     defaults = _resolve_defaults(search, trust)
     make_folder(folder)
-    atomic_io.write(folder / CONFIG_FILE, search.to_toml().encode())
+    files.write(folder / CONFIG_FILE, search.to_toml().encode())
     execution: dict[str, Any] = {"workers": workers, "ray": ray, "trust": trust, "on_progress": on_progress}
     trials = run_search(search, TrialSampler(search, defaults), folder / SEARCH, execution, on_message)
     finished = [trial for trial in trials if trial.score is not None]
@@ -210,11 +210,11 @@ def run_tuning(
         on_message(f"{winner.label} against the defaults, {search.validation_seeds} fresh seeds each")
         validation = run_study(search.validation_plan(winner.options), folder / VALIDATION, **execution)
     tuning = Tuning(search, folder, tuple(trials), rerun, winner, validation, defaults)
-    atomic_io.write(folder / TRIALS_FILE, to_csv([trial.row for trial in trials]).encode())
-    atomic_io.write(tuning.config, _recommended_config(tuning).to_toml().encode())
+    files.write(folder / TRIALS_FILE, to_csv([trial.row for trial in trials]).encode())
+    files.write(tuning.config, _recommended_config(tuning).to_toml().encode())
     from psyco._src.studies.tuning_page import tuning_page
 
-    atomic_io.write(tuning.page, tuning_page(tuning).encode())
+    files.write(tuning.page, tuning_page(tuning).encode())
     return tuning
 
 

@@ -18,8 +18,8 @@ import numpy as np
 
 from psyco._src.core.codec import decode, encode
 from psyco._src.core.errors import RunError
+from psyco._src.core.files import from_json
 from psyco._src.core.provenance import package_versions
-from psyco._src.core.safe_io import from_json
 from psyco._src.logic.ast import Requirement
 from psyco._src.verification.base import Guarantee, MeanTest, Test, Verdict
 from psyco._src.verification.findings import (

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from psyco._src.core import atomic_io
+from psyco._src.core import files
 from psyco._src.core.codec import decode, encode
 from psyco._src.core.errors import MissingFileError, RunError
-from psyco._src.core.safe_io import from_json, read_text
+from psyco._src.core.files import from_json, read_text
 from psyco._src.envs.registry import DomainDescription
 from psyco._src.logic.ast import Requirement
 from psyco._src.logic.parser import parse
@@ -164,7 +164,7 @@ class Ledger:
     def _save(self) -> None:
         if self.path is not None:
             try:
-                atomic_io.write(self.path, to_json(self.entries).encode())
+                files.write(self.path, to_json(self.entries).encode())
             except RunError as error:
                 raise RunError(f"{error}; a look that is not entered there needs --ignore-looks") from None
 

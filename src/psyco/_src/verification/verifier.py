@@ -23,8 +23,7 @@ from psyco._src.envs.registry import DomainDescription, describe
 from psyco._src.envs.value_bounds import ValueRange
 from psyco._src.envs.value_bounds import value_ranges as compute_value_ranges
 from psyco._src.logic.ast import Constraint, Expectation, Requirement
-from psyco._src.policies.determinism_check import DeterminismProbe
-from psyco._src.policies.external import AnyPolicy, ExternalPolicy
+from psyco._src.policies.external import AnyPolicy, DeterminismProbe, ExternalPolicy
 from psyco._src.policies.guard import Guard
 from psyco._src.policies.serialization import Policy
 from psyco._src.rollout.env_checker import check_seeding
