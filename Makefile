@@ -7,7 +7,9 @@ PYTHON ?= $(shell command -v python3.11 >/dev/null 2>&1 && python3.11 -c '' >/de
 PYTEST ?= -n 2 --dist loadfile
 
 # Tests compile many small programs: this compiles them twice as fast. Those of full size do without it.
-TESTED = XLA_FLAGS="$${XLA_FLAGS:---xla_cpu_use_fusion_emitters=false}" $(BIN)/python -m pytest $(PYTEST)
+TESTED = XLA_FLAGS="$${XLA_FLAGS:---xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true}" $(BIN)/python -m pytest $(PYTEST)
+# What `make quick` tests: the language, the tests of verification, the house itself, and two small syntheses.
+QUICK := tests/core tests/logic tests/verification tests/test_rooms.py tests/test_tiers.py tests/runs/test_one_pass.py
 # In `make test-all` a package that cannot be imported is a failure.
 ALL = PSYCO_TEST_ALL=1
 
@@ -16,8 +18,8 @@ COVERED := logic verification policies learners
 
 VENV := .venv
 BIN  := $(VENV)/bin
-# On a terminal pip shows its progress; in a log it keeps quiet.
-PIP  := $(BIN)/python -m pip --disable-pip-version-check install $(shell [ -t 2 ] || echo -q) -c constraints.txt
+# On a terminal pip shows its progress; in a log it keeps quiet. Python compiles the modules that are used, when they are.
+PIP  := $(BIN)/python -m pip --disable-pip-version-check install --no-compile $(shell [ -t 2 ] || echo -q) -c constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -32,13 +34,13 @@ demo: $(VENV)/installed  ## synthesize, verify and draw a policy for Particle Da
 	$(BIN)/psyco report runs/demo
 
 quick: lint  ## what one runs before a commit: below 60 seconds; ruff, mypy, core, logic, verification, rooms, and a small synthesis
-	$(TESTED) -m "not (slow or full or extra or browser)" $(QUICK)
+	$(TESTED) -m "not (slow or more or full or extra or browser)" $(QUICK)
 
 test: lint  ## ruff, mypy, and every test that the default install can run: at most six minutes on two cores, installing included
-	$(TESTED) -m "not (full or extra or browser)"
+	$(TESTED) -m "not (more or full or extra or browser)"
 
-test-all: $(VENV)/installed-all browser  ## what `make test` leaves out: tests with every extra, in the browser, and of full size
-	$(ALL) $(TESTED) -m "(extra or browser) and not full"
+test-all: $(VENV)/installed-all browser  ## what `make test` leaves out: tests that need an extra or the browser, take long, or have full size
+	$(ALL) $(TESTED) -m "(more or extra or browser) and not full"
 	$(ALL) $(BIN)/python -m pytest $(PYTEST) -m full
 
 soak: $(VENV)/installed-all  ## kill runs at random moments: none is lost, no byte differs; KILLS=1000, a few seconds each

@@ -27,7 +27,8 @@ os.environ.setdefault("WANDB_MODE", "offline")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# What one test compiles serves the others, in other processes and in later runs.
+# What one test compiles serves the others, in other processes and in later runs. JAX compiles a program again if its
+# file is incomplete, as while another process writes it.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
@@ -62,12 +63,12 @@ LEFT_OUT = pytest.StashKey[dict[str, int]]()
 
 def pytest_deselected(items: list[pytest.Item]) -> None:
     """Count what `make test` leaves to `make test-all`; in a worker of xdist too."""
-    counts = items[0].config.stash.setdefault(LEFT_OUT, {"extra": 0, "full": 0})
+    counts = items[0].config.stash.setdefault(LEFT_OUT, {"extra": 0, "more": 0})
     for item in items:
         if item.get_closest_marker("extra") or item.get_closest_marker("browser"):
             counts["extra"] += 1
-        elif item.get_closest_marker("full"):
-            counts["full"] += 1
+        elif item.get_closest_marker("more") or item.get_closest_marker("full"):
+            counts["more"] += 1
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -88,7 +89,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     counts = config.stash.get(LEFT_OUT, None)
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if counts and any(counts.values()) and reporter and not EVERYTHING_IS_HERE and not hasattr(config, "workerinput"):
-        also = f", and {counts['full']} have full size" if counts["full"] else ""
+        also = f", and {counts['more']} take long" if counts["more"] else ""
         reporter.write_line(f"{counts['extra']} tests need an extra{also}: make test-all")
 
 
@@ -130,13 +131,21 @@ def compiler() -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def room_for_programs() -> Iterator[None]:
-    """Drop compiled programs after each module: thousands would take gigabytes, and the next finds them on disk."""
+    """Drop compiled programs between modules where they take much: thousands take gigabytes, and they are on disk."""
     yield
-    if "jax" in sys.modules:
+    if "jax" in sys.modules and memory() > 700e6:
         import jax
 
         jax.clear_caches()
         gc.collect()
+
+
+def memory() -> float:
+    """Bytes that this process has in memory; infinite where that is not known."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return float("inf")
 
 
 class Said(NamedTuple):

@@ -31,17 +31,20 @@ LAST_PICTURES = {
 }
 
 
-# Pages whose blocks take long together: `make quick` leaves out all of these, `make test` the second list.
-SLOW = ["docs/guarantees.md", "docs/index.md", "docs/unbounded.md"]
-FULL = [
+# Pages whose blocks take long together: `make test-all`.
+MORE = [
     "README.md",
     "docs/deployment.md",
+    "docs/explanation/posterior.md",
     "docs/gallery.md",
+    "docs/guarantees.md",
     "docs/gymnasium.md",
+    "docs/index.md",
     "docs/learners.md",
     "docs/reproduction.md",
     "docs/runs.md",
     "docs/studies.md",
+    "docs/unbounded.md",
 ]
 ELSEWHERE = {"docs/get-started.md", "docs/real.md"}  # below with their own budgets, and in tests/test_real.py
 CODE = {"python", "sh", "c"}
@@ -51,8 +54,7 @@ NEEDS = {"docs/gymnasium.md": SB3_AND_ONNX, "docs/learners.md": SB3_AND_ONNX, "o
 
 
 def marks_of(page: str) -> list[pytest.MarkDecorator]:
-    size = [pytest.mark.slow] * (page in SLOW) + [pytest.mark.full] * (page in FULL)
-    return size + [NEEDS[page]] * (page in NEEDS)
+    return [pytest.mark.more] * (page in MORE) + ([NEEDS[page]] if page in NEEDS else [])
 
 
 def of(language: str) -> list[Any]:
@@ -148,7 +150,7 @@ def test_examples_of_commands_have_options_that_there_are() -> None:
 
 
 @pytest.mark.extra("onnxruntime", "stormpy")
-@pytest.mark.full
+@pytest.mark.more
 def test_examples_of_commands_run(cli: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All but those of studies and fronts, which docs/studies.md shows, and watches, which wait or read a stream."""
     reader = Reader(tmp_path, cli, monkeypatch)

@@ -134,7 +134,7 @@ def window(browser: Any, site: Path) -> Iterator[Any]:
         yield page
 
 
-@pytest.mark.full
+@pytest.mark.more
 @pytest.mark.browser
 def test_no_element_of_any_page_is_wider_than_a_desk_or_a_phone(window: Any, pages: dict[Path, Found]) -> None:
     """In light and in dark."""
