@@ -19,6 +19,7 @@ from scipy import optimize
 import psyco
 from psyco._src.core.errors import RequirementError
 from psyco._src.envs.actions import Discrete
+from psyco._src.exact import plain_chain
 from psyco._src.exact import unfold as unfolding
 from psyco._src.exact.model_export import drn, explicit_model
 from psyco._src.exact.solver import _backward_induction, _value_layout, constrained_optimum
@@ -238,7 +239,7 @@ def test_storm_agrees_to_1e_9_on_expected_values_and_long_run_averages(domain):
 
     require = BOUNDED if domain is SMALL else "; ".join(text.replace("=?", "<=1") for text in QUANTITIES[:17])
     policy = random_policy(3) if domain is SMALL else lambda seen: int(seen[0]) % 2
-    with mock.patch.object(unfolding, "check_consistency"):
+    with mock.patch.object(unfolding, "check_consistency"), mock.patch.object(plain_chain, "check_consistency"):
         own, other = psyco.exact(policy, domain, require).value, storm_value(policy, domain, require)
     assert other.expected == pytest.approx(own.expected, abs=1e-9)
     assert other.probabilities == pytest.approx(own.probabilities, abs=1e-9)

@@ -1,9 +1,13 @@
 import pytest
 
+import psyco
 from psyco._src.core.errors import RequirementError
+from psyco._src.exact.solver import constrained_optimum
 from psyco._src.logic.ast import SignalInfo
+from psyco._src.logic.c_monitor import c_monitor
 from psyco._src.logic.parser import parse, parse_formula
-from psyco._src.logic.validate import check_bounds, check_signals
+from psyco._src.logic.validate import check_bounds, check_precision, check_signals
+from psyco._src.rollout.sampler import make_monitor
 
 AVAILABLE = {
     "distance": SignalInfo(),
@@ -106,3 +110,54 @@ def test_bounds_end_at_the_horizon():
     assert "particle-dance has 49 steps" in str(caught.value)
     with pytest.raises(RequirementError, match=r"bound \[2,50\]"):
         check_bounds(parse_formula("a & X (b U[2,50] c)"), 49, "particle-dance")
+
+
+WHOLE = {"n": SignalInfo(whole=True), "m": SignalInfo(whole=True), "x": SignalInfo()}
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "says"),
+    [
+        ("G n <= 2.99999999", 3, "cannot decide n <= 2.99999999: it rounds 2.99999999 to 3 at line 2"),
+        ("G (n > 2.99999999)", 4, "compare whole numbers with a whole number"),
+        ("F n = 3.0000000001", 3, "it rounds 3.0000000001 to 3"),
+        ("F 0.1 * n >= 0.30000000001", 9, "it rounds 3.0000000001 to 3"),
+        ("F step > 20000000", 3, "it has all whole numbers up to 16,777,216 only"),
+        ("F sum(n) - m > 20000000", 3, "count in larger units"),
+        ("F count(n > 1) < 7.00000001", 3, "it rounds 7.00000001 to 7"),
+        ("F n / m + m / n <= 2", 3, "neither whole numbers nor ratios of two"),
+        ("F sum(n / m) <= 2", 3, "multiply divisions out"),
+        ("F 0.123456789 * n + 0.3 * m <= 1", 17, "constants with fewer digits"),
+    ],
+)
+def test_a_comparison_of_whole_numbers_that_float32_cannot_decide_is_an_error(text, column, says):
+    with pytest.raises(RequirementError, match=says) as caught:
+        check_precision(parse(f"P>=0.5 [\n{text} ]"), WHOLE)
+    assert caught.value.column == column
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n < 2.99999999",  # as n < 3
+        "n <= 3",
+        "n <= 16777216",
+        "0.1 * n <= 0.3",
+        "n / m <= 0.1",
+        "3 * mean(n) - 1 < 0.7",
+        "x <= 2.99999999",  # not a whole number: rounded anyway
+        "n + x / n <= 20000000.5",
+        "n / m <= m / n",
+    ],
+)
+def test_a_comparison_that_float32_decides_or_that_is_not_of_whole_numbers_passes(text):
+    check_precision(parse_formula(text), WHOLE)
+
+
+def test_the_whole_numbers_of_a_compiled_domain_are_known():
+    domain = psyco.make("obstacle-run")
+    for check in (make_monitor, lambda domain, requirement: constrained_optimum(domain, requirement)):
+        with pytest.raises(RequirementError, match=r"it rounds 2\.99999999 to 3"):
+            check(domain, parse("P>=0.5 [ G collisions <= 2.99999999 ]"))
+    with pytest.raises(RequirementError, match=r"it rounds 2\.99999999 to 3"):
+        c_monitor(parse("P>=0.5 [ G count(a) <= 2.99999999 ]"))

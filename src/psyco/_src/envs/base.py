@@ -115,7 +115,8 @@ class CompiledDomain(Domain, Protocol):
 class FiniteDomain(CompiledDomain, Protocol):
     """A domain that also enumerates its initial states and random draws, so that exact answers can be computed.
 
-    States are NamedTuples of integers. Before an exact answer, the enumeration is compared with `reset` and `step`.
+    States are NamedTuples of integers or Booleans. Before an exact answer, the enumeration is compared with `reset` and
+    `step`.
     """
 
     @property
@@ -142,12 +143,17 @@ def is_finite_domain(domain: Domain) -> TypeGuard[FiniteDomain]:
 
 def require_finite(domain: Domain) -> FiniteDomain:
     """Return the domain if it can be enumerated; else raise DomainError."""
-    if not is_finite_domain(domain):
-        raise DomainError(
-            f"{domain.name} has no exact answers: it does not enumerate its states and random draws "
-            "(see psyco.FiniteDomain); obstacle-run does"
-        )
-    return domain
+    if is_finite_domain(domain):
+        return domain
+    members = ("initial_distribution", "draw_probabilities", "transition", "counters")
+    missing = [name for name in members if not hasattr(domain, name)]
+    if not isinstance(domain.actions, Discrete):
+        why = "its actions are not discrete"
+    elif len(missing) < len(members) and missing:
+        why = f"it lacks {' and '.join(missing)}{' (an empty tuple if nothing counts)' * ('counters' in missing)}"
+    else:
+        why = "it does not enumerate its states and random draws"
+    raise DomainError(f"{domain.name} has no exact answers: {why} (see psyco.FiniteDomain); obstacle-run does")
 
 
 # Signals of every domain; the rollout computes them.
@@ -173,7 +179,8 @@ def _compiled_table(domain: CompiledDomain) -> dict[str, SignalInfo]:
     for name, shape in shapes.items():
         if len(shape.shape) > 1:
             raise DomainError(f"signal {name!r} of {domain.name} has shape {shape.shape}; give numbers or vectors")
-        table[name] = SignalInfo(shape.shape[0] if shape.shape else None, shape.dtype == bool)
+        whole = jax.numpy.issubdtype(shape.dtype, jax.numpy.integer)
+        table[name] = SignalInfo(shape.shape[0] if shape.shape else None, shape.dtype == bool, whole)
     table["obs"] = SignalInfo(domain.observation_size, False)
     table["action"] = SignalInfo(domain.actions.size, False)
     return table | BUILT_IN_SIGNALS

@@ -62,6 +62,11 @@ def _check_probabilities(domain: FiniteDomain, where: str, given: Any, states: i
 def _rows(domain: FiniteDomain, states: State, where: str) -> NDArray[np.int64]:
     """Return states with leaves `[S, ...]` as rows of integers `[S, W]`."""
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(states)]
+    if any(leaf.ndim == 0 for leaf in leaves):
+        raise DomainError(
+            f"{where} of {domain.name} gives a state without a first axis; every field is [S], "
+            "also for one state (S = 1)"
+        )
     if any(leaf.dtype.kind not in "biu" for leaf in leaves):
         raise DomainError(
             f"{where} of {domain.name} gives states that are not integers: {_state_text(states, 0)}; "

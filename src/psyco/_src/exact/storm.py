@@ -1,4 +1,4 @@
-"""Values of a policy by the model checker Storm, which evaluates the formulas on the chain of plain states itself."""
+"""Values of a policy by the model checker Storm, a second opinion: it evaluates the formulas on a chain of its own."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from psyco._src.core.errors import RequirementError, RunError
 from psyco._src.envs.base import Domain
 from psyco._src.exact.model_export import ExplicitModel, drn, explicit_model
+from psyco._src.exact.plain_chain import plain_chain
 from psyco._src.exact.solver import Value
-from psyco._src.exact.unfold import Unfolding, policy_actions, unfold
+from psyco._src.exact.unfold import Unfolding
 from psyco._src.logic.ast import (
     Bound,
     Connective,
@@ -47,16 +48,8 @@ def storm_value(policy: PolicyLike, domain: Domain, requirement: Requirement | s
     expectations = [each for each in requirement.constraints if isinstance(each, Expectation)]
     quantities = [each.subject for each in expectations]
     reaching = [each.over.body for each in quantities if isinstance(each.over, Reaching)]
-    graph = unfold(
-        domain,
-        [
-            *(c.formula for c in requirement.probability_constraints),
-            *reaching,
-        ],  # Storm gets the latter as atoms
-        policy_actions(policy, domain),
-        quantities=quantities,
-        track_formulas=False,
-    )
+    formulas = [constraint.formula for constraint in requirement.probability_constraints]
+    graph = plain_chain(policy, domain, [*formulas, *reaching], quantities)  # Storm gets the latter as atoms
     loaded = load_model(explicit_model(graph, start=False))
     probabilities = []
     for constraint in requirement.probability_constraints:

@@ -2,7 +2,8 @@
 
 A node of layer t is a situation after t steps: a state of the domain, the progress of the formulas, and the totals of
 their aggregates. Only reachable nodes are made. Counters and counts are cut off where no formula can distinguish larger
-values, and dropped when all formulas are decided. Gains of quantities are stored with the steps.
+values, and dropped when all formulas are decided. Where a counter is used in anything but a comparison with a number,
+all its values within the horizon are kept. Gains of quantities are stored with the steps.
 """
 
 from __future__ import annotations
@@ -29,19 +30,20 @@ from psyco._src.logic.ast import (
     Compare,
     Formula,
     Instant,
+    Label,
     Node,
-    Number,
     Quantity,
     Reaching,
     Signal,
     Temporal,
     Total,
-    aggregates,
     children,
     walk,
 )
+from psyco._src.logic.exact_constants import evaluated_aggregates, exact_comparison
 from psyco._src.logic.progression import Automaton
-from psyco._src.logic.validate import check_bounds, check_signals
+from psyco._src.logic.scalar_eval import constant_value
+from psyco._src.logic.validate import check_bounds, check_precision, check_signals
 from psyco._src.policies.external import DeterminismProbe, ExternalPolicy, PolicyLike, as_policy
 from psyco._src.policies.guard import Guard
 from psyco._src.policies.serialization import Policy
@@ -55,7 +57,7 @@ class Layer(NamedTuple):
     """The M nodes after a number of steps."""
 
     state: NDArray[np.int64]  # [M] index into the table of states
-    letters: NDArray[np.bool_]  # [M, A] truth values of the atoms
+    letters: NDArray[np.bool_]  # [M, A] truth values of the atoms, for tools that evaluate formulas; else [M, 0]
     final: NDArray[np.bool_]  # [M] the episode is over
     satisfied: NDArray[np.bool_]  # [M, K] which formulas hold; meaningful where final
     successor: NDArray[np.int64]  # [M, actions, C] index into the next layer; -1 where final
@@ -91,7 +93,6 @@ def unfold(
     act: Act | None = None,
     *,
     quantities: Sequence[Quantity] = (),
-    track_formulas: bool = True,
 ) -> Unfolding:
     """Return the graph of a domain over its horizon.
 
@@ -100,22 +101,21 @@ def unfold(
         formulas: whose truth the nodes track.
         act: the policy's actions; without it, all actions are expanded.
         quantities: whose gains are computed; for a rate those of the total.
-        track_formulas: if False, nodes only store the atoms of the formulas, for tools that evaluate formulas
-            themselves, and every step gains for a quantity over several steps.
     """
     domain = require_finite(domain)
-    check_consistency(domain)  # type: ignore[arg-type]  # hashable, as for jit
     for subject in (*formulas, *quantities):
         check_signals(subject, signal_table(domain), domain.name)
         check_bounds(subject, domain.horizon, domain.name)
+        check_precision(subject, signal_table(domain))
+    check_consistency(domain)  # type: ignore[arg-type]  # hashable, as for jit
     reaching = [Temporal("F", (each.over.body,)) for each in quantities if isinstance(each.over, Reaching)]
     automaton = Automaton([*formulas, *reaching])
     expressions: list[Node] = [*automaton.formulas, *(each.x for each in quantities)]
     table = _explore(domain, expressions, act)
     names = {node.name for tree in expressions for node in walk(tree) if isinstance(node, Signal)}
     carried = tuple(name for name in CARRIED_SIGNALS if name in names)
-    running = aggregates(expressions)
-    builder = _LayerBuilder(domain, automaton, table, carried, running, tuple(quantities), track_formulas)
+    running = evaluated_aggregates(expressions)
+    builder = _LayerBuilder(domain, automaton, table, carried, running, tuple(quantities))
     first = _Candidates(
         table.start_state,
         np.zeros((len(table.start_state), len(carried))),
@@ -176,15 +176,15 @@ def _external_actions(policy: ExternalPolicy | Guard, domain: Domain) -> Act:
 
 
 class _TransitionTable(NamedTuple):
-    """All reachable states, with every step from them."""
+    """All S reachable states, with every step from the first E: those that an episode can leave."""
 
     start: NDArray[np.float64]  # [S0] probabilities
     start_state: NDArray[np.int64]  # [S0]
     draw_probabilities: NDArray[np.float64]  # [C]
-    successor: NDArray[np.int64]  # [S, actions, C]
-    reward: NDArray[np.float64]  # [S, actions, C]
-    done: NDArray[np.bool_]  # [S, actions, C]
-    action: NDArray[np.int64]  # [S, actions]
+    successor: NDArray[np.int64]  # [E, actions, C]
+    reward: NDArray[np.float64]  # [E, actions, C]
+    done: NDArray[np.bool_]  # [E, actions, C]
+    action: NDArray[np.int64]  # [E, actions]
     without_counters: NDArray[np.int64]  # [S] index of the same state with all counters at 0
     signals: dict[str, NDArray[Any]]  # each [S] or [S, size]
 
@@ -194,14 +194,16 @@ def _explore(domain: FiniteDomain, expressions: Sequence[Node], act: Act | None)
     draw_probabilities = domain.draw_probabilities()
     leaves, structure = jax.tree.flatten(jax.device_get(initial))
     shapes = [(leaf.shape[1:], leaf.dtype) for leaf in leaves]
-    limits = {name: _counter_limit(Signal(name), expressions, domain.horizon) for name in domain.counters}
+    limits = {name: _counter_limit(_names(name), expressions) for name in domain.counters}
+    uncut = [name for name, limit in limits.items() if limit == math.inf]
     if not isinstance(domain.actions, Discrete):  # for mypy; `require_finite` has checked it
         raise DomainError(f"{domain.name} has no discrete actions")
     all_actions = np.arange(domain.actions.n)
 
     def rows_of(state: Any) -> NDArray[np.int64]:
         """Return states as rows of integers, with counters cut off."""
-        cut = state._replace(**{n: np.minimum(getattr(state, n), limit) for n, limit in limits.items()})
+        bounded = [name for name in limits if name not in uncut]
+        cut = state._replace(**{name: np.minimum(getattr(state, name), limits[name]) for name in bounded})
         flat = [np.asarray(leaf).reshape(len(leaf), -1) for leaf in jax.tree.leaves(cut)]
         return np.concatenate(flat, axis=1).astype(np.int64)
 
@@ -227,7 +229,11 @@ def _explore(domain: FiniteDomain, expressions: Sequence[Node], act: Act | None)
                 table.append(row)
             ids[i] = known[key]
         if len(table) > MAX_STATES:
-            raise DomainError(f"{domain.name} has more than {MAX_STATES:,} reachable states: too many to enumerate")
+            advice = f"; {uncut[0]} is used in arithmetic, so all its values are kept: compare it with numbers"
+            raise DomainError(
+                f"{domain.name} has more than {MAX_STATES:,} reachable states: too many to enumerate"
+                + (advice if uncut else "")
+            )
         return ids[inverse.ravel()]
 
     def reset_counters(rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -235,9 +241,19 @@ def _explore(domain: FiniteDomain, expressions: Sequence[Node], act: Act | None)
         return rows_of(state._replace(**{n: np.zeros_like(getattr(state, n)) for n in limits}))
 
     start_state = indices(rows_of(initial))
+    without_counters: list[NDArray[np.int64]] = []
     blocks: list[tuple[NDArray[Any], ...]] = []
     explored = 0
-    while explored < len(table):
+    # States that more steps than the horizon lead to are not made: a counter without a limit would have no end.
+    for step in range(domain.horizon + 1):
+        if explored == len(table):
+            break
+        reached = len(table)
+        without_counters.append(indices(reset_counters(np.stack(table[explored:]))))
+        if len(table) > reached:  # without counters they are as many steps away
+            without_counters.append(np.arange(reached, len(table)))
+        if step == domain.horizon:
+            break
         rows = np.stack(table[explored:])
         # Padded, so that few shapes are compiled.
         padded = np.concatenate([rows, np.repeat(rows[:1], -len(rows) % 1024, axis=0)])
@@ -251,24 +267,14 @@ def _explore(domain: FiniteDomain, expressions: Sequence[Node], act: Act | None)
         flat = jax.tree.map(lambda leaf: leaf.reshape(over.size, *leaf.shape[3:]), following)  # noqa: B023
         keep, explored = len(rows), len(table)
         next_rows = rows_of(flat).reshape(*over.shape, -1)[:keep]
-        blocks.append(
-            (
-                indices(next_rows.reshape(-1, rows.shape[1])).reshape(keep, *over.shape[1:]),
-                reward[:keep].astype(np.float64),
-                over[:keep],
-                actions[:keep],
-                indices(reset_counters(rows)),
-            )
-        )
-    successor, reward, over, actions, without_counters = (
-        np.concatenate(arrays) for arrays in zip(*blocks, strict=True)
-    )
+        successors = indices(next_rows.reshape(-1, rows.shape[1])).reshape(keep, *over.shape[1:])
+        blocks.append((successors, reward[:keep].astype(np.float64), over[:keep], actions[:keep]))
+    successor, reward, over, actions = (np.concatenate(arrays) for arrays in zip(*blocks, strict=True))
     states = states_of(np.stack(table))
     signals = {name: np.asarray(value) for name, value in _signals(domain, states).items()}
     signals["obs"] = np.asarray(_observe(domain, states))
-    return _TransitionTable(
-        start, start_state, draw_probabilities, successor, reward, over, actions, without_counters, signals
-    )
+    same = np.concatenate(without_counters)
+    return _TransitionTable(start, start_state, draw_probabilities, successor, reward, over, actions, same, signals)
 
 
 @jax.jit(static_argnums=0)
@@ -290,24 +296,34 @@ def _signals(domain: FiniteDomain, states: Any) -> dict[str, Array]:
     return jax.vmap(lambda state: dict(domain.signals(state)))(states)
 
 
-def _counter_limit(counter: Signal | Aggregate, expressions: Sequence[Node], horizon: int) -> int:
-    """Return the value to cut a counter off at: one more than any number it is compared with."""
+def _counter_limit(is_counter: Callable[[Node], bool], expressions: Sequence[Node]) -> float:
+    """Return where to cut a counter off: above all numbers that it is compared with; inf if every value matters."""
     largest = -1.0
 
     def visit(node: Node) -> None:
         nonlocal largest
-        match node:
-            case Compare(_, term, Number(value)) | Compare(_, Number(value), term) if term == counter:
-                largest = max(largest, value)
-            case _ if node == counter:  # in arithmetic every value matters
-                largest = math.inf
-            case _:
-                for part in children(node):
-                    visit(part)
+        if isinstance(node, Compare):
+            node = exact_comparison(node)
+            for term, other in ((node.left, node.right), (node.right, node.left)):
+                if is_counter(term) and (number := constant_value(other)) is not None:
+                    largest = max(largest, number if math.isfinite(number) else -1.0)  # all compare alike with inf
+                    return
+        if is_counter(node):
+            largest = math.inf
+        for part in children(node):
+            visit(part)
 
     for tree in expressions:
         visit(tree)
-    return int(min(largest, horizon)) + 1 if largest >= 0 else 0
+    return largest if largest == math.inf else math.floor(largest) + 1
+
+
+def _names(counter: str) -> Callable[[Node], bool]:
+    return lambda node: isinstance(node, Signal | Label) and node.name == counter
+
+
+def _equals(count: Aggregate) -> Callable[[Node], bool]:
+    return lambda node: node == count
 
 
 # ---- layers --------------------------------------------------------------------------------------------------------
@@ -330,7 +346,6 @@ class _Nodes(NamedTuple):
     final: NDArray[np.bool_]
     progress: NDArray[np.int64]  # after this state
     satisfied: NDArray[np.bool_]  # [M, K]
-    letters: NDArray[np.bool_]  # [M, A]
 
 
 @dataclass(frozen=True)
@@ -341,7 +356,6 @@ class _LayerBuilder:
     carried: tuple[str, ...]
     running: tuple[Aggregate, ...]
     quantities: tuple[Quantity, ...]
-    track_formulas: bool
 
     @property
     def expressions(self) -> tuple[Node, ...]:
@@ -371,14 +385,12 @@ class _LayerBuilder:
         gains = self._gains(path, candidates.progress, final, step)
         progress, satisfied = self._advance(candidates.progress, letters, final)
         state, totals = candidates.state, self._totals(path)
-        if self.track_formulas:
-            decided = np.array([self.automaton.decided(p) for p in range(int(progress.max(initial=0)) + 1)])
-            # A quantity may depend on counters after all formulas are decided.
-            over = final | (decided[progress] & (not self.quantities))
-            state = np.where(over, self.table.without_counters[state], state)
-            totals = np.where(over[:, None], 0.0, totals)
-            letters = letters & False
-        nodes = _Nodes(state, candidates.carried, totals, final, progress, satisfied, letters)
+        decided = np.array([self.automaton.decided(p) for p in range(int(progress.max(initial=0)) + 1)])
+        # A quantity may depend on counters after all formulas are decided.
+        over = final | (decided[progress] & (not self.quantities))
+        state = np.where(over, self.table.without_counters[state], state)
+        totals = np.where(over[:, None], 0.0, totals)
+        nodes = _Nodes(state, candidates.carried, totals, final, progress, satisfied)
         columns = [field if field.ndim > 1 else field[:, None] for field in nodes]
         rows = np.concatenate(columns, axis=1, dtype=np.float64)
         _, first, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
@@ -396,9 +408,9 @@ class _LayerBuilder:
             match quantity.over:
                 case Instant(at):  # the last state of an episode repeats
                     counts = (step == at) | (final & (step < at))
-                case Total(int(most)) if self.track_formulas:
+                case Total(int(most)):
                     counts &= step <= most
-                case Reaching() if self.track_formulas:
+                case Reaching():
                     counts &= ~np.array([self.automaton.holds(p, ended) for p in range(before.max(initial=0) + 1)])[
                         before
                     ]
@@ -415,8 +427,7 @@ class _LayerBuilder:
         for i, (each, total) in enumerate(path.prefix_after(self.running).totals.items()):
             totals[:, i] = total
             if each.function == "count":
-                limit = _counter_limit(each, self.expressions, self.domain.horizon)
-                totals[:, i] = np.minimum(total, limit)
+                totals[:, i] = np.minimum(total, _counter_limit(_equals(each), self.expressions))
             elif each.function in ("sum", "mean") and (total != np.rint(total)).any():
                 raise RequirementError(
                     f"{each} has the value {total[total != np.rint(total)][0]:g}; exact answers store every value, "
@@ -431,8 +442,6 @@ class _LayerBuilder:
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Return the progress and, in final states, the verdicts `[M, K]`, computed once per distinct case."""
         formulas = len(self.automaton.formulas)
-        if not self.track_formulas:
-            return np.zeros_like(progress), np.zeros((len(progress), formulas), bool)
         cases, inverse = np.unique(
             np.concatenate([progress[:, None], final[:, None], letters], axis=1), axis=0, return_inverse=True
         )
@@ -484,4 +493,5 @@ class _LayerBuilder:
         successor[alive] = successors.reshape(-1, *shape[1:])
         reward[alive] = rewards.reshape(-1, *shape[1:])
         gain[alive] = gains.reshape(alive.sum(), *gain.shape[1:])
-        return Layer(nodes.state, nodes.letters, nodes.final, nodes.satisfied, successor, reward, gain)
+        letters = np.zeros((len(nodes.state), 0), bool)
+        return Layer(nodes.state, letters, nodes.final, nodes.satisfied, successor, reward, gain)

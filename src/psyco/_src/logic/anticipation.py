@@ -3,7 +3,8 @@
 A verdict is given as soon as every continuation of the episode leads to it. Continuations are all sequences of states
 of any length up to the horizon, in which comparisons and Boolean signals take values independently of each other. Two
 facts restrict them: the label "end" is true in the last state only, and a comparison of a term that never falls
-(counts, `step`, `most(x)`, counters) or never rises (`least(x)`) may be settled for good.
+(counts, `step`, `most(x)`, counters) or never rises (`least(x)`) may be settled for good, unless its value can become
+undefined later, as `most(x / y)` does at 0/0.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import product
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from psyco._src.logic.ast import (
     END,
@@ -29,7 +30,9 @@ from psyco._src.logic.ast import (
     Term,
     children,
 )
+from psyco._src.logic.exact_constants import exact_comparison
 from psyco._src.logic.progression import FALSE, TRUE, Automaton, Letter, Remainder
+from psyco._src.logic.scalar_eval import constant_value
 
 MAX_PROPOSITIONS = 10  # comparisons and Boolean signals of a formula that are distinguished: 2^10 letters
 MAX_SEARCHED_STATES = 10_000  # for one verdict; after that it may come later than possible
@@ -189,8 +192,14 @@ def final_value(leaf: Formula, counters: Collection[str]) -> bool | None:
     """Return the value that a comparison keeps once it has it; None if it may always change."""
     if not isinstance(leaf, Compare) or leaf.operator in ("=", "!="):
         return None
+    leaf = exact_comparison(leaf)
     direction = _sum(trend(leaf.left, counters), _opposite(trend(leaf.right, counters)))
-    return None if not direction else (direction > 0) == (leaf.operator in (">", ">="))
+    if not direction:
+        return None
+    final = (direction > 0) == (leaf.operator in (">", ">="))
+    # No inequality holds for an undefined value; in an aggregate it lasts, elsewhere it need not.
+    undefined = any(special_values(side, within_aggregates=final).undefined for side in (leaf.left, leaf.right))
+    return None if undefined else final
 
 
 def trend(term: Term, counters: Collection[str]) -> Direction:
@@ -213,6 +222,53 @@ def trend(term: Term, counters: Collection[str]) -> Direction:
         case Arith("*", Number(), body) | Arith("*" | "/", body, Number()):  # literals are not negative
             return trend(body, counters)
     return None
+
+
+class SpecialValues(NamedTuple):
+    """Whether a term can be infinite, and whether it can be undefined, as 0/0 is."""
+
+    infinite: bool
+    undefined: bool
+
+
+def special_values(term: Term, *, within_aggregates: bool) -> SpecialValues:
+    """Return which special values a term can have if all signals are finite.
+
+    Args:
+        term: any term.
+        within_aggregates: whether values count that are undefined within an aggregate, and so from then on.
+    """
+
+    def special(part: Term) -> SpecialValues:
+        return special_values(part, within_aggregates=within_aggregates)
+
+    if (constant := constant_value(term)) is not None:
+        return SpecialValues(math.isinf(constant), math.isnan(constant))
+    match term:
+        case Minus(body):
+            return special(body)
+        case Aggregate("least" | "most", body):
+            infinite, undefined = special_values(body, within_aggregates=True)
+            return SpecialValues(infinite, undefined and within_aggregates)
+        case Aggregate("sum" | "mean"):
+            return SpecialValues(True, True)
+        case Call(_, arguments):
+            infinite, undefined = map(any, zip(*map(special, arguments), strict=True))
+            return SpecialValues(infinite, undefined)
+        case Arith(operator, left, right):
+            one, other = special(left), special(right)
+            undefined = one.undefined or other.undefined
+            if operator == "*":  # 0 times infinity
+                undefined |= (one.infinite and _can_be_zero(right)) or (other.infinite and _can_be_zero(left))
+            else:  # infinity minus infinity, infinity by infinity
+                undefined |= one.infinite and other.infinite
+                undefined |= operator == "/" and _can_be_zero(left) and _can_be_zero(right)
+            return SpecialValues(True, undefined)  # any result can overflow
+    return SpecialValues(False, False)  # signals and counts
+
+
+def _can_be_zero(term: Term) -> bool:
+    return constant_value(term) in (None, 0.0)
 
 
 def _opposite(direction: Direction) -> Direction:

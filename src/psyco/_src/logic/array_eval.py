@@ -34,6 +34,7 @@ from psyco._src.logic.ast import (
     Total,
     is_term,
 )
+from psyco._src.logic.exact_constants import exact_comparison
 from psyco._src.logic.nnf import Atom
 
 Array: TypeAlias = Any  # np.ndarray or jax.Array
@@ -95,8 +96,9 @@ class SignalArrays:
             case Label() | Signal():
                 array = self.read(formula)
                 return array if array.dtype == bool else array != 0
-            case Compare(operator, left, right):
-                return getattr(self.xp, _COMPARE[operator])(self.value(left), self.value(right))
+            case Compare(operator):
+                exact = exact_comparison(formula)
+                return getattr(self.xp, _COMPARE[operator])(self.value(exact.left), self.value(exact.right))
             case Not(body):
                 return ~self.holds(body)
             case Connective("=>", (left, right)):

@@ -265,6 +265,7 @@ class SignalInfo:
 
     size: int | None = None  # length of a vector; None for a single value
     boolean: bool | None = False  # None: neither type nor size are known before running
+    whole: bool = False  # known to have whole numbers only
 
 
 # ---- quantities: numbers about a whole episode, with states 0 to n and steps 1 to n -------------------------

@@ -33,9 +33,11 @@ from psyco._src.logic.ast import (
     roots,
     walk,
 )
+from psyco._src.logic.exact_constants import evaluated_aggregates
 from psyco._src.logic.nnf import NnfNode, NnfUnrolled, to_nnf
 from psyco._src.logic.semantics import Semantics, costs_on, known_step_costs, step_costs, violations_on
 from psyco._src.logic.shaping import Shaping, has_shaping
+from psyco._src.logic.validate import size_mismatch
 
 RETURN = "return"  # the signal of the return so far
 PREFIX_BATCH_BYTES = 2**24  # of signals while many prefixes of a path are evaluated at once
@@ -48,7 +50,7 @@ class BatchMonitor:
     formulas: tuple[Formula, ...]
     severity: bool
     signals: frozenset[str]  # the names it needs, labels included
-    aggregates: tuple[Aggregate, ...]  # of the formulas
+    aggregates: tuple[Aggregate, ...]  # of the formulas, and of the comparisons that decide them
     measured: tuple[Formula | Quantity, ...]
     ranges: tuple[tuple[float, float], ...]  # [M] where each step's reward should lie
     _nnf: tuple[NnfNode, ...] = field(repr=False, compare=False)
@@ -201,13 +203,38 @@ class BatchMonitor:
             end = xp.arange(shape[-1]) == shape[-1] - 1
         return SignalArrays(xp, signals, xp.asarray(end), shape)
 
-    def _shape(self, signals: Mapping[str, Array], end: Array | None) -> tuple[int, ...]:
-        shapes = [] if end is None else [np.shape(end)]
+    def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        """Raise RequirementError unless all uses of a signal fit the shape of its values, () or (size,)."""
+        for node in self.uses.get(name, ()):
+            if len(shape) > 1:
+                problem = f"the signal {name!r} has values of shape {shape}"
+                raise RequirementError(problem, node.location, "give a number, a Boolean, or a vector of them")
+            if mismatch := size_mismatch(node, shape[0] if shape else None):
+                raise RequirementError(mismatch[0], node.location, mismatch[1])
+
+    def used_shape(self, name: str) -> tuple[int, ...]:
+        """Return () for a signal that is used as a single value, or (size,) with the entries of a vector in use."""
+        entries = [index + 1 for node in self.uses.get(name, ()) if (index := _index(node)) is not None]
+        return (max(entries),) if entries else ()
+
+    @cached_property
+    def uses(self) -> dict[str, list[Signal | Label]]:
+        """The nodes of each signal, by name."""
+        uses: dict[str, list[Signal | Label]] = {}
         for node in _nodes(self.formulas, self.measured):
-            if isinstance(node, Signal | Label) and node.name in self.signals and node.name in signals:
-                shape = np.shape(signals[node.name])
-                is_vector = isinstance(node, Signal) and node.index is not None
-                shapes.append(shape[:-1] if is_vector else shape)
+            if isinstance(node, Signal | Label) and node != END:
+                uses.setdefault(node.name, []).append(node)
+        return uses
+
+    def _shape(self, signals: Mapping[str, Array], end: Array | None) -> tuple[int, ...]:
+        if end is not None:  # arrays of other shapes would broadcast to values of other states
+            for name in self.uses.keys() & signals.keys():
+                self.check_shape(name, np.shape(signals[name])[np.ndim(end) :])
+            return np.shape(end)
+        shapes = []
+        for name in self.uses.keys() & signals.keys():
+            shape = np.shape(signals[name])
+            shapes += [shape if _index(node) is None else shape[:-1] for node in self.uses[name]]
         if not shapes and not signals:
             raise RequirementError("a path without signals has no length: pass at least one signal")
         return np.broadcast_shapes(*(shapes or [np.shape(next(iter(signals.values())))]))
@@ -237,7 +264,8 @@ def compile_monitor(
     names = frozenset(node.name for node in named if node != END)
     nnf = tuple(to_nnf(f, severity) for f in formulas)
     within = tuple([UNBOUNDED_RANGE] * len(measured) if ranges is None else ranges)
-    return BatchMonitor(tuple(formulas), severity, names, aggregates(formulas), tuple(measured), within, nnf)
+    needed = tuple(dict.fromkeys((*aggregates(formulas), *evaluated_aggregates(formulas))))
+    return BatchMonitor(tuple(formulas), severity, names, needed, tuple(measured), within, nnf)
 
 
 def budget_terms(formulas: Sequence[Formula]) -> dict[Term, float]:
@@ -250,6 +278,10 @@ def budget_terms(formulas: Sequence[Formula]) -> dict[Term, float]:
         elif is_term(node):
             sizes.setdefault(node, 0.0)
     return {term: size or 1.0 for term, size in sizes.items() if isinstance(term, Aggregate) or term == Signal(RETURN)}
+
+
+def _index(node: Signal | Label) -> int | None:
+    return node.index if isinstance(node, Signal) else None
 
 
 def _literal_size(term: Term) -> float:

@@ -17,7 +17,6 @@ import numpy as np
 from psyco._src.core.errors import RequirementError
 from psyco._src.logic.anticipation import MAX_PROPOSITIONS, Anticipation, ProgressState
 from psyco._src.logic.ast import (
-    END,
     Aggregate,
     Arith,
     Bool,
@@ -31,12 +30,15 @@ from psyco._src.logic.ast import (
     Requirement,
     Signal,
     Term,
-    aggregates,
 )
+from psyco._src.logic.exact_constants import evaluated_aggregates, exact_comparison
 from psyco._src.logic.scalar_eval import STEP, StepEvaluator, constant_value
+from psyco._src.logic.validate import check_precision
 
 MAX_TABLE_ENTRIES = 65_536  # of one formula, of two bytes each
 NEVER = 65_535  # steps until a verdict that is impossible
+
+COMMENT_CHARACTERS = frozenset(map(chr, range(ord("!"), ord("~") + 1))) - frozenset("*?\\")
 
 # Keywords, and lower-case names that the headers of the standard library define.
 RESERVED_C_NAMES = frozenset(
@@ -62,6 +64,7 @@ def c_monitor(requirement: Requirement, *, horizon: int | None = None, counters:
         horizon: the maximum number of steps of an episode.
         counters: signals that never fall.
     """
+    check_precision(requirement, {})
     by_constraint = {b.constraint: b.formula for b in reversed(requirement.probability_bounds)}
     formulas = [by_constraint[i] for i in sorted(by_constraint)]
     names = [requirement.constraints[i].name or f"constraint {i + 1}" for i in sorted(by_constraint)]
@@ -144,22 +147,22 @@ class _Writer:
     """Writes state formulas as C, and collects the helper functions they need."""
 
     def __init__(self, formulas: Sequence[Formula]) -> None:
-        self.aggregates = aggregates(formulas)
+        self.aggregates = evaluated_aggregates(formulas)
         self.signals = StepEvaluator(formulas).signals
         self.names = _c_names(self.signals)
         self.helpers: dict[str, None] = {}
 
     def predicate(self, formula: Formula) -> str:
         """Write a state formula."""
-        match formula:
+        match exact_comparison(formula) if isinstance(formula, Compare) else formula:
             case Bool(value):
                 return str(int(value))
-            case Label() if formula == END:
+            case Label("end"):
                 return "(end != 0)"
             case Label(name):
                 return self.predicate(Signal(name))
-            case Signal():
-                return f"({self.value(formula).text} != 0)"
+            case Signal() as signal:
+                return f"({self.value(signal).text} != 0)"
             case Compare(operator, left, right):
                 one, two, _ = self._pair(left, right)
                 return f"({one} {'==' if operator == '=' else operator} {two})"
@@ -442,6 +445,13 @@ def c_array(kind: str, name: str, numbers: Sequence[str]) -> str:
 
 
 def c_comment(text: str) -> str:
-    """Make a text safe for a C comment: ASCII, and without comment delimiters."""
-    plain = text.encode("ascii", "replace").decode().replace("*/", "* /").replace("\\", "/")
-    return re.sub(r"\s+", " ", plain).replace("/*", "/ *")
+    """Make a text safe for a C comment, character by character: no delimiter, trigraph, continued line or newline."""
+    return re.sub(" +", " ", "".join(map(_comment_character, text)))
+
+
+def _comment_character(character: str) -> str:
+    if character == "*":
+        return " * "  # "*/" and "/*" need a neighbour
+    if character.isspace():
+        return " "
+    return character if character in COMMENT_CHARACTERS else "_"

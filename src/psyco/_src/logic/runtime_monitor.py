@@ -28,8 +28,10 @@ from psyco._src.logic.ast import (
     Number,
     Reaching,
     Total,
+    aggregates,
     roots,
 )
+from psyco._src.logic.exact_constants import exact_comparison
 from psyco._src.logic.nnf import Atom, NnfAnd, NnfNext, NnfNode, NnfOr, NnfUnrolled, to_nnf
 from psyco._src.logic.parser import AnyRequirement, as_requirement
 from psyco._src.logic.progression import Letter, Remainder
@@ -131,7 +133,7 @@ class Monitor:
         ]
         self.trees = [root for subject in subjects for root in roots(subject)]
         self._evaluator = StepEvaluator(self.trees)
-        self._aggregate_texts = tuple(map(str, self._evaluator.aggregates))
+        self._aggregate_texts = tuple(map(str, aggregates(self.trees)))
         self._trackers = [
             _ValueTracker(c, self._evaluator)
             if isinstance(c, Expectation)
@@ -211,7 +213,7 @@ class Monitor:
         if evaluator.stateful:
             values = evaluator.extend(values, step, end)
         statuses = tuple([tracker.update(values, step, end) for tracker in self._trackers])
-        return statuses, dict(zip(texts, evaluator.running(step), strict=True)) if texts else NO_AGGREGATES
+        return statuses, dict(zip(texts, evaluator.running(step), strict=False)) if texts else NO_AGGREGATES
 
     def _check_counters(self, signals: Mapping[str, Any], step: int) -> None:
         for name in self._counters:
@@ -353,7 +355,7 @@ class _FormulaTracker:
 
 def _possible_values(leaf: Formula, counts: Known) -> tuple[bool, ...]:
     """Return the values that a comparison can have in the next state, if no counter rises by more than 1."""
-    match leaf:
+    match exact_comparison(leaf) if isinstance(leaf, Compare) else leaf:
         case Compare(operator, left, Number(limit)) if left in counts and operator in INEQUALITIES:
             return tuple(INEQUALITIES[operator](counts[left] + more, limit) for more in (0, 1))
     return True, False

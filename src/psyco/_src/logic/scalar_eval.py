@@ -35,6 +35,8 @@ from psyco._src.logic.ast import (
     is_term,
     walk,
 )
+from psyco._src.logic.exact_constants import evaluated_aggregates, exact_comparison
+from psyco._src.logic.validate import size_mismatch
 
 Values: TypeAlias = Sequence[Any]  # the numbers and Booleans of one state
 Predicate: TypeAlias = Callable[[Values], Any]  # returns a bool, Python's or NumPy's
@@ -52,7 +54,8 @@ class StepEvaluator:
         built_in = (STEP, END)
         named = {_as_signal(n): n for n in nodes if isinstance(n, Signal | Label) and n not in built_in}
         self.signals = tuple(named)
-        self.aggregates = aggregates(trees)
+        # Those of the text come first.
+        self.aggregates = tuple(dict.fromkeys((*aggregates(trees), *evaluated_aggregates(trees))))
         self.names = frozenset(signal.name for signal in self.signals)
         self._locations = {signal: node.location for signal, node in named.items()}
         slots = (*self.signals, *built_in, *self.aggregates)
@@ -66,26 +69,26 @@ class StepEvaluator:
 
     def start(self) -> None:
         """Begin a new episode."""
-        self._totals = [INITIAL_TOTALS[aggregate.function] for aggregate in self.aggregates]
+        self.totals: list[Any] = [INITIAL_TOTALS[aggregate.function] for aggregate in self.aggregates]
 
     def extend(self, values: Values, step: int, end: bool) -> Values:
         """Append step, end and the running aggregates to the values of the next state."""
         values = (*values, step, end)
-        self._totals = [fold(total, values) for fold, total in zip(self._folds, self._totals, strict=True)]
+        self.totals = [fold(total, values) for fold, total in zip(self._folds, self.totals, strict=True)]
         return (*values, *self.running(step))
 
     def running(self, step: int) -> list[float]:
         """Return the values of the aggregates in state `step`, the last one read."""
-        pairs = zip(self._totals, self._is_mean, strict=True)
+        pairs = zip(self.totals, self._is_mean, strict=True)
         return [total / (step + 1.0) if is_mean else total for total, is_mean in pairs]
 
     def predicate(self, formula: Formula) -> Predicate:
         """Compile a state formula."""
-        match formula:
+        match exact_comparison(formula) if isinstance(formula, Compare) else formula:
             case Bool(truth):
                 return lambda values: truth
-            case Label() | Signal():
-                i = self._slots[formula if formula == END else _as_signal(formula)]
+            case Label() | Signal() as named:
+                i = self._slots[named if named == END else _as_signal(named)]
                 return lambda values: abs(values[i]) > 0  # `abs` refuses text, which would not be 0 either
             case Compare(operator, Signal() as signal, Number(limit)):  # the most frequent kind
                 return COMPARE_NUMBER[operator](self._slots[signal], limit)
@@ -151,6 +154,9 @@ class StepEvaluator:
             if signal.name not in signals:
                 return RequirementError(f"no value for the signal {signal.name!r} {where}", location, advice)
             try:
+                shape = np.shape(signals[signal.name])
+                if len(shape) <= 1 and (mismatch := size_mismatch(signal, shape[0] if shape else None)):
+                    advice = mismatch[1]
                 value = _read(signal, signals)
                 is_number = np.shape(value) == () and math.isfinite(value)
             except (IndexError, TypeError, ValueError):

@@ -34,7 +34,7 @@ def check_path(formula: str | Formula, signals: Mapping[str, Any], *, severity: 
     if isinstance(formula, str):
         formula = parse_formula(formula)
     monitor = compile_monitor([formula], severity=severity)
-    satisfied, cost = monitor(_needed_signals(formula, monitor, signals))
+    satisfied, cost = monitor(*_needed_signals(formula, monitor, signals))
     return PathCheck(bool(satisfied[0]), float(cost[0]))
 
 
@@ -50,21 +50,22 @@ def path_value(question: str | Question, signals: Mapping[str, Any]) -> float:
             raise RequirementError(f"{len(questions)} questions in {question!r}", advice="ask one: R{x}=? [ C ]")
         question = questions[0]
     monitor = compile_monitor([], measured=[question.subject])
-    value = monitor.measure(_needed_signals(question.subject, monitor, signals)).value
+    value = monitor.measure(*_needed_signals(question.subject, monitor, signals)).value
     return float(value[0])  # type: ignore[index]
 
 
 def _needed_signals(
     subject: Formula | Quantity, monitor: BatchMonitor, signals: Mapping[str, Any]
-) -> dict[str, np.ndarray]:
-    """Return the signals that the monitor reads, checked; at least one, because it gives the length of the path."""
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Return the signals that the monitor reads, checked, and where the path ends, `[n+1]`."""
     arrays = {name: np.asarray(values) for name, values in signals.items()}
-    arrays.setdefault("step", np.arange(_length(arrays)))
+    states = np.arange(_length(arrays))
+    arrays.setdefault("step", states)
     check_signals(subject, {name: _info(array) for name, array in arrays.items()}, "the path")
-    needed = {name: arrays[name] for name in monitor.signals} or {"step": arrays["step"]}
+    needed = {name: arrays[name] for name in monitor.signals}
     for name, array in needed.items():
         _check_values(name, array)
-    return needed
+    return needed, states == states[-1]
 
 
 def _length(arrays: Mapping[str, np.ndarray]) -> int:

@@ -29,6 +29,7 @@ from psyco._src.logic.ast import (
     roots,
     walk,
 )
+from psyco._src.logic.exact_constants import precision_problem
 
 Subject: TypeAlias = Requirement | Formula | Quantity
 
@@ -48,6 +49,22 @@ def check_signals(subject: Subject, available: Mapping[str, SignalInfo], owner: 
             raise RequirementError(f"unknown {_kind(signal)}", signal.location, advice)
         if info.boolean is not None:
             _check_use(signal, as_boolean, info)
+
+
+def check_precision(subject: Subject, available: Mapping[str, SignalInfo]) -> None:
+    """Raise RequirementError if float32 cannot decide a comparison of whole numbers; for `available` see above."""
+
+    def is_whole(signal: Signal) -> bool:
+        info = _find(signal.name, available)
+        return signal == Signal("step") or (info is not None and info.whole)
+
+    for part in subjects(subject):
+        for node in (node for root in roots(part) for node in walk(root) if isinstance(node, Compare)):
+            if found := precision_problem(node, is_whole):
+                problem, advice = found
+                located = (part.location for part in walk(node) if isinstance(part, Signal | Aggregate))
+                message = f"float32, in which compiled code computes, cannot decide {node}: {problem}"
+                raise RequirementError(message, next(located, None), advice)
 
 
 def check_bounds(subject: Subject, horizon: int, owner: str) -> None:
@@ -117,15 +134,9 @@ def _kind(signal: Signal | Label) -> str:
 
 
 def _check_use(signal: Signal | Label, as_boolean: bool | None, info: SignalInfo) -> None:
-    kind, name, size = _kind(signal), signal.name, info.size
-    index = signal.index if isinstance(signal, Signal) else None
-    if size is None and index is not None:
-        problem, advice = f"{kind} is a single value", f"write {name} without an index"
-    elif size is not None and index is None:
-        problem, advice = f"{kind} has {size} entries", f"choose one: {name}[0] to {name}[{size - 1}]"
-    elif size is not None and index is not None and index >= size:
-        problem = f"index {index} of {kind} is out of range"
-        advice = f"it has {size} entries, {name}[0] to {name}[{size - 1}]"
+    kind, name = _kind(signal), signal.name
+    if mismatch := size_mismatch(signal, info.size):
+        problem, advice = mismatch
     elif as_boolean and not info.boolean:
         problem, advice = f"{kind} is a number, not true or false", f"compare it, as in {name} >= 1"
     elif as_boolean is False and info.boolean:
@@ -134,6 +145,20 @@ def _check_use(signal: Signal | Label, as_boolean: bool | None, info: SignalInfo
     else:
         return
     raise RequirementError(problem, signal.location, advice)
+
+
+def size_mismatch(signal: Signal | Label, size: int | None) -> tuple[str, str] | None:
+    """Return problem and remedy if the use of a signal does not fit its size, None for a single value; else None."""
+    kind, name = _kind(signal), signal.name
+    index = signal.index if isinstance(signal, Signal) else None
+    if size is None:
+        return None if index is None else (f"{kind} is a single value", f"write {name} without an index")
+    entries = {0: "no entries", 1: "1 entry"}.get(size, f"{size} entries")
+    remedies = {0: "use another signal", 1: f"write {name}[0]"}
+    remedy = remedies.get(size, f"choose one: {name}[0] to {name}[{size - 1}]")
+    if index is None:
+        return f"{kind} has {entries}", remedy
+    return None if index < size else (f"index {index} of {kind} is out of range", f"it has {entries}; {remedy}")
 
 
 def _list_available(name: str, available: Mapping[str, SignalInfo], owner: str) -> str:
