@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import random
 import re
 import signal
@@ -63,6 +64,26 @@ def test_the_command_for_alarms_gets_data_in_its_environment_only(cli, tmp_path,
     assert "ended with status 3" in done.err
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("€" * 60_000, "€ ... (cut; 60,000 characters)"),
+        ("half a pair \ud83d, a byte \udcff", "half a pair \\ud83d, a byte \\udcff"),
+    ],
+)
+def test_names_of_any_length_and_kind_reach_the_command_for_alarms(cli, tmp_path, name, words):
+    log, field, page = (tmp_path / file for file in ("log", "field", "page.html"))
+    certificate, state = tmp_path / "certificate.json", tmp_path / "state.json"
+    field.write_text(BAD)
+    certificate.write_text(package.verify_outcomes([True] * 300, f'"{name}": P>=0.85 [ F a ] & C>=0.98').to_json())
+    command = f'printf "%s\\n" "$PSYCO_LOST" > {log}'
+    done = cli("watch", "--certificate", certificate, "--outcomes", field, "--on-alarm", command, "--page", page,
+               "--state", state)  # fmt: skip
+    assert done.status == 1, done.err
+    assert log.read_text().endswith(f"{words}\n")
+    assert page.stat().st_size and read_state(state)
+
+
 def test_a_state_lets_it_go_on_and_a_certificate_may_be_a_file(cli, tmp_path):
     certificate, state, field = (tmp_path / name for name in ("certificate.json", "state.json", "field.csv"))
     certificate.write_text(package.verify_outcomes([True] * 300, "P>=0.85 & C>=0.98").to_json())
@@ -109,6 +130,28 @@ def test_bad_input_is_exit_status_2(cli, arguments, stdin, words):
     done = cli("watch", "--certificate", "P>=0.85", *arguments, stdin=stdin)
     assert done.status == 2
     assert words in done.err
+
+
+def test_parallel_episodes_are_counted_in_the_order_of_their_beginning(cli):
+    what = ("watch", *PROMISE, "--outcomes", "-", "--json")
+    done = cli(*what, stdin="index,outcome\n1,0\n3,1\n0,1\n")
+    *_, warning, end = map(json.loads, done.out.splitlines())
+    assert (end["episodes"], end["held_back"]) == (2, 1)
+    assert warning["message"] == "1 outcome is held back until index 2 has ended, which began before"
+    assert cli(*what, "--first-index", 3, stdin="index,outcome\n3,1\n").status == 0
+    done = cli(*what, "--in-flight", 2, stdin="index,outcome\n2,1\n")
+    assert done.status == 2
+    assert "index 2 has ended, but index 0 has not" in done.err
+
+
+def test_traces_without_an_end_are_an_error_or_violated(cli, tmp_path):
+    field = tmp_path / "field.csv"
+    field.write_text("episode,a,terminated\n1,1,0\n2,1,1\n")
+    what = ("watch", "--certificate", "P>=0.85 [ F a ]", "--traces", field)
+    done = cli(*what)
+    assert (done.status, "line 2 of" in done.err, "--cut violated" in done.err) == (2, True, True)
+    assert "2 episodes" in cli(*what, "--cut", "violated").out
+    assert "--cut is error or violated" in cli(*what, "--cut", "no").err
 
 
 def test_expected_values_get_their_range_on_the_command_line(cli):
@@ -189,3 +232,46 @@ def test_a_signal_ends_a_watch_that_waits_for_input(tmp_path, number):
     assert process.returncode == 1, errors
     assert json.loads(out.splitlines()[-1])["kind"] == "end"
     assert counted(state) == 20, "the line that was not complete is not counted"
+
+
+# ---- the command for alarms -------------------------------------------------------------------------------------
+
+
+def is_alive(process_id: int) -> bool:
+    stat = Path(f"/proc/{process_id}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.more
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_command_for_alarms_that_hangs_ends_with_the_watch(tmp_path, number):
+    """Also where it ignores SIGTERM and has a child; the alarm is raised again."""
+    field, state, child = (tmp_path / name for name in ("field", "state.json", "child"))
+    field.write_text(BAD)
+    what = ("watch", *PROMISE, "--outcomes", field, "--state", state)
+    command = f"trap '' TERM; sleep 1000 & echo $! > {child}.tmp; mv {child}.tmp {child}; wait; sleep 1000"
+    process = psyco(*what, "--on-alarm", command, env=environment(tmp_path))
+    wait_until(process, child.exists)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=30)
+    if number == signal.SIGTERM:
+        assert process.returncode == 1, errors
+        assert "was ended with the watch" in errors and "Traceback" not in errors
+    until = time.monotonic() + 10
+    while is_alive(int(child.read_text())) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not is_alive(int(child.read_text()))
+    again = psyco(*what, "--on-alarm", "true", env=environment(tmp_path))
+    assert "ALARM" in again.communicate()[0]
+    last = psyco(*what, "--on-alarm", "true", env=environment(tmp_path))
+    assert "ALARM" not in last.communicate()[0]
+
+
+def test_a_command_for_alarms_may_leave_something_running(cli, tmp_path):
+    field, child = tmp_path / "field", tmp_path / "child"
+    field.write_text(BAD)
+    done = cli("watch", *PROMISE, "--outcomes", field, "--on-alarm", f"sleep 30 & echo $! > {child}")
+    assert done.status == 1
+    assert is_alive(int(child.read_text())) or not Path("/proc/self/stat").exists()
+    os.kill(int(child.read_text()), signal.SIGKILL)

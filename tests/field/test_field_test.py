@@ -126,6 +126,23 @@ def test_a_test_continues_from_its_state_unchanged():
     assert piecewise.state == whole.state
 
 
+@pytest.mark.parametrize("requirement", [ONE, f"P>=0.85 [ G a ]; {COST}", "P in [0.4,0.6]"])
+def test_episodes_may_be_counted_one_by_one_or_together(requirement):
+    rng = np.random.default_rng(3)
+    shares = np.repeat([0.9, 0.5, 0.95, 0.2], 200)
+    columns = [rng.random(800) < shares, rng.uniform(0, 60, 800) * (2 - shares)]
+    single, together = psyco.FieldTest(requirement, 200), psyco.FieldTest(requirement, 200)
+    outcomes = [[bool(a), float(x)][: len(single.constraints)] for a, x in zip(*columns, strict=True)]
+    alarms, found, at = feed(single, outcomes), [], 0
+    while at < len(outcomes):
+        count, alarm = together.count([together.check_outcome(outcome) for outcome in outcomes[at : at + 150]])
+        found += [alarm] if alarm else []
+        at += count
+    assert found == alarms
+    assert len(alarms) > 1
+    assert together.state == single.state
+
+
 def test_it_takes_certificates_and_requirements_as_objects_texts_and_files(tmp_path):
     certificate = psyco.verify_outcomes([True] * 300, ONE)
     file = tmp_path / "certificate.json"

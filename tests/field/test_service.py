@@ -7,9 +7,12 @@ import pytest
 
 import psyco
 from psyco._src.core.errors import RunError
-from psyco._src.field import service
+from psyco._src.field import ingest, service
+from psyco._src.field.arrival_order import EpisodeIds
 from psyco._src.field.drift import Drift, Reference, find_reference
-from psyco._src.field.service import EpisodeIds, _checksum, lock_state, open_session
+from psyco._src.field.field_test import MonitoredConstraint
+from psyco._src.field.ingest import Parser
+from psyco._src.field.service import _checksum, lock_state, open_session
 
 ONE = "P>=0.85 & C>=0.98"
 TWO = '"safe": P>=0.85 [ F a ]; "cost": R{x}<=25 [ C ] within [0,1000]'
@@ -164,7 +167,7 @@ def test_a_stop_between_two_episodes_is_kept(tmp_path):
     path, state = tmp_path / "field", tmp_path / "state.json"
     path.write_bytes(b"1\n0\n1\n1\n")
     calls = iter(range(100))
-    list(open_watch(state).read_file(path, follow=True, should_stop=lambda seconds: next(calls) == 2))
+    list(open_watch(state).read_file(path, follow=True, should_stop=lambda seconds: next(calls) >= 2))
     assert counts(open_watch(state)) == (1, 1)
     assert counts(watch_file(path, state=state)[0]) == (3, 1)
 
@@ -226,6 +229,65 @@ def test_an_incomplete_end_waits_for_the_rest(tmp_path):
     assert watch_file(open_ended, "P>=0.5 [ F a ]", state=traced, traces=True)[0].field_test.episodes == 1
 
 
+# ---- long episodes and lines --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", ["stream", "file"])
+def test_every_row_of_an_open_episode_is_parsed_once(tmp_path, monkeypatch, source):
+    """While the episode grows, and while it does not."""
+    parsed = []
+    row = Parser.row
+    monkeypatch.setattr(Parser, "row", lambda parser, line: parsed.append(line.number) or row(parser, line))
+    data = b"episode,a\n" + b"1,0\n" * 500
+    pieces = [data[i : i + 7] for i in range(0, len(data), 7)]
+    if source == "stream":
+        session = open_watch(None, "P>=0.5 [ F a ]", traces=True)
+        list(session.read_stream(pieces, should_stop=never_stop))
+    else:
+        path, remaining, idle = tmp_path / "field.csv", iter(pieces), iter(range(20))
+        path.write_bytes(b"")
+
+        def grow(seconds):
+            if seconds:
+                with path.open("ab") as file:
+                    file.write(next(remaining, b""))
+            return seconds == 0.0 and path.stat().st_size == len(data) and next(idle, None) is None
+
+        list(open_watch(None, "P>=0.5 [ F a ]", traces=True).read_file(path, follow=True, should_stop=grow))
+    assert parsed == list(range(2, 502))
+
+
+def test_lines_and_episodes_have_a_largest_size(monkeypatch):
+    monkeypatch.setattr(ingest, "MAX_LINE_BYTES", 100)
+    monkeypatch.setattr(ingest, "MAX_EPISODE_BYTES", 1000)
+    with pytest.raises(RunError, match="line 2 of the input does not end within 100 bytes"):
+        watch_stream(b"1\n" + b"1" * 200)
+    with pytest.raises(RunError, match="line 2 of the input does not end within 100 bytes"):
+        watch_stream(b"1\n" + b"1" * 200 + b"\n", size=1000)
+    rows = b"episode,a,truncated\n" + b"1,1,0\n" * 100 + b"1,1,1\n"
+    assert counts(watch_stream(rows, "P>=0.5 [ F a ]", traces=True)[0]) == (1, 0)
+    with pytest.raises(RunError, match="line 103 of the input: the episode has more than 1,000 bytes; record fewer"):
+        watch_stream(rows + b"2,1,0\n" * 200, "P>=0.5 [ F a ]", traces=True)
+
+
+def test_intervals_are_computed_only_where_they_are_shown(monkeypatch):
+    computed = []
+    interval = MonitoredConstraint.interval
+    monkeypatch.setattr(
+        MonitoredConstraint, "interval", lambda self, evidence: computed.append(1) or interval(self, evidence)
+    )
+    session, _ = watch_stream(b"1\n" * 3000, size=1000)
+    assert computed == []
+    assert len(session.points) == len(session.points) == len(computed) <= service.MAX_HISTORY_POINTS
+
+
+def test_a_stopped_or_failing_watch_has_counted_all_that_came_before(tmp_path):
+    state = tmp_path / "state.json"
+    with pytest.raises(RunError, match="line 1501 of the input"):
+        watch_stream(b"1\n" * 1500 + b"x\n" + b"0\n", state=state, size=10_000)
+    assert open_watch(state).field_test.episodes == 1500
+
+
 # ---- errors in a source ----------------------------------------------------------------------------------------
 
 
@@ -265,7 +327,7 @@ def test_episodes_with_names_are_all_counted():
 
 
 def test_the_number_of_remembered_gaps_is_limited(monkeypatch):
-    monkeypatch.setattr("psyco._src.field.service.MAX_GAPS", 2)
+    monkeypatch.setattr("psyco._src.field.arrival_order.MAX_GAPS", 2)
     ids = EpisodeIds()
     for number in (1, 3, 5, 7):
         ids, _, _ = ids.add(number)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import psyco
-from psyco._src.field.service import WatchSession
+from psyco._src.field.service import Snapshot, WatchSession
 from psyco._src.reports.field_page import LiveWatch, _value_range
 from psyco._src.reports.live_server import PageServer, live_html, live_update
 from tests.reports.test_run_page import EVIL, HANGING_OVER, OVERLAPPING, open_page
@@ -58,7 +58,7 @@ def test_right_after_an_alarm_the_chart_keeps_its_range() -> None:
     before = _value_range(session.field_test.constraints[0], 0, session.progress.history)
     while not session.field_test.in_alarm:
         feed(session, b"1\n" * session.field_test.episodes + b"0\n")
-    history = [*session.progress.history, session.current_point()]
+    history = [*session.points, Snapshot(session.field_test).point]
     assert history[-1].intervals[0] == (0.0, 1.0)
     assert _value_range(session.field_test.constraints[0], 0, history) == pytest.approx(before, abs=0.05)
 
@@ -72,10 +72,18 @@ def test_text_from_outside_is_escaped() -> None:
         assert "owned'</script" not in text.replace("&lt;/script", "")
 
 
+def test_a_page_says_which_outcomes_wait() -> None:
+    session = WatchSession(psyco.FieldTest("P>=0.85", 1000))
+    feed(session, b"index,outcome\n0,1\n2,1\n")
+    text = live_html(LiveWatch(session, "x"))
+    assert "of beginning, by index; 1 outcome is held back until index 1 has ended" in text
+    assert "of the lines, taken as that of beginning" in live_html(LiveWatch(watch_session(), "x"))
+
+
 def test_the_version_changes_with_every_episode() -> None:
     session = watch_session()
     page = LiveWatch(session, "x")
     before = page.version()
     session.field_test.update([True, 1.0])
-    assert page.version() != before == "310 ()"
+    assert page.version() != before == "310 () 0"
     assert live_update(page)["data"]["runs"] == []

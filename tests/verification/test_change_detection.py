@@ -102,7 +102,7 @@ def test_after_an_alarm_it_waits_for_recovery_and_then_starts_afresh():
     detector = Detector(0.0, 1.0, 0.85, True, 1000.0)
     standing, turns = detector.init(), []
     for episode, outcome in enumerate([True] * 50 + [False] * 20 + [True] * 200 + [False] * 20):
-        before, standing = standing, detector.update(standing, float(outcome))
+        before, (standing, _) = standing, detector.update(standing, [float(outcome)])
         if before.lost != standing.lost:
             turns.append(episode)
             assert not standing.sums.any()
@@ -123,9 +123,9 @@ def test_at_the_end_of_the_range_one_value_tells_all_and_good_ones_never_raise_a
     detector = Detector(0.0, 1.0, bound, at_least, every)  # P>=1, P<=0
     standing = detector.init()
     for _ in range(5000):
-        standing = detector.update(standing, good)
+        standing, _ = detector.update(standing, [good])
         assert not standing.lost
-    assert detector.update(standing, bad).lost
+    assert detector.update(standing, [bad])[0].lost
 
 
 def test_bets_reach_from_changes_that_can_be_found_to_the_largest():
@@ -134,3 +134,21 @@ def test_bets_reach_from_changes_that_can_be_found_to_the_largest():
     assert detector.bets[-1] > 0.999
     assert len(Detector(0.0, 1.0, 0.001, True, 10.0).bets) > 10
     assert isinstance(detector.init(), DetectorState)
+
+
+@pytest.mark.parametrize("values", [(0.0, 1.0), (0.0, 0.4, 1.0)])
+def test_values_may_come_one_by_one_or_together(values):
+    rng = np.random.default_rng(0)
+    detector, stream = Detector(0.0, 1.0, 0.6, True, 50.0), [float(x) for x in rng.choice(values, 500)]
+    single, changes, together, at = detector.init(), [], detector.init(), 0
+    while at < len(stream):
+        together, count = detector.update(together, stream[at : at + 37])
+        for value in stream[at : at + count]:
+            before, (single, taken) = single, detector.update(single, [value])
+            changes += [before.lost != single.lost]
+            assert taken == 1
+        assert not any(changes[at : at + count - 1])
+        at += count
+        assert single.lost == together.lost
+        assert (single.sums == together.sums).all()
+    assert any(changes)

@@ -10,11 +10,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from io import BufferedReader
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args
 
 import typer
 
@@ -22,11 +22,14 @@ import psyco
 from psyco._src.cli.common import Host, Port, open_server, remark, say
 from psyco._src.core import files
 from psyco._src.core.errors import RunError
+from psyco._src.verification.recorded_columns import DEFAULT_IN_FLIGHT, Cut
 
 if TYPE_CHECKING:
     from psyco._src.field.service import FieldEvent, WatchSession
 
 LINE_EVERY = 5.0  # seconds between two progress lines
+GRACE = 2.0  # seconds that the command for alarms has to end after each signal
+MAX_VARIABLE = 8000  # characters of a variable of the command's environment
 T = TypeVar("T")
 
 
@@ -37,15 +40,37 @@ def watch(
     ],
     outcomes: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="One episode per line: 0 or 1, CSV with a header, JSON lines; - for input."),
+        typer.Option(
+            metavar="FILE",
+            help="One episode per line: 0 or 1, CSV with a header, JSON lines; - for input. The lines are in the order "
+            "in which episodes began, with none left out that still runs, or a column index (0, 1, 2, ...) states it.",
+        ),
     ] = None,
     traces: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Recorded signals: CSV or JSON lines with an episode column; - for input.",
+            help="Recorded signals: CSV or JSON lines with an episode column; - for input. Order as in --outcomes.",
         ),
     ] = None,
+    in_flight: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="With a column index: outcomes wait until all episodes that began before have ended; it is an error "
+            "if more than N wait for one.",
+        ),
+    ] = DEFAULT_IN_FLIGHT,
+    first_index: Annotated[
+        int | None, typer.Option(help="Index of the first episode.  [default: 0, or that of the state]")
+    ] = None,
+    cut: Annotated[
+        str,
+        typer.Option(
+            metavar="error|violated",
+            help="With --traces: what an episode is that ends neither terminated nor truncated.",
+        ),
+    ] = "error",
     false_alarm_every: Annotated[
         float | None,
         typer.Option(
@@ -108,23 +133,30 @@ def watch(
     if source == "-" and (follow or new_file):
         raise RunError("the standard input is read to its end anyway: leave out --follow and --new-file")
 
+    if cut not in get_args(Cut):
+        raise RunError(f"--cut is error or violated, got {cut!r}")
+
     def make(before: dict[str, Any] | None) -> psyco.FieldTest:
         every = int(false_alarm_every) if false_alarm_every and false_alarm_every % 1 == 0 else false_alarm_every
         return psyco.FieldTest(certificate, every, ranges=_ranges(span), horizon=horizon, state=before)
 
     with lock_state(state):
-        session = open_session(make, traces=traces is not None, state=state, new_file=new_file)
+        session = open_session(
+            make, traces=traces is not None, state=state, new_file=new_file, first_index=first_index,
+            in_flight=in_flight, cut=cast(Cut, cut),
+        )  # fmt: skip
         if session.traces:
             session.set_reference(_reference(certificate, session))
         _check_verdict(session.field_test.certificate)
-        teller = AlarmReporter(session, on_alarm, as_json)
         with stopping() as stop, _served(session, source, serve, host, port):
+            teller = AlarmReporter(session, on_alarm, as_json, stop)
             if source == "-":
                 events = session.read_stream(stop.pieces(), should_stop=stop)
             else:
                 events = session.read_file(Path(source), follow=follow, should_stop=stop)
             for event in events:
-                teller.tell(event)
+                if not teller.tell(event):
+                    break  # without a further event, so that the alarm is raised again
             # The page stays until it is stopped, also after the end of the input.
             while serve and not stop.asked:
                 stop(1.0)
@@ -139,15 +171,15 @@ def watch(
 class AlarmReporter:
     """Report events as text or JSON, and run the command for alarms."""
 
-    def __init__(self, session: WatchSession, on_alarm: str | None, as_json: bool) -> None:
-        self.session, self.on_alarm, self.as_json = session, on_alarm, as_json
+    def __init__(self, session: WatchSession, on_alarm: str | None, as_json: bool, stop: StopSignal) -> None:
+        self.session, self.on_alarm, self.as_json, self.stop = session, on_alarm, as_json, stop
         self.next_line = time.monotonic() + LINE_EVERY
 
-    def tell(self, event: FieldEvent) -> None:
-        """Report one event; progress is reported at intervals."""
+    def tell(self, event: FieldEvent) -> bool:
+        """Report one event; progress is reported at intervals. Return whether it was handled to its end."""
         if event.kind == "progress":
             if time.monotonic() < self.next_line:
-                return
+                return True
             self.next_line = time.monotonic() + LINE_EVERY
         if self.as_json:
             self._print({"kind": event.kind, "line": event.line, "message": event.text, **self._where()})
@@ -157,8 +189,7 @@ class AlarmReporter:
             remark(event.text)
         else:
             remark(f"{event.kind}: line {event.line}: {event.text}")
-        if event.alarm is not None and self.on_alarm is not None:
-            self._call(self.on_alarm, event.alarm)
+        return event.alarm is None or self.on_alarm is None or self._call(self.on_alarm, event.alarm)
 
     def end(self) -> None:
         """Report the final state."""
@@ -181,13 +212,18 @@ class AlarmReporter:
             "episodes": test.episodes,
             "alarm": list(test.in_alarm),
             "intervals": dict(zip(names, intervals, strict=True)),
+            "held_back": len(self.session.order.held),
         }
 
     def _print(self, content: dict[str, Any]) -> None:
         print(json.dumps(content, allow_nan=False), flush=True)
 
-    def _call(self, command: str, alarm: psyco.Alarm) -> None:
-        """Run the user's command; values from data are in its environment, never in the command."""
+    def _call(self, command: str, alarm: psyco.Alarm) -> bool:
+        """Run the user's command; values from data are in its environment, never in the command.
+
+        Returns:
+            Whether the command has ended by itself.
+        """
         variables = {
             "PSYCO_EVENT": "alarm" if alarm.lost else "recovered",
             "PSYCO_EPISODE": str(alarm.episode),
@@ -195,11 +231,75 @@ class AlarmReporter:
             "PSYCO_RECOVERED": "\n".join(alarm.recovered),
             "PSYCO_MESSAGE": str(alarm),
         }
-        clean = {name: value.replace("\0", "") for name, value in variables.items()}
-        # Its output goes to standard error: standard output is for results.
-        done = subprocess.run(command, shell=True, env=os.environ | clean, stdin=subprocess.DEVNULL, stdout=2)
-        if done.returncode:
-            remark(f"warning: the command for alarms ended with status {done.returncode}: {command}")
+        try:
+            process = _start(command, {name: _environment_text(value) for name, value in variables.items()})
+        except OSError as error:
+            remark(f"warning: the command for alarms cannot be run: {error.strerror or error}: {command}")
+            return True
+        if not self._wait(process):
+            remark("warning: the command for alarms was ended with the watch; with --state the alarm is raised again")
+            return False
+        if process.returncode:
+            remark(f"warning: the command for alarms ended with status {process.returncode}: {command}")
+        return True
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> bool:
+        """Wait for a command; after a signal it has a short time to end, then it is terminated, then killed."""
+        self.stop.interruptible(process.wait, None)
+        ended = _ends_soon(process)
+        for number in () if ended else (signal.SIGTERM, getattr(signal, "SIGKILL", signal.SIGTERM)):
+            _signal_group(process, number)
+            if _ends_soon(process):
+                break
+        if process.stdin is not None:
+            process.stdin.close()
+        return ended
+
+
+# Runs a command in a process group of its own. Another process in the group waits for the end of the pipe from the
+# watch, which also a kill of the watch closes, and then kills the group.
+_SUPERVISED = """
+trap : TERM
+exec 3<&0 </dev/null
+{ trap '' TERM; read -r line <&3; kill -s KILL -- -$$; } &
+guard=$!
+sh -c "$1" 3<&-
+status=$?
+kill -s KILL $guard
+exit $status
+"""
+
+
+def _ends_soon(process: subprocess.Popen[bytes]) -> bool:
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(GRACE)
+    return process.poll() is not None
+
+
+def _start(command: str, variables: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Start a command that ends with this process at the latest; its output goes to standard error."""
+    environment = os.environ | variables
+    if os.name == "nt":
+        return subprocess.Popen(command, shell=True, env=environment, stdin=subprocess.DEVNULL, stdout=2)
+    return subprocess.Popen(
+        ["sh", "-c", _SUPERVISED, "sh", command], env=environment, stdin=subprocess.PIPE, stdout=2,
+        start_new_session=True,
+    )  # fmt: skip
+
+
+def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        if os.name == "nt":
+            process.send_signal(number)
+        else:
+            os.killpg(process.pid, number)
+
+
+def _environment_text(text: str) -> str:
+    """Return a text that every system takes as the value of a variable: valid Unicode, no NUL, of limited length."""
+    clean = text.replace("\0", "").encode("utf-8", "backslashreplace").decode()
+    cut = f" ... (cut; {len(clean):,} characters)"
+    return clean if len(clean) <= MAX_VARIABLE else clean[: MAX_VARIABLE - len(cut)] + cut
 
 
 class StopSignal:
@@ -211,7 +311,7 @@ class StopSignal:
     def __call__(self, seconds: float) -> bool:
         """Wait, or return early when asked to stop."""
         if seconds:
-            self._interruptible(partial(time.sleep, seconds), None)
+            self.interruptible(partial(time.sleep, seconds), None)
         return self.asked
 
     def ask(self, number: int, frame: object) -> None:
@@ -223,10 +323,10 @@ class StopSignal:
     def pieces(self) -> Iterator[bytes]:
         """Yield the standard input as it arrives, until it ends or the watch is stopped."""
         stream = cast(BufferedReader, sys.stdin.buffer)
-        while piece := self._interruptible(partial(stream.read1, 2**16), b""):
+        while piece := self.interruptible(partial(stream.read1, 2**16), b""):
             yield piece
 
-    def _interruptible(self, act: Callable[[], T], otherwise: T) -> T:
+    def interruptible(self, act: Callable[[], T], otherwise: T) -> T:
         """Return the result of a blocking call; `otherwise` if a signal arrives before."""
         try:
             self.waiting = True

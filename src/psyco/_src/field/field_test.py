@@ -7,9 +7,9 @@ whole: an interrupt, or a copy of the state in a file, never sees half an outcom
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeAlias
@@ -24,7 +24,7 @@ from psyco._src.core.files import read_text
 from psyco._src.logic.ast import Constraint, Expectation, LongRun, Requirement
 from psyco._src.logic.parser import outcome_requirement, parse
 from psyco._src.verification.anytime import confidence_sequence
-from psyco._src.verification.base import Counts, MeanTask, Task, add_outcome
+from psyco._src.verification.base import Counts, MeanTask, Task
 from psyco._src.verification.betting import CELLS, ValuePoints, log_evidence, solve_lower_bound
 from psyco._src.verification.certificate import Certificate
 from psyco._src.verification.change_detection import Detector, DetectorState
@@ -36,6 +36,7 @@ RATE_GRID = (201, 51)  # positions and weights of a rate's values
 
 CertificateLike: TypeAlias = Certificate | Requirement | str | Path
 Range: TypeAlias = tuple[float, float]
+EpisodeValue: TypeAlias = tuple[float, int]  # total and steps; 0 or 1, and 1, for an outcome
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 NonNegative: TypeAlias = Annotated[float, msgspec.Meta(ge=0.0)]
 
@@ -73,12 +74,17 @@ class MonitoredConstraint:
     horizon: int  # of a rate, the length of the longest episode; else 1
     detectors: tuple[Detector, ...]  # one for each bound
 
-    @property
+    @cached_property
     def label(self) -> str:
         """Its name, or else its text."""
         return self.constraint.name or str(self.constraint)
 
-    @property
+    @cached_property
+    def is_outcome(self) -> bool:
+        """Whether it bounds a probability: an episode satisfies its formula or not."""
+        return isinstance(self.constraint, Constraint)
+
+    @cached_property
     def is_rate(self) -> bool:
         """Whether it bounds a value per step instead of per episode."""
         return _is_rate(self.constraint)
@@ -95,22 +101,46 @@ class MonitoredConstraint:
         empty = Counts(0, 0) if isinstance(self.constraint, Constraint) else Grid.empty(self.is_rate)
         return ConstraintEvidence(episode, empty, tuple(detector.init() for detector in self.detectors))
 
-    def update(self, evidence: ConstraintEvidence, episode: int, total: float, steps: int) -> ConstraintEvidence:
-        """Return the evidence after one more episode; an alarm or a recovery restarts the interval."""
-        # A rate r holds if the mean of total - r steps is within its bound: shift the total by r (steps - 1).
-        states = tuple(
-            detector.update(state, total - detector.bound * (steps - 1))
-            for detector, state in zip(self.detectors, evidence.detectors, strict=True)
-        )
-        if any(state.lost for state in states) != evidence.lost:
-            return self.init(episode)._replace(detectors=states)
+    def update(
+        self, evidence: ConstraintEvidence, episode: int, values: Sequence[EpisodeValue]
+    ) -> tuple[ConstraintEvidence, int]:
+        """Take further episodes, up to the first detected change; an alarm or a recovery restarts the interval.
+
+        Args:
+            evidence: the evidence so far.
+            episode: number of episodes so far.
+            values: of the further episodes.
+
+        Returns:
+            The evidence, and the number of episodes that were taken.
+        """
+        states, count = self._detect(evidence, values)
+        if _lost(states) != _lost(evidence.detectors):
+            return self.init(episode + count)._replace(detectors=states), count
         outcomes = evidence.outcomes
         if isinstance(outcomes, Counts):
-            outcomes = add_outcome(outcomes, bool(total))
+            satisfied = sum([total == 1.0 for total, _ in values[:count]])
+            outcomes = Counts(outcomes.satisfied + satisfied, outcomes.violated + count - satisfied)
         else:
             lo, hi = self.value_range
-            outcomes = outcomes.with_value((total / steps - lo) / (hi - lo), steps / self.horizon)
-        return ConstraintEvidence(evidence.since, outcomes, states)
+            outcomes = outcomes.with_values(
+                ((total / steps - lo) / (hi - lo), steps / self.horizon) for total, steps in values[:count]
+            )
+        return ConstraintEvidence(evidence.since, outcomes, states), count
+
+    def _detect(
+        self, evidence: ConstraintEvidence, values: Sequence[EpisodeValue]
+    ) -> tuple[tuple[DetectorState, ...], int]:
+        """Return the states of all detectors after the first change in one of them, and the number of episodes."""
+        # A rate r holds if the mean of total - r steps is within its bound: shift the total by r (steps - 1).
+        found = [
+            detector.update(state, [total - detector.bound * (steps - 1) for total, steps in values])
+            for detector, state in zip(self.detectors, evidence.detectors, strict=True)
+        ]
+        count = min([taken for _, taken in found], default=len(values))
+        if any(taken > count for _, taken in found):
+            return self._detect(evidence, values[:count])
+        return tuple([state for state, _ in found]), count
 
     def interval(self, evidence: ConstraintEvidence) -> Interval:
         """Return bounds that hold together at the constraint's confidence."""
@@ -154,11 +184,12 @@ class Grid(NamedTuple):
         """Return a grid without values; only those of a rate differ in their weights."""
         return cls(np.zeros(RATE_GRID if is_rate else (CELLS + 1, 1)))
 
-    def with_value(self, position: float, weight: float) -> Grid:
-        """Return the grid after one more value; position and weight are from 0 to 1."""
+    def with_values(self, values: Iterable[tuple[float, float]]) -> Grid:
+        """Return the grid with further values; position and weight of each are from 0 to 1."""
         number = self.number.copy()
-        for (i, at), (j, heavy) in product(*map(_neighbours, (position, weight), number.shape)):
-            number[i, j] += at * heavy
+        for position, weight in values:
+            for (i, at), (j, heavy) in product(*map(_neighbours, (position, weight), number.shape)):
+                number[i, j] += at * heavy
         return Grid(number)
 
     @property
@@ -189,7 +220,7 @@ class ConstraintEvidence(NamedTuple):
     @property
     def lost(self) -> bool:
         """Whether the constraint is in alarm."""
-        return any(state.lost for state in self.detectors)
+        return _lost(self.detectors)
 
     @property
     def record(self) -> _EvidenceRecord:
@@ -202,6 +233,10 @@ class ConstraintEvidence(NamedTuple):
             outcomes = _GridRecord(cells.tolist(), self.outcomes.number.flat[cells].tolist())
         states = [_DetectorRecord(state.lost, state.sums.tolist()) for state in self.detectors]
         return _EvidenceRecord(self.since, outcomes, states)
+
+
+def _lost(states: tuple[DetectorState, ...]) -> bool:
+    return states[0].lost if len(states) == 1 else any(state.lost for state in states)  # one bound is most common
 
 
 class FieldEvidence(NamedTuple):
@@ -292,28 +327,51 @@ class FieldTest:
             outcome: whether the formula held; for an expectation, the episode's value; for a rate, the pair
                 `(total, steps)`. With several constraints a list of these, or a dictionary by name.
         """
-        values = [
-            _value(constraint, given)
-            for constraint, given in zip(self.constraints, self._arranged(outcome), strict=True)
+        return self.count([self.check_outcome(outcome)])[1]
+
+    def count(self, values: Sequence[Sequence[EpisodeValue]]) -> tuple[int, Alarm | None]:
+        """Add episodes up to the first alarm or recovery; return their number, and that alarm, if any.
+
+        Args:
+            values: of each episode, what `check_outcome` returns.
+        """
+        counted = 0
+        while counted < len(values):
+            before, columns = self.evidence, list(zip(*values[counted:], strict=True))
+            found = self._advance(columns)
+            count = min([taken for _, taken in found])
+            if any(taken > count for _, taken in found):
+                found = self._advance([column[:count] for column in columns])
+            counted += count
+            self._known = FieldEvidence(self.episodes + count, tuple([evidence for evidence, _ in found]))
+            changed = [
+                (constraint.label, new.lost)
+                for constraint, old, new in zip(self.constraints, before, self.evidence, strict=True)
+                if old.lost != new.lost
+            ]
+            if changed:
+                lost = tuple(label for label, lost in changed if lost)
+                return counted, Alarm(self.episodes, lost, tuple(label for label, lost in changed if not lost))
+        return counted, None
+
+    def _advance(self, columns: Sequence[Sequence[EpisodeValue]]) -> list[tuple[ConstraintEvidence, int]]:
+        """Return the evidence on each constraint after its first change, and the number of episodes until then."""
+        return [
+            constraint.update(evidence, self.episodes, column)
+            for constraint, evidence, column in zip(self.constraints, self.evidence, columns, strict=True)
         ]
-        before, episodes = self.evidence, self.episodes + 1
-        after = tuple(
-            constraint.update(evidence, episodes, *value)
-            for constraint, evidence, value in zip(self.constraints, before, values, strict=True)
-        )
-        self._known = FieldEvidence(episodes, after)
-        changed = [
-            (constraint.label, new.lost)
-            for constraint, old, new in zip(self.constraints, before, after, strict=True)
-            if old.lost != new.lost
-        ]
-        if not changed:
-            return None
-        return Alarm(
-            episodes,
-            lost=tuple(label for label, lost in changed if lost),
-            recovered=tuple(label for label, lost in changed if not lost),
-        )
+
+    def check_outcome(self, outcome: Any) -> list[EpisodeValue]:
+        """Return the value of an episode for each constraint; RunError where it is no outcome."""
+        arranged = self._arranged(outcome)
+        return [_value(constraint, given) for constraint, given in zip(self.constraints, arranged, strict=True)]
+
+    def check_values(self, values: Sequence[EpisodeValue]) -> None:
+        """Raise RunError where these are not the values of an episode."""
+        pairs = zip(self.constraints, values, strict=False)
+        outcome: list[Any] = [value if constraint.is_rate else value[0] for constraint, value in pairs]
+        if len(values) != len(outcome) or self.check_outcome(outcome) != list(values):
+            raise RunError(f"these are not the values of an episode: {values!r:.100}")
 
     @property
     def episodes(self) -> int:
@@ -385,6 +443,8 @@ class FieldTest:
 
     def _arranged(self, outcome: Any) -> Sequence[Any]:
         """Return an outcome for each constraint, in their order."""
+        if isinstance(outcome, list) and len(outcome) == len(self.constraints):
+            return outcome
         labels = [constraint.label for constraint in self.constraints]
         if isinstance(outcome, Mapping):
             if set(outcome) != set(labels):
@@ -485,8 +545,10 @@ def _is_rate(constraint: Constraint | Expectation) -> bool:
     return isinstance(constraint, Expectation) and isinstance(constraint.subject.over, LongRun)
 
 
-def _value(constraint: MonitoredConstraint, outcome: Any) -> tuple[float, int]:
+def _value(constraint: MonitoredConstraint, outcome: Any) -> EpisodeValue:
     """Return an outcome as total and steps; RunError where it is no outcome of the constraint."""
+    if constraint.is_outcome and isinstance(outcome, bool):
+        return float(outcome), 1
     total, steps, label = outcome, 1, constraint.label
     if constraint.is_rate:
         if not isinstance(outcome, tuple) or len(outcome) != 2:
@@ -495,7 +557,7 @@ def _value(constraint: MonitoredConstraint, outcome: Any) -> tuple[float, int]:
         is_count = isinstance(steps, int | np.integer) and not isinstance(steps, bool)
         if not is_count or not 1 <= steps <= constraint.horizon:
             raise RunError(f"an episode has 1 to {constraint.horizon:,} steps, got {steps!r:.100}")
-    if isinstance(constraint.constraint, Constraint):
+    if constraint.is_outcome:
         if not isinstance(total, bool | int | float | np.bool_ | np.number) or total not in (0, 1):
             raise RunError(f"an outcome of {label} is 0 or 1, true or false; got {outcome!r:.100}")
         return float(total), 1

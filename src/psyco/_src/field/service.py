@@ -8,64 +8,37 @@ not handled is raised again.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from psyco._src.core import files
+from psyco._src.core.checks import check_count
 from psyco._src.core.codec import decode, encode
 from psyco._src.core.errors import MissingFileError, RunError
 from psyco._src.core.files import from_json, read_bytes, read_part
+from psyco._src.field.arrival_order import ArrivalOrder, EpisodeIds, OrderState
 from psyco._src.field.drift import Drift, Reference
 from psyco._src.field.field_test import Alarm, FieldTest, Interval
-from psyco._src.field.ingest import EPISODE_COLUMN, IncomingEpisode, ReadPosition, parse_outcomes, parse_traces
+from psyco._src.field.ingest import UNSTATED, IncomingEpisode, OutcomeParser, Parser, ReadPosition, TraceParser
 from psyco._src.runs.lock import lock_file
 from psyco._src.verification.certificate import now
+from psyco._src.verification.recorded_columns import DEFAULT_IN_FLIGHT, EPISODE, INDEX, Cut
 
 # The state file of a watch: the evidence, together with the position up to which the source was read.
 #
 # The file may come from a stranger, so every field is validated.
 
 
-STATE_FORMAT = "psyco-watch-session-1"
-MAX_GAPS = 1000  # the latest gaps in the episode numbers are kept
-
-
-class EpisodeIds(NamedTuple):
-    """The numbers of the episodes that have been counted, where episodes have numbers."""
-
-    first: int | None = None
-    last: int | None = None
-    missing: tuple[tuple[int, int], ...] = ()  # first and last number of each gap between those two
-
-    def add(self, number: int | None) -> tuple[EpisodeIds, bool, str]:
-        """Return the numbers with one more episode, whether it is new, and a warning about it, if any."""
-        if number is None:
-            return self, True, ""
-        if self.first is None or self.last is None:
-            return EpisodeIds(number, number), True, ""
-        if number == self.last + 1:
-            return self._replace(last=number), True, ""
-        if number > self.last:
-            gap = (self.last + 1, number - 1)
-            which = f"episode {gap[0]} is" if gap[0] == gap[1] else f"episodes {gap[0]} to {gap[1]} are"
-            missing = (*self.missing, gap)[-MAX_GAPS:]
-            return EpisodeIds(self.first, number, missing), True, f"{which} missing; late ones are counted"
-        late = f"episode {number} comes late; it is counted"
-        if number < self.first:
-            gaps = ((number + 1, self.first - 1),) if number + 1 < self.first else ()
-            return EpisodeIds(number, self.last, (*gaps, *self.missing)[-MAX_GAPS:]), True, late
-        for i, (first, last) in enumerate(self.missing):
-            if first <= number <= last:
-                rest = [gap for gap in ((first, number - 1), (number + 1, last)) if gap[0] <= gap[1]]
-                missing = (*self.missing[:i], *rest, *self.missing[i + 1 :])
-                return self._replace(missing=missing), True, late
-        return self, False, f"episode {number} was counted before; it is not counted again"
+STATE_FORMAT = "psyco-watch-session-2"
 
 
 class HistoryPoint(NamedTuple):
@@ -74,6 +47,20 @@ class HistoryPoint(NamedTuple):
     episode: int
     intervals: tuple[Interval, ...]
     lost: tuple[bool, ...]
+
+
+class Snapshot:
+    """The evidence after an episode. Its intervals are computed when they are shown or saved: most never are."""
+
+    def __init__(self, test: FieldTest) -> None:
+        self.episode, self.constraints, self.evidence = test.episodes, test.constraints, test.evidence
+
+    @cached_property
+    def point(self) -> HistoryPoint:
+        """The point of the history."""
+        pairs = list(zip(self.constraints, self.evidence, strict=True))
+        intervals = tuple(constraint.interval(evidence) for constraint, evidence in pairs)
+        return HistoryPoint(self.episode, intervals, tuple(evidence.lost for _, evidence in pairs))
 
 
 class AlarmRecord(NamedTuple):
@@ -90,6 +77,7 @@ class WatchProgress(NamedTuple):
     """The progress of a watch, without the evidence of its field test."""
 
     position: ReadPosition = ReadPosition()
+    order: OrderState = OrderState()
     ids: EpisodeIds = EpisodeIds()
     stride: Annotated[int, msgspec.Meta(ge=1)] = 1  # episodes between two points of the history
     history: tuple[HistoryPoint, ...] = ()
@@ -126,9 +114,12 @@ def read_state(path: Path) -> WatchState | None:
     if (found := content.pop("format", None)) != STATE_FORMAT:
         raise RunError(f"{path} has format {found!r:.100}; this version reads {STATE_FORMAT!r}")
     state = decode(content, WatchState, str(path))
-    ids, drift = state.progress.ids, state.progress.drift
+    ids, order, drift = state.progress.ids, state.progress.order, state.progress.drift
     if (ids.first is None) != (ids.last is None):
         raise RunError(f"{path} is damaged: it has only one of the first and the last episode number")
+    held = [episode.number for episode in order.held]
+    if order.next_index < order.first_index or held != sorted(set(held)) or (held and held[0] < order.next_index):
+        raise RunError(f"{path} is damaged: the indices of the episodes that it holds back do not fit each other")
     counted = {bool(drift.episodes), drift.states > 0.0, bool(drift.total)}
     if len(counted) > 1 or len(drift.total) != len(drift.far):
         raise RunError(f"{path} is damaged: the sums of its observations do not fit each other")
@@ -141,7 +132,6 @@ def _checksum(content: Any) -> str:
 
 STREAM_NAME = "the input"
 READ_BYTES = 2**16  # per read
-MAX_EPISODE_BYTES = 2**30
 TAIL_BYTES = 4096  # before the position, whose hash identifies the source
 MAX_HISTORY_POINTS = 200
 MAX_ALARMS = 100  # the latest ones are kept
@@ -159,7 +149,6 @@ class FieldEvent(NamedTuple):
     alarm: Alarm | None = None
 
 
-@dataclass
 class WatchSession:
     """A field test that is fed from a source.
 
@@ -167,24 +156,37 @@ class WatchSession:
         field_test: counts the outcomes.
         traces: episodes come as traces, whose outcomes are computed first; else as outcomes.
         state: the state file; None: no state is kept.
-        reference: the observations of the policy at certification.
+        progress: of an earlier session.
+        tail: hash of the bytes before the position of that session; "" for a stream, None where it is not known.
+        in_flight: as in `ArrivalOrder`.
+        cut: what a trace without an end is.
     """
 
-    field_test: FieldTest
-    traces: bool = False
-    state: Path | None = None
-    reference: Reference | None = None
-    progress: WatchProgress = field(default_factory=WatchProgress)
-    saved: WatchProgress | None = None  # in the state file
-    # Hash of the bytes before the position; "" for a stream, None before the first read.
-    tail: str | None = None
-    # The bytes of a file that were read last, and their offset.
-    buffer: bytes = b""
-    buffer_offset: int = 0
+    def __init__(
+        self,
+        field_test: FieldTest,
+        traces: bool = False,
+        state: Path | None = None,
+        *,
+        progress: WatchProgress = WatchProgress(),
+        tail: str | None = None,
+        in_flight: int = DEFAULT_IN_FLIGHT,
+        cut: Cut = "error",
+    ) -> None:
+        self.field_test, self.traces, self.state, self.cut = field_test, traces, state, cut
+        self.position, self.ids, self.order = progress.position, progress.ids, ArrivalOrder(progress.order, in_flight)
+        self.stride, self.alarms = progress.stride, progress.alarms
+        self.drift, self.drifted = progress.drift, progress.drifted
+        self.reference: Reference | None = None  # observations of the policy at certification
+        self.tail, self.tail_offset = tail, self.position.offset
+        self.changed = True  # since the state was saved
+        self.history: tuple[HistoryPoint | Snapshot, ...] = progress.history
+        # The bytes of a file that were read last, and their offset.
+        self.buffer, self.buffer_offset = b"", self.position.offset
 
     def set_reference(self, reference: Reference | None) -> None:
         """Look for drift from the observations at certification, if those are known."""
-        if reference is not None and len(self.progress.drift.total) not in (0, len(reference.mean)):
+        if reference is not None and len(self.drift.total) not in (0, len(reference.mean)):
             raise RunError(f"{self.state} is damaged: its drift is that of another policy; begin a new one")
         self.reference = reference
 
@@ -206,59 +208,59 @@ class WatchSession:
                 f"{self.state} has counted a stream: it is not known which of its episodes are also in {path}. "
                 "Continue with the stream, give a new --state, or say --new-file if none are"
             )
-        size = READ_BYTES
+        yield from self._release(path)
+        parser, read_to, tail = self._parser(self.position, str(path)), self.position.offset, self.tail
         while not should_stop(0.0):
-            before = self.progress.position
-            data = self._read(path, size)
-            at_end = len(data) < size
+            data = self._read(path, read_to, tail)
+            read_to, tail = read_to + len(data), files.digest(self.buffer[-TAIL_BYTES:])
+            at_end, before = len(data) < READ_BYTES, self.position
             # Without a state nothing continues from here, so an incomplete end is counted too.
             complete = at_end and not follow and self.state is None
-            for episode in self._parse(data, before, str(path), at_end=complete):
-                yield from self._count(episode, path)
-                if should_stop(0.0):
-                    return
+            yield from self._count_all(parser.feed(data, at_end=complete), parser, path, should_stop)
+            if should_stop(0.0):
+                return
             self.save(path)
-            self.tail = self._tail()
-            if self.progress.position != before:
-                size = READ_BYTES
+            # The next position may lie before the incomplete line, but not before the last complete one.
+            unneeded = max(parser.lines.offset - TAIL_BYTES - self.buffer_offset, 0)
+            self.buffer, self.buffer_offset = self.buffer[unneeded:], self.buffer_offset + unneeded
+            if self.position != before:
                 yield self._progress_event()
-            elif not at_end:
-                size *= 2
-                if size > MAX_EPISODE_BYTES:
-                    raise RunError(
-                        f"line {before.line + 1} of {path}: an episode has at most {MAX_EPISODE_BYTES:,} bytes"
-                    )
-            elif follow:
+            if at_end and follow:
                 should_stop(POLL_SECONDS)
-            else:
-                if data:
+            elif at_end:
+                if parser.is_waiting:
                     what = "episode" if self.traces else "line"
                     text = f"the last {what} is not complete: not counted yet"
-                    yield FieldEvent("warning", before.line + 1, text)
+                    yield FieldEvent("warning", self.position.line + 1, text)
+                yield from self._waiting_event()
                 return
 
-    def _read(self, path: Path, size: int) -> bytes:
-        """Return the next bytes; RunError where the file is not the one that was read so far."""
-        offset = self.progress.position.offset
+    def _read(self, path: Path, offset: int, tail: str | None) -> bytes:
+        """Return the next bytes; RunError where the file is not the one whose bytes before `offset` have this hash."""
         known = min(offset, TAIL_BYTES)
-        data = read_part(path, "recording", offset - known, known + size)
+        data = read_part(path, "recording", offset - known, known + READ_BYTES)
         if len(data) < known:
             raise RunError(
                 f"{path} has become shorter: {offset:,} bytes of it were read. If it is a new file, a rotated log for "
                 "example, say --new-file; episodes with numbers are counted once even so"
             )
-        if self.tail is not None and files.digest(data[:known]) != self.tail:
+        if tail is not None and files.digest(data[:known]) != tail:
             raise RunError(
                 f"{path} is not the file that was followed: its content before byte {offset:,} differs. "
                 "Give that file, a new --state, or --new-file"
             )
-        self.buffer, self.buffer_offset = data, offset - known
+        if not self.buffer:
+            self.buffer, self.buffer_offset = data[:known], offset - known
+        self.buffer += data[known:]
         return data[known:]
 
-    def _tail(self) -> str:
+    def _update_tail(self) -> str:
         """Return the hash of the bytes before the position in the file."""
-        end = self.progress.position.offset - self.buffer_offset
-        return files.digest(self.buffer[max(end - TAIL_BYTES, 0) : end])
+        if self.tail is None or self.position.offset != self.tail_offset:
+            end = self.position.offset - self.buffer_offset
+            self.tail = files.digest(self.buffer[max(end - TAIL_BYTES, 0) : end])
+            self.tail_offset = self.position.offset
+        return self.tail
 
     def read_stream(self, pieces: Iterable[bytes], *, should_stop: ShouldStop) -> Iterator[FieldEvent]:
         """Read a stream to its end; its episodes have numbers, or it begins with those counted before."""
@@ -267,36 +269,46 @@ class WatchSession:
     def _read_stream(self, pieces: Iterable[bytes], should_stop: ShouldStop) -> Iterator[FieldEvent]:
         if self.tail:
             raise RunError(f"{self.state} has followed a file; continue with that file, or give a new --state")
-        buffer, position = b"", ReadPosition()
-        counted, repeated, skipping = self.field_test.episodes, 0, True
+        yield from self._release(None)
+        parser = self._parser(ReadPosition(), STREAM_NAME)
+        counted, repeated, first_new = self.field_test.episodes + len(self.order.held), 0, 0
+
+        def further(episodes: Iterator[IncomingEpisode]) -> Iterator[IncomingEpisode]:
+            """Leave out the episodes that were counted before."""
+            nonlocal repeated, first_new
+            for episode in episodes:
+                if episode.values is not None and not first_new:
+                    if not self._is_new(episode, repeated >= counted):
+                        repeated += 1
+                        continue
+                    first_new = episode.line
+                yield episode
+
         for piece in chain(pieces, [None]):
             if piece is None and should_stop(0.0):
                 return
-            buffer += piece or b""
-            start = position.offset
-            for episode in self._parse(buffer, position, STREAM_NAME, at_end=piece is None):
-                position = episode.position
-                if episode.outcome is not None and skipping:
-                    is_new = repeated >= counted if episode.id is None else self.progress.ids.add(episode.id)[1]
-                    if not is_new:
-                        repeated += 1
-                        continue
-                    skipping = False
-                    if repeated:
-                        text = f"the first {repeated:,} episodes were counted before"
-                        yield FieldEvent("note", episode.line, text)
-                yield from self._count(episode, None)
-                if should_stop(0.0):
-                    return
-            buffer = buffer[position.offset - start :]
+            is_known = bool(first_new)
+            episodes = further(parser.feed(piece or b"", at_end=piece is None))
+            yield from self._count_all(episodes, parser, None, should_stop)
+            if repeated and first_new and not is_known:
+                yield FieldEvent("note", first_new, f"the first {repeated:,} episodes were counted before")
+            if should_stop(0.0):
+                return
             self.save(None)
             yield self._progress_event()
-        if skipping and repeated < counted and self.progress.ids.last is None:
+        yield from self._waiting_event()
+        if not first_new and repeated < counted and self.ids.last is None and self.order.column != "index":
             raise RunError(
                 f"{STREAM_NAME} has {repeated:,} episodes, {counted:,} were counted before: a stream without numbers "
-                f"(a column or key {EPISODE_COLUMN!r}) begins with the episodes that were counted; give all of it, or "
-                "a new --state"
+                f"(a column or key {INDEX!r} or {EPISODE!r}) begins with the episodes that were counted; give all of "
+                "it, or a new --state"
             )
+
+    def _is_new(self, episode: IncomingEpisode, further: bool) -> bool:
+        """Return whether an episode of a stream was not counted; without a number, if it comes after as many."""
+        if episode.start.number is not None:
+            return not self.order.is_counted(episode.start.number)
+        return further if episode.id is None else self.ids.add(episode.id)[1]
 
     def _saving(self, events: Iterator[FieldEvent], source: Path | None) -> Iterator[FieldEvent]:
         """Yield the events; save at the end and after an error in the input.
@@ -313,62 +325,127 @@ class WatchSession:
     def _progress_event(self) -> FieldEvent:
         in_alarm = "in alarm" if self.field_test.in_alarm else "no alarm"
         text = f"{self.field_test.episodes:,} episodes: {in_alarm}"
-        return FieldEvent("progress", self.progress.position.line, text)
+        return FieldEvent("progress", self.position.line, "; ".join(filter(None, [text, self.order.waiting])))
+
+    def _waiting_event(self) -> Iterator[FieldEvent]:
+        if self.order.waiting:
+            yield FieldEvent("warning", self.position.line, self.order.waiting)
 
     # ---- episodes ----
 
-    def _parse(self, data: bytes, start: ReadPosition, origin: str, *, at_end: bool) -> Iterator[IncomingEpisode]:
-        parse = parse_traces if self.traces else parse_outcomes
-        return parse(data, start, self.field_test.constraints, origin, at_end=at_end)
+    def _parser(self, start: ReadPosition, origin: str) -> Parser:
+        if not self.traces:
+            return OutcomeParser(start, self.field_test, origin)
+        return TraceParser(start, self.field_test, origin, cut=self.cut, observations=self.reference is not None)
 
-    def _count(self, episode: IncomingEpisode, source: Path | None) -> Iterator[FieldEvent]:
-        """Count one episode; the progress changes as a whole, before the events are yielded."""
-        progress = self.progress._replace(position=episode.position)
-        events: list[FieldEvent] = []
-        if episode.problem:
-            events.append(FieldEvent("warning", episode.line, episode.problem))
-        elif episode.outcome is not None:
-            ids, is_new, problem = progress.ids.add(episode.id)
-            progress = progress._replace(ids=ids)
-            if problem:
-                events.append(FieldEvent("warning", episode.line, problem))
-            if is_new:
-                self._check_observations(episode, source)  # before anything is counted
-                try:
-                    alarm = self.field_test.update(episode.outcome)
-                except RunError as error:
-                    raise RunError(f"line {episode.line} of {source or STREAM_NAME}: {error}") from None
-                progress = self._with_history(progress, alarm, episode.line)
-                if alarm is not None:
-                    kind: Literal["alarm", "recovery"] = "alarm" if alarm.lost else "recovery"
-                    events.append(FieldEvent(kind, episode.line, str(alarm), alarm))
-                if self.reference is not None and episode.observations is not None:
-                    drift = progress.drift.update(self.reference, episode.observations)
-                    drifted = drift.drifted(self.reference)
-                    new = drifted.keys() - set(progress.drifted)
-                    events += [FieldEvent("warning", episode.line, drifted[i]) for i in sorted(new)]
-                    progress = progress._replace(drift=drift, drifted=tuple(drifted))
-        self.progress = progress
-        yield from events
-        if any(event.alarm for event in events):
-            self.save(source)
+    def _count_all(
+        self, episodes: Iterator[IncomingEpisode], parser: Parser, source: Path | None, should_stop: ShouldStop
+    ) -> Iterator[FieldEvent]:
+        """Count episodes until the watch is stopped; before an error in the input, all that came before it."""
+        pending: list[IncomingEpisode] = []
+        problem, room = None, self._room
+        try:
+            for episode in episodes:
+                is_plain = episode.id is None and episode.start is UNSTATED and episode.observations is None
+                if is_plain and episode.values is not None and self.order.column in (None, "line"):
+                    pending.append(episode)
+                    if len(pending) < room:
+                        continue
+                else:
+                    yield from self._flush(pending, parser, source)
+                    yield from self._arrive(episode, parser, source)
+                yield from self._flush(pending, parser, source)
+                room = self._room
+                if should_stop(0.0):
+                    break
+        except RunError as error:
+            problem = error
+        yield from self._flush(pending, parser, source)
+        yield from self._release(source)
+        if problem is not None:
+            raise problem
 
-    def _with_history(self, progress: WatchProgress, alarm: Alarm | None, line: int) -> WatchProgress:
-        """Return the progress with the alarm and a point of the history, which is thinned out where it gets long."""
+    @property
+    def _room(self) -> int:
+        """Number of episodes to the next point of the history."""
+        return self.stride - self.field_test.episodes % self.stride
+
+    def _flush(self, pending: list[IncomingEpisode], parser: Parser, source: Path | None) -> Iterator[FieldEvent]:
+        """Count outcomes that come in the order in which they are counted, and forget them."""
+        while pending:
+            count, alarm = self.field_test.count([episode.values or [] for episode in pending])
+            last = pending[count - 1]
+            del pending[:count]
+            self.order.note(last)
+            self.position, self.changed = ReadPosition(last.offset, last.last_line, parser.header), True
+            yield from self._record(alarm, last.line, source)
+
+    def _arrive(self, episode: IncomingEpisode, parser: Parser, source: Path | None) -> Iterator[FieldEvent]:
+        """Count an episode or hold it back; everything is checked before anything changes."""
+        position = ReadPosition(episode.offset, episode.last_line, parser.header)
+        if episode.values is None:
+            self.position, self.changed = position, True
+            if episode.problem:
+                yield FieldEvent("warning", episode.line, episode.problem)
+            return
+        index = episode.start.number
+        if index is None:
+            ids, is_new, problem = self.ids.add(episode.id)
+        else:
+            ids, is_new = self.ids, not self.order.is_counted(index)
+            problem = "" if is_new else self._repetition(index)
+        alarm = None
+        if is_new:
+            self._check_observations(episode, source)
+            self.order.check(episode, source or STREAM_NAME)
+            if index is None:
+                _, alarm = self.field_test.count([episode.values])
+            else:
+                self.order.hold(index, episode.line, tuple(episode.values))
+            self.order.note(episode)
+        self.position, self.ids, self.changed = position, ids, True
+        if problem:
+            yield FieldEvent("warning", episode.line, problem)
+        if is_new and self.reference is not None and episode.observations is not None:
+            yield from self._drift_events(self.reference, episode.observations, episode.line)
+        if is_new and index is None:
+            yield from self._record(alarm, episode.line, source)
+
+    def _repetition(self, index: int) -> str:
+        if index < self.order.first_index:
+            return f"{INDEX} {index} is not counted: the watch begins with {INDEX} {self.order.first_index}"
+        return f"{INDEX} {index} was counted before; it is not counted again"
+
+    def _drift_events(self, reference: Reference, observations: NDArray[np.float64], line: int) -> Iterator[FieldEvent]:
+        """Compare the observations of an episode with those at certification."""
+        self.drift = self.drift.update(reference, observations)
+        drifted = self.drift.drifted(reference)
+        new = drifted.keys() - set(self.drifted)
+        self.drifted = tuple(drifted)
+        yield from [FieldEvent("warning", line, drifted[i]) for i in sorted(new)]
+
+    def _release(self, source: Path | None) -> Iterator[FieldEvent]:
+        """Count the outcomes that were held back and need not wait any longer."""
+        while ready := self.order.ready(self._room):
+            count, alarm = self.field_test.count([held.values for held in ready])
+            self.order.drop(count)
+            self.changed = True
+            yield from self._record(alarm, ready[count - 1].line, source)
+
+    def _record(self, alarm: Alarm | None, line: int, source: Path | None) -> Iterator[FieldEvent]:
+        """Add a point to the history where it is time; yield an alarm.
+
+        The alarm is saved when its consumer asks for the next event.
+        """
+        if alarm is not None or self.field_test.episodes % self.stride == 0:
+            self.history = (*self.history, Snapshot(self.field_test))
+        if len(self.history) > MAX_HISTORY_POINTS:
+            self.history, self.stride = self.history[::2], 2 * self.stride
         if alarm is not None:
             record = AlarmRecord(alarm.episode, alarm.lost, alarm.recovered, line, now())
-            progress = progress._replace(alarms=(*progress.alarms, record)[-MAX_ALARMS:])
-        if alarm is None and self.field_test.episodes % progress.stride:
-            return progress
-        history = (*progress.history, self.current_point())
-        if len(history) <= MAX_HISTORY_POINTS:
-            return progress._replace(history=history)
-        return progress._replace(history=history[::2], stride=2 * progress.stride)
-
-    def current_point(self) -> HistoryPoint:
-        """Return the current point of the history."""
-        test = self.field_test
-        return HistoryPoint(test.episodes, test.intervals, tuple(evidence.lost for evidence in test.evidence))
+            self.alarms = (*self.alarms, record)[-MAX_ALARMS:]
+            yield FieldEvent("alarm" if alarm.lost else "recovery", line, str(alarm), alarm)
+            self.save(source)
 
     def _check_observations(self, episode: IncomingEpisode, source: Path | None) -> None:
         """Raise RunError where observations have another size: they are those of another policy."""
@@ -382,21 +459,37 @@ class WatchSession:
 
     # ---- the state ----
 
+    @property
+    def progress(self) -> WatchProgress:
+        """The progress as plain data."""
+        return WatchProgress(
+            self.position, self.order.state, self.ids, self.stride, self.points, self.alarms, self.drift, self.drifted
+        )
+
+    @property
+    def points(self) -> tuple[HistoryPoint, ...]:
+        """The history with its intervals."""
+        return tuple(each.point if isinstance(each, Snapshot) else each for each in self.history)
+
     def save(self, source: Path | None) -> None:
-        """Write the state file, if the progress has changed."""
-        if self.state is None or self.progress is self.saved:
+        """Write the state file, if anything has changed."""
+        if self.state is None or not self.changed:
             return
-        position = ReadPosition() if source is None else self.progress.position
-        tail = "" if source is None else self._tail()
-        progress = self.progress._replace(position=position)
+        progress, tail = self.progress, "" if source is None else self._update_tail()
+        if source is None:
+            progress = progress._replace(position=ReadPosition())
         policy = _policy(self.field_test)
         write_state(self.state, WatchState(self.traces, policy, self.field_test.state, tail, progress))
-        self.saved = self.progress
+        self.changed = False
 
 
 def lock_state(state: Path | None) -> AbstractContextManager[None]:
     """Keep other processes from using the same state file."""
-    return nullcontext() if state is None else lock_file(state.with_name(f".{state.name}.lock"), state)
+    if state is None:
+        return nullcontext()
+    if not state.name or (os.path.exists(state) and not os.path.isfile(state)):
+        raise RunError(f"{str(state)!r} is not the name of a file; give --state the name of one")
+    return lock_file(state.with_name(f".{state.name}.lock"), state)
 
 
 def open_session(
@@ -405,6 +498,9 @@ def open_session(
     traces: bool,
     state: Path | None,
     new_file: bool = False,
+    first_index: int | None = None,
+    in_flight: int = DEFAULT_IN_FLIGHT,
+    cut: Cut = "error",
 ) -> WatchSession:
     """Begin a watch, or continue that of a state file.
 
@@ -413,10 +509,15 @@ def open_session(
         traces: as in `WatchSession`.
         state: as in `WatchSession`.
         new_file: the source is another file than that of the state, and is read from its beginning.
+        first_index: the index of the first episode; default: that of the state, or 0.
+        in_flight: as in `WatchSession`.
+        cut: as in `WatchSession`.
     """
     found = None if state is None else read_state(state)
     if found is None:
-        return WatchSession(make_test(None), traces, state)
+        first = check_count("first_index", first_index or 0, 0)
+        progress = WatchProgress(order=OrderState(first_index=first, next_index=first))
+        return WatchSession(make_test(None), traces, state, progress=progress, in_flight=in_flight, cut=cut)
     field_test = make_test(found.field_test)
     if found.policy != _policy(field_test):
         raise RunError(
@@ -427,12 +528,31 @@ def open_session(
         kind = "--traces" if found.traces else "--outcomes"
         raise RunError(f"{state} was begun with {kind}; continue with that, or give a new --state")
     progress, count = found.progress, len(field_test.constraints)
+    if first_index not in (None, progress.order.first_index):
+        raise RunError(
+            f"{state} was begun with index {progress.order.first_index:,}; leave out --first-index, or give a new "
+            "--state"
+        )
     if any((len(point.intervals), len(point.lost)) != (count, count) for point in progress.history):
         raise RunError(f"{state} is damaged: its history is that of other constraints; begin a new one")
+    for held in progress.order.held:
+        try:
+            field_test.check_values(held.values)
+        except RunError as error:
+            raise RunError(f"{state} is damaged: {error}; begin a new one") from None
     if new_file:
         progress = progress._replace(position=ReadPosition())
-    tail = None if new_file else found.tail
-    return WatchSession(field_test, traces, state, progress=progress, saved=progress, tail=tail)
+    session = WatchSession(
+        field_test,
+        traces,
+        state,
+        progress=progress,
+        tail=None if new_file else found.tail,
+        in_flight=in_flight,
+        cut=cut,
+    )
+    session.changed = False
+    return session
 
 
 def _policy(field_test: FieldTest) -> str | None:

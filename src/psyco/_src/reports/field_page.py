@@ -10,7 +10,7 @@ from typing import Any
 from markupsafe import Markup
 
 from psyco._src.field.field_test import Interval, MonitoredConstraint
-from psyco._src.field.service import AlarmRecord, HistoryPoint, WatchSession
+from psyco._src.field.service import AlarmRecord, HistoryPoint, Snapshot, WatchSession
 from psyco._src.reports.charts import Axes, Range, colour_key, figure
 from psyco._src.reports.page import NO_CHART_DATA, Sections, render_page, render_sections
 from psyco._src.verification.certificate_html import certificate_html
@@ -28,7 +28,7 @@ class LiveWatch:
 
     def version(self) -> str:
         """Return a text that changes with every episode."""
-        return f"{self.session.field_test.episodes} {self.session.progress.drifted}"
+        return f"{self.session.field_test.episodes} {self.session.drifted} {len(self.session.order.held)}"
 
     def content(self) -> tuple[Sections, dict[str, Any]]:
         """Return the sections of the page; its charts are part of them."""
@@ -42,8 +42,8 @@ def watch_page(session: WatchSession, title: str) -> str:
 
 def watch_sections(session: WatchSession, title: str) -> Sections:
     """Return the sections of the page."""
-    test, alarms, reference = session.field_test, session.progress.alarms, session.reference
-    history = [*session.progress.history, session.current_point()]
+    test, alarms, reference = session.field_test, session.alarms, session.reference
+    history = [*session.points, Snapshot(test).point]
     return render_sections(
         "field.html",
         title=title,
@@ -51,6 +51,7 @@ def watch_sections(session: WatchSession, title: str) -> Sections:
         facts={
             "episodes": f"{test.episodes:,}",
             "alarms and recoveries": len(alarms),
+            "order": _order(session),
             "false alarms": f"at most one in {test.false_alarm_every:,} episodes, on average",
         },
         requirement=test.requirement,
@@ -61,8 +62,16 @@ def watch_sections(session: WatchSession, title: str) -> Sections:
             for a in reversed(alarms)
         ],
         # None where the range of the policy's inputs during certification is unknown.
-        drift=None if reference is None else list(session.progress.drift.drifted(reference).values()),
+        drift=None if reference is None else list(session.drift.drifted(reference).values()),
     )
+
+
+def _order(session: WatchSession) -> str:
+    """Return the order in which episodes are counted, in words."""
+    order = session.order
+    if order.column == "index":
+        return "; ".join(filter(None, ["of beginning, by index", order.waiting]))
+    return "of beginning, by time" if order.column == "started" else "of the lines, taken as that of beginning"
 
 
 def _chart(

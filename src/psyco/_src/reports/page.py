@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from psyco._src.core.templates import template_environment
 from psyco._src.reports.charts import element, series_class
-from psyco._src.verification.certificate_html import CSS
+from psyco._src.verification.theme import CSS
 
 Sections: TypeAlias = dict[str, Markup]  # id of an element of the page -> its content
 NO_CHART_DATA: dict[str, Any] = {"runs": [], "limits": {}}  # of a page whose script has nothing to draw

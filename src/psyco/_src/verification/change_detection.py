@@ -18,6 +18,7 @@ has reached N.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -57,18 +58,33 @@ class Detector:
         """Return the initial state: the bound is met."""
         return DetectorState(False, np.zeros(len(self.bets)))
 
-    def update(self, state: DetectorState, value: float) -> DetectorState:
-        """Return the state after one more value; a detected change starts the detection of the opposite one."""
-        current, other = (self.opposite, self) if state.lost else (self, self.opposite)
-        sums = current.update_sums(state.sums, value)
-        if sums.sum() < self.average_run_length:
-            return DetectorState(state.lost, sums)
-        return DetectorState(not state.lost, np.zeros(len(other.bets)))
+    def update(self, state: DetectorState, values: Sequence[float]) -> tuple[DetectorState, int]:
+        """Take further values, up to the first detected change, which starts the detection of the opposite one.
+
+        Returns:
+            The state, and the number of values that were taken.
+        """
+        current, sums = self.opposite if state.lost else self, state.sums
+        weights, end_factors = current._weights, current._end_factors
+        for count, value in enumerate(values, 1):
+            factor = end_factors.get(value)
+            sums = (sums + weights) * (current._factor(value) if factor is None else factor)
+            if sums.sum() >= self.average_run_length:
+                return DetectorState(not state.lost, np.zeros(len(current.opposite.bets))), count
+        return DetectorState(state.lost, sums), len(values)
 
     def update_sums(self, sums: NDArray[np.float64], values: Any) -> NDArray[np.float64]:
         """Return the sums `[..., bets]` after one more value each, `[...]`."""
-        factor = 1.0 + self._stakes * (np.asarray(values)[..., None] - self._bound)
-        return (sums + self._weights) * factor
+        return (sums + self._weights) * self._factor(np.asarray(values)[..., None])
+
+    def _factor(self, values: Any) -> NDArray[np.float64]:
+        """Return L_u(x) for values `[..., 1]` or a single one, `[..., bets]`."""
+        return 1.0 + self._stakes * (values - self._bound)
+
+    @cached_property
+    def _end_factors(self) -> dict[float, NDArray[np.float64]]:
+        """L_u(x) at the ends of the range: all values of outcomes are there, so this saves most of their time."""
+        return {end: self._factor(end) for end in (self.lo, self.hi)}
 
     @cached_property
     def opposite(self) -> Detector:

@@ -13,7 +13,8 @@ from psyco._src.core.errors import RunError
 from psyco._src.logic.ast import Requirement
 from psyco._src.verification.certificate import Certificate, EpisodeOrigin, certify
 from psyco._src.verification.estimation import check_width, make_answers
-from psyco._src.verification.methods import DEFAULT_METHOD, make_tests
+from psyco._src.verification.methods import DEFAULT_METHOD, METHODS, make_tests
+from psyco._src.verification.recorded_columns import INDEX, STARTED, describe_missing
 from psyco._src.verification.recordings import RecordedEpisodes, Stated, is_value, outcome_ranges, properties
 from psyco._src.verification.tally import run_tests
 from psyco._src.verification.verifier import NO_OPTIONS, check_decidable
@@ -29,11 +30,13 @@ def verify_outcomes(
     issued: str | None = None,
     width: float | None = None,
 ) -> Certificate:
-    """Test recorded outcomes and values, in their order and only as far as needed; then answer the questions.
+    """Test recorded outcomes and values, in the order in which episodes began and only as far as needed.
+
+    Then answer the questions.
 
     Args:
         outcomes: recorded episodes; or outcomes `[B]`, or `[B, N]` for N constraints and questions: Booleans or 0 and
-            1, for an expected value numbers.
+            1, for an expected value numbers; in the order in which the episodes began.
         requirement: constraints and questions; see `outcome_requirement` for those without a formula.
         method: name of the verification method, one of `METHODS`.
         options: options of the method.
@@ -50,6 +53,7 @@ def verify_outcomes(
     cap = count if max_episodes is None else max_episodes
     if cap > count:
         raise RunError(f"there are {count:,} outcomes; a maximum of {cap:,} episodes needs as many")
+    _check_complete(recorded, cap, method)
     columns = [column[:cap] for column in recorded.columns]
     tests = make_tests(method, requirement, value_ranges=recorded.value_ranges, max_episodes=cap, **options)
     tallies = run_tests(tests, _growing_batches(columns[: len(tests)]), max_episodes=cap)
@@ -60,7 +64,40 @@ def verify_outcomes(
     return certify(
         requirement, EpisodeOrigin(outcomes=_digest(columns), horizon=recorded.horizon), tests, tallies,
         reached=recorded.reached, method=method, options=options, max_episodes=cap, issued=issued, answers=answered,
+        notes=list(_notes(recorded)),
     )  # fmt: skip
+
+
+def _check_complete(recorded: RecordedEpisodes, cap: int, method: str) -> None:
+    """Raise where one of the first `cap` episodes is missing: those that still run are not like those that ended."""
+    order = recorded.order
+    if not order.missing or (ready := order.missing[0][0] - order.first_index) >= cap:
+        return
+    # The number of episodes before the gap depends on the outcomes, so it must not be the maximum of every test.
+    before = f", or test only the episodes before (max_episodes={ready}, --max-episodes {ready})"
+    raise RunError(
+        f"{describe_missing(order.missing)} missing: an episode that is left out may still run, and without it short "
+        f"episodes would count too often. Add every episode as soon as it has ended"
+        f"{before * (ready > 0 and method in METHODS and METHODS[method].open_ended)}"
+    )
+
+
+def _notes(recorded: RecordedEpisodes) -> Iterator[str]:
+    """Yield notes on the order of the episodes, and on those without an end."""
+    if recorded.order.column == INDEX:
+        yield "The episodes were tested in the order in which they began (index), with none left out."
+    elif recorded.order.column == STARTED:
+        yield (
+            "The episodes were tested in the order in which they began (started). It is assumed that none was left out "
+            "because it still ran."
+        )
+    else:
+        yield (
+            "The order of the recording is assumed to be the order in which the episodes began, with none left out "
+            "because it still ran."
+        )
+    if recorded.cut:
+        yield f"{recorded.cut:,} {'episode' if recorded.cut == 1 else 'episodes'} without an end count as violated."
 
 
 def _as_recorded(outcomes: ArrayLike, requirement: Requirement) -> RecordedEpisodes:

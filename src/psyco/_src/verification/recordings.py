@@ -12,7 +12,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -25,24 +25,44 @@ from psyco._src.logic.batch_monitor import compile_monitor
 from psyco._src.logic.validate import check_signals
 from psyco._src.verification.episode_stream import is_rate, make_columns
 from psyco._src.verification.methods import mean_task
-
-TRUE, FALSE = ("1", "true", "1.0"), ("0", "false", "0.0")
-EPISODE = "episode"  # column with the name of the episode
-END_COLUMNS = {"terminated", "truncated"}
-# Generic names for the column of a single constraint: on a probability, and on an expected value.
-OUTCOME_NAMES = ("satisfied", "outcome", "success")
-VALUE_NAMES = ("value", "total")
+from psyco._src.verification.recorded_columns import (
+    END_COLUMNS,
+    EPISODE,
+    FALSE_WORDS,
+    INDEX,
+    OUTCOME_NAMES,
+    STARTED,
+    TRUE_WORDS,
+    VALUE_NAMES,
+    Cut,
+    EpisodeOrder,
+    order_by_beginning,
+    parse_start,
+)
 
 Stated: TypeAlias = Constraint | Expectation | Question
 
 
 class RecordedEpisodes(NamedTuple):
-    """Columns of recorded episodes for tests."""
+    """Columns of recorded episodes for tests, in the order in which the episodes began."""
 
     columns: list[NDArray[Any]]  # per constraint, then per question: outcomes or values [B], for a rate [B, 2]
     value_ranges: tuple[ValueRange, ...]  # of the measured values
     reached: NDArray[np.bool_] | None = None  # as in Episodes; None if unknown
     horizon: int | None = None  # maximum length of an episode; None if unknown
+    order: EpisodeOrder = EpisodeOrder()
+    cut: int = 0  # number of episodes without an end, which count as violated
+
+    def sort(self, order: EpisodeOrder) -> RecordedEpisodes:
+        """Return the episodes in the order of their beginning, if a column states it."""
+        if order.column is None:
+            return self
+        positions = np.array(order.positions)
+        return self._replace(
+            columns=[column[positions] for column in self.columns],
+            reached=None if self.reached is None else self.reached[positions],
+            order=order,
+        )
 
 
 class RecordedRow(NamedTuple):
@@ -55,13 +75,13 @@ class RecordedRow(NamedTuple):
 # ---- outcomes ---------------------------------------------------------------------------------------------------
 
 
-def read_outcomes(data: bytes, requirement: Requirement, *, origin: str) -> RecordedEpisodes:
+def read_outcomes(data: bytes, requirement: Requirement, *, origin: str, first_index: int = 0) -> RecordedEpisodes:
     """Read outcomes and values: one per line, or CSV with one column per constraint and question.
 
     An outcome of a probability is 0 or 1, the value of an expected value is a number. Without a header the columns are
     in the order of the constraints, then of the questions. A header contains all their names; for a single one,
-    `satisfied`, `outcome` or `success` is accepted, for values `value` or `total`. Further columns are ignored, except
-    that an `episode` must have one row.
+    `satisfied`, `outcome` or `success` is accepted, for values `value` or `total`. `index` and `started` state the
+    order in which the episodes began. Further columns are ignored, except that an `episode` must have one row.
     """
     stated, known = properties(requirement), outcome_ranges(requirement)
     if not data.strip():
@@ -70,10 +90,10 @@ def read_outcomes(data: bytes, requirement: Requirement, *, origin: str) -> Reco
         return RecordedEpisodes([digits], known)
     rows = _csv_rows(_text(data, origin), origin)
     first = rows[0]
-    columns = list(range(len(stated)))
+    columns, names = list(range(len(stated))), []
     numbers = any(map(is_value, stated))
     if not all(_outcome(cell) is not None or (numbers and _number(cell) is not None) for cell in first.cells):
-        columns, rows = _outcome_columns(first, stated, origin), rows[1:]
+        columns, rows, names = _outcome_columns(first, stated, origin), rows[1:], first.cells
         _check_header(first, rows, origin)
         if EPISODE in first.cells:
             _check_single(_episodes(first.cells, rows, origin), rows, origin)
@@ -85,7 +105,22 @@ def read_outcomes(data: bytes, requirement: Requirement, *, origin: str) -> Reco
     parsed = [_parse_column(prop, rows, column, origin) for prop, column in zip(stated, columns, strict=True)]
     for prop, value_range, values in measured_columns(requirement, known, parsed):
         _check_in_range(prop, value_range, values, [row.line for row in rows], origin)
-    return RecordedEpisodes(parsed, known)
+    free = [name if column not in columns else "" for column, name in enumerate(names)]
+    return RecordedEpisodes(parsed, known).sort(_order(free, rows, origin, first_index))
+
+
+def _order(names: Sequence[str], rows: Sequence[RecordedRow], origin: str, first_index: int) -> EpisodeOrder:
+    """Return the order in which the episodes of these rows began."""
+    columns = {name: names.index(name) for name in (INDEX, STARTED) if name in names}
+    if first_index and INDEX not in columns:
+        raise RunError(f"{origin} has no column {INDEX!r}; leave out the first index, {first_index:,}")
+    if not columns:
+        return EpisodeOrder()
+    starts = [
+        parse_start({name: cells[at] for name, at in columns.items()}, f"line {line} of {origin}")
+        for line, cells in rows
+    ]
+    return order_by_beginning(starts, [row.line for row in rows], origin, first_index=first_index)
 
 
 def outcome_ranges(requirement: Requirement) -> tuple[ValueRange, ...]:
@@ -173,7 +208,7 @@ def _parse_digits(data: bytes) -> NDArray[np.bool_] | None:
 
 def _outcome(cell: str) -> bool | None:
     word = cell.lower()
-    return True if word in TRUE else False if word in FALSE else None
+    return True if word in TRUE_WORDS else False if word in FALSE_WORDS else None
 
 
 def _number(cell: str) -> float | None:
@@ -214,14 +249,24 @@ def _check_single(episodes: list[list[int]], rows: Sequence[RecordedRow], origin
 # ---- traces -----------------------------------------------------------------------------------------------------
 
 
-def read_traces(data: bytes, requirement: Requirement, *, origin: str, horizon: int | None = None) -> RecordedEpisodes:
+def read_traces(
+    data: bytes,
+    requirement: Requirement,
+    *,
+    origin: str,
+    horizon: int | None = None,
+    cut: Cut = "error",
+    first_index: int = 0,
+) -> RecordedEpisodes:
     """Read traces and evaluate the requirement on them: CSV or JSON lines, one row per state, with an `episode` column.
 
     The rows of an episode are contiguous, in the order of its states. `obs[0]`, `obs[1]`, ... are the entries of a
     vector. A `step` column counts 0, 1, 2, ... in every episode. Missing columns `step` and `return` are derived, the
-    latter from `reward`. No episode may have more steps than `horizon`, if given.
+    latter from `reward`. No episode may have more steps than `horizon`, if given. `index` and `started` state the order
+    in which the episodes began. Where there is a column `terminated` or `truncated`, an episode that ends with neither
+    was cut: it is an error, or counts as violated.
     """
-    judged = _evaluate(data, requirement, origin)
+    judged = _evaluate(data, requirement, origin, cut, first_index)
     for at in np.flatnonzero(judged.steps > (horizon or np.inf))[:1]:
         raise RunError(
             f"line {judged.lines[at]} of {origin}: the episode has {judged.steps[at]:,} steps, and yet none should "
@@ -231,7 +276,7 @@ def read_traces(data: bytes, requirement: Requirement, *, origin: str, horizon: 
     columns = make_columns(requirement, judged.held, judged.value, judged.steps)
     for stated, value_range, values in measured_columns(requirement, known, columns):
         _check_in_range(stated, value_range, values, judged.lines, origin)
-    return RecordedEpisodes(columns, known, judged.reached, horizon)
+    return RecordedEpisodes(columns, known, judged.reached, horizon, cut=judged.cut).sort(judged.order)
 
 
 class _JudgedRecordings(NamedTuple):
@@ -243,23 +288,32 @@ class _JudgedRecordings(NamedTuple):
     steps: NDArray[np.intp]  # [B]
     lines: list[int]  # first line of each episode
     table: dict[str, SignalInfo]  # all signals
+    order: EpisodeOrder
+    cut: int  # number of episodes without an end, which count as violated
 
 
-def _evaluate(data: bytes, requirement: Requirement, origin: str) -> _JudgedRecordings:
+def _evaluate(data: bytes, requirement: Requirement, origin: str, cut: Cut, first_index: int) -> _JudgedRecordings:
     if not data.strip():
         raise RunError(f"{origin} is empty; it should hold one row per state, with an {EPISODE!r} column")
     text = _text(data, origin)
-    names, rows = (_json_rows if text.lstrip().startswith("{") else _csv_table)(text, origin)
-    if EPISODE not in names:
-        raise RunError(f"{origin} has no {EPISODE!r} column; it has: {', '.join(names)}")
-    episodes = _episodes(names, rows, origin)
     monitor = compile_monitor(
         [constraint.formula for constraint in requirement.probability_constraints],
         measured=[stated.subject for stated in requirement.measured],
     )
+    described = {EPISODE} | {INDEX, STARTED} - monitor.signals  # columns that are not signals
+    if text.lstrip().startswith("{"):
+        names, rows = _json_rows(text, origin)
+    else:
+        names, rows = _csv_table(text, origin, described)
+    if EPISODE not in names:
+        raise RunError(f"{origin} has no {EPISODE!r} column; it has: {', '.join(names)}")
+    episodes = _episodes(names, rows, origin)
+    starts = _first_rows(names, rows, episodes, described, origin)
+    order = _order([name if name in described else "" for name in names], starts, origin, first_index)
     columns = _signal_columns(names, origin)
     summed = "return" in monitor.signals and "return" not in columns
-    needed = monitor.signals | {"step", *END_COLUMNS} & set(names) | ({"reward"} if summed else set())
+    described_states = {"step", *END_COLUMNS} & columns.keys()
+    needed = monitor.signals | described_states | ({"reward"} if summed else set())
     signals = {name: _parse_signal(name, rows, columns[name], origin) for name in needed & columns.keys()}
     derived = {"step": SignalInfo()} | ({"return": SignalInfo()} if "reward" in columns else {})
     offered = derived | dict.fromkeys(columns, SignalInfo())
@@ -268,7 +322,16 @@ def _evaluate(data: bytes, requirement: Requirement, origin: str) -> _JudgedReco
     first, lengths = np.array([(states[0], len(states)) for states in episodes]).T
     step = np.concatenate([np.arange(length) for length in lengths])
     last = step == np.repeat(lengths - 1, lengths)
+    for name in sorted(described_states):
+        if signals[name].ndim > 1:
+            raise RunError(f"{origin}: {name} should have one value in every row, got a list")
     _check_states(signals, step, last, rows, origin)
+    is_cut = _find_cut(signals, first + lengths - 1)
+    if is_cut.any():
+        at = episodes[int(np.argmax(is_cut))][-1]
+        _check_cut(
+            requirement, signals.keys(), rows[at].cells[names.index(EPISODE)], f"line {rows[at].line} of {origin}", cut
+        )
     signals["step"] = step
     held = np.empty((len(episodes), len(monitor.formulas)), bool)
     value, reached = (np.empty((len(episodes), len(monitor.measured)), kind) for kind in (float, bool))
@@ -283,10 +346,57 @@ def _evaluate(data: bytes, requirement: Requirement, origin: str) -> _JudgedReco
         held[which], _ = monitor(used, end=last[index])
         if monitor.measured:
             value[which], reached[which], _ = monitor.measure(used, end=last[index])
+    # Under `P<=p [ φ ]`, φ should not happen: it counts as if it had.
+    held[is_cut] = [constraint.lower <= 0.0 for constraint in requirement.probability_constraints]
     lines = [rows[at].line for at in first]
-    if not monitor.measured:
-        return _JudgedRecordings(held, None, None, lengths - 1, lines, table)
-    return _JudgedRecordings(held, value, reached, lengths - 1, lines, table)
+    return _JudgedRecordings(
+        held,
+        value if monitor.measured else None,
+        reached if monitor.measured else None,
+        lengths - 1,
+        lines,
+        table,
+        order,
+        int(is_cut.sum()),
+    )
+
+
+def _find_cut(signals: Mapping[str, NDArray[Any]], last: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Return which episodes, whose last rows are given, have no end, `[B]`; none where no column states the end."""
+    ends = [signals[name][last] != 0 for name in END_COLUMNS if name in signals]
+    return ~np.any(ends, axis=0) if ends else np.zeros(len(last), bool)
+
+
+def _check_cut(requirement: Requirement, columns: Collection[str], name: Any, where: str, cut: Cut) -> None:
+    """Raise for an episode without an end, unless it counts as violated."""
+    stated = [column for column in END_COLUMNS if column in columns]
+    how = f"ends neither {stated[0]} nor {stated[1]}" if len(stated) > 1 else f"is not {stated[0]} at its end"
+    problem = f"{where}: episode {name!r:.100} {how}, so it was cut, and what came after is not known"
+    if cut == "error":
+        raise RunError(
+            f"{problem}; complete it, record {' or '.join(END_COLUMNS)} in its last row, or count such episodes as "
+            "violated (--cut violated)"
+        )
+    for prop in properties(requirement):
+        if not isinstance(prop, Constraint) or (prop.lower > 0.0 and prop.upper < 1.0):
+            raise RunError(f"{problem}; it has no outcome that would count as violated for {prop}: complete it")
+
+
+def _first_rows(
+    names: Sequence[str], rows: Sequence[RecordedRow], episodes: Sequence[list[int]], described: set[str], origin: str
+) -> list[RecordedRow]:
+    """Return the first row of each episode; raise where a column that describes the episode changes within it."""
+    for name in sorted(described & set(names)):
+        column = names.index(name)
+        for first, *more in episodes:
+            for at in more:
+                if rows[at].cells[column] != rows[first].cells[column]:
+                    raise RunError(
+                        f"line {rows[at].line} of {origin}: {name} is {rows[at].cells[column]!r:.100}, on line "
+                        f"{rows[first].line} {rows[first].cells[column]!r:.100}; it is the same in all rows of an "
+                        "episode. Rename the column if it is something else"
+                    )
+    return [rows[states[0]] for states in episodes]
 
 
 def _check_states(
@@ -304,7 +414,7 @@ def _check_states(
             f"line {rows[at].line} of {origin}: step is {given[at]:g} where {step[at]} should stand; it counts 0, 1, "
             "2, ... in every episode: complete and sort the rows, or rename the column if it counts otherwise"
         )
-    for name in sorted(END_COLUMNS & signals.keys()):
+    for name in filter(signals.__contains__, END_COLUMNS):
         if (early := np.flatnonzero((signals[name] != 0) & ~last)).size:
             raise RunError(
                 f"line {rows[early[0]].line} of {origin}: the episode is {name}, and yet it has further rows; "
@@ -428,13 +538,14 @@ def _csv_rows(text: str, origin: str) -> list[RecordedRow]:
     return rows
 
 
-def _csv_table(text: str, origin: str) -> tuple[list[str], list[RecordedRow]]:
+def _csv_table(text: str, origin: str, described: Collection[str]) -> tuple[list[str], list[RecordedRow]]:
+    """Return header and rows; the cells of the columns `described` stay text, others are values of signals."""
     header, *rows = _csv_rows(text, origin)
     _check_header(header, rows, origin)
     names: list[str] = header.cells
 
     def read(cells: list[str]) -> list[Any]:
-        return [cell if name == EPISODE else _parse_cell(cell) for name, cell in zip(names, cells, strict=True)]
+        return [cell if name in described else _parse_cell(cell) for name, cell in zip(names, cells, strict=True)]
 
     return names, [RecordedRow(line, read(cells)) for line, cells in rows]
 
