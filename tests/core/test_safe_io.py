@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -157,3 +158,64 @@ def test_toml_that_could_do_harm_is_refused(text: str, words: str) -> None:
 def test_what_our_own_files_hold_is_read() -> None:
     assert from_json('{"a": [1, 2.5, null, "x", {"b": true}]}', "f") == {"a": [1, 2.5, None, "x", {"b": True}]}
     assert from_toml("a = [[1, 2], [3]]\n[b]\nc = 1.5", "f") == {"a": [[1, 2], [3]], "b": {"c": 1.5}}
+
+
+# ---- writing -------------------------------------------------------------------------------------------------------
+
+
+def test_a_write_during_another_write_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one temporary name for both, the second took the file of the first away: "No such file or directory"."""
+    path = tmp_path / "tuning.toml"
+    sync, contents = files.sync, iter([b"second", b"third"])
+
+    def write_meanwhile(descriptor: int) -> None:
+        sync(descriptor)
+        if (content := next(contents, None)) is not None:
+            files.write(path, content)
+
+    monkeypatch.setattr(files, "sync", write_meanwhile)
+    files.write(path, b"first")
+    assert path.read_bytes() == b"first"  # the last to finish
+    assert [entry.name for entry in tmp_path.iterdir()] == ["tuning.toml"]
+
+
+def test_many_writers_and_a_reader_see_whole_files_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader saw an empty file: one writer renamed the file that another had just created."""
+    path = tmp_path / "state.json"
+    monkeypatch.setattr(files, "sync", lambda descriptor: None)  # faster: more races
+    contents = [bytes([65 + k]) * 1000 for k in range(4)]
+    files.write(path, contents[0])
+
+    def write_often(content: bytes) -> None:
+        for _ in range(100):
+            files.write(path, content)
+
+    with ThreadPoolExecutor(len(contents)) as pool:
+        writers = [pool.submit(write_often, content) for content in contents]
+        while not all(writer.done() for writer in writers):
+            assert path.read_bytes() in contents
+        for writer in writers:
+            writer.result()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["state.json"]
+
+
+def test_a_planted_link_at_the_temporary_name_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name cannot be guessed; even if it could, the write fails instead."""
+    (tmp_path / "secret").write_text("precious")
+    monkeypatch.setattr(files.secrets, "token_hex", lambda size: "0" * 2 * size)
+    (tmp_path / f".file.{'0' * 16}.tmp").symlink_to(tmp_path / "secret")
+    with pytest.raises(RunError, match="File exists"):
+        files.write(tmp_path / "file", b"new")
+    assert (tmp_path / "secret").read_text() == "precious" and not (tmp_path / "file").exists()
+
+
+def test_leftovers_of_kills_are_recognised_and_removed(tmp_path: Path) -> None:
+    leftover, of_another, plain = (
+        tmp_path / name for name in (f".a.{'0' * 16}.tmp", f".b.{'f' * 16}.tmp", ".config.tmp")
+    )
+    for path in (leftover, of_another, plain):
+        path.touch()
+    assert [files.target_of(path.name) for path in (leftover, of_another, plain)] == ["a", "b", None]
+    files.remove_leftovers(tmp_path, exclude=["b"])
+    assert sorted(tmp_path.iterdir()) == sorted([of_another, plain])
+    files.remove_leftovers(tmp_path / "nowhere")

@@ -5,16 +5,17 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import psyco
 from psyco._src.exact.solver import constrained_optimum, exact_pareto_front
-from psyco._src.studies.pareto import ParetoFront, _mark_dominated, _mean_return, knee, make_pareto_spec
+from psyco._src.studies.pareto import ParetoFront, _mark_dominated, knee, make_pareto_spec
 from psyco._src.studies.pareto_page import pareto_page
 from psyco._src.studies.study_folder import Study
+from tests.studies.test_aggregate import Result, outcome
 from tests.studies.test_study_folder import WALK, here
 
 __all__ = ["here"]  # a fixture
@@ -131,7 +132,7 @@ def test_the_exact_front_is_that_of_the_linear_program() -> None:
     assert front.exact_return(1.0) != front.exact_return(1.0)  # infeasible
 
 
-@pytest.mark.full
+@pytest.mark.more
 def test_a_whole_front_its_table_page_and_again(cli, here: None, tmp_path: Path) -> None:
     words = [f"{name}={value}" for name, value in SMALL.items() if name != "episodes"]
     command = (
@@ -158,19 +159,15 @@ def test_a_whole_front_its_table_page_and_again(cli, here: None, tmp_path: Path)
     assert psyco.open_study(tmp_path / "f").complete
 
 
-def test_the_interval_of_a_return_includes_the_standard_error_of_each_run() -> None:
-    def run(score: float, error: float | None) -> Any:
-        return SimpleNamespace(
-            score=score, run=SimpleNamespace(certificate=SimpleNamespace(return_standard_error=error))
-        )
-
-    sure = _mean_return([run(1.0, 0.0), run(1.0, None)])
-    assert sure == (1.0, 1.0, 1.0)
-    value, lower, upper = _mean_return([run(1.0, 0.5), run(1.0, 0.5)])
-    beside = 1.96 * 0.5 / 2**0.5
-    assert value == 1.0
-    assert (lower, upper) == (pytest.approx(1.0 - beside, abs=0.06), pytest.approx(1.0 + beside, abs=0.06))
-    assert all(part != part for part in _mean_return([run(float("nan"), None)]))
+def test_a_failed_run_of_a_point_certifies_nothing_and_ranks_below_all_others() -> None:
+    asked = make_pareto_spec("particle-dance", DANCE, p=[0.5, 0.9], seeds=5)
+    results: list[Result] = [*[(True, 1.0 + k) for k in range(4)], "failed", (True, 1.0), *["failed"] * 4]
+    outcomes = tuple(map(outcome, asked.plan.cells, results))
+    good, bad = ParetoFront(asked, Study(Path("x"), asked.plan, outcomes)).points
+    assert (good["satisfied"], good["ended"], good["finished"], good["certified_min"]) == (4, 5, 4, 0.0)
+    assert good["return"] == pytest.approx(2.0) and good["return_lower"] < 1.0  # the failed one is trimmed
+    assert (bad["satisfied"], bad["ended"], bad["certified"]) == (1, 5, 0.0)
+    assert np.isnan(bad["return"]) and bad["dominated"] is None
 
 
 def test_a_front_without_an_exact_solution_says_so_and_shows_the_learned_points(

@@ -75,7 +75,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(workers, "_team", Node)
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_a_domain_that_is_missing_on_a_node_is_named_and_stops_no_other(nodes: None, tmp_path: Path) -> None:
     content = {key: value for key, value in ONE.items() if key != "domain"} | {
         "seeds": 1,
@@ -115,7 +115,7 @@ def test_a_node_whose_psyco_cannot_be_imported_is_said_in_a_sentence(
         assert "No module named 'psyco'" in error and "every node needs PSyCo and what the domain needs" in error
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_no_room_for_what_a_node_sends_home_is_said_and_the_same_again_goes_on(
     nodes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,7 +130,7 @@ def test_no_room_for_what_a_node_sends_home_is_said_and_the_same_again_goes_on(
     assert psyco.study(ONE | {"seeds": 1}, tmp_path / "study", ray="somewhere:6379").complete
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_a_disk_that_fills_up_in_a_cell_keeps_the_others_and_the_same_again_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -139,6 +139,10 @@ def test_the_tables_agree_with_the_runs(done: psyco.Study) -> None:
     assert by_task["all tasks", "snes"]["runs"] == 6
     times = list(csv.DictReader(io.StringIO((done.folder / "times.csv").read_text())))
     assert all(float(row["seconds"]) > 0 for row in times)
+
+
+@pytest.mark.extra("pandas")
+def test_the_tables_are_data_frames(done: psyco.Study) -> None:
     assert len(done.to_pandas()) == 12 == len(done.to_pandas("times"))
     with pytest.raises(psyco.RunError, match="did you mean 'cells'"):
         done.to_pandas("cell")
@@ -159,7 +163,7 @@ def test_a_repeated_study_computes_nothing(copied: Path, done: psyco.Study) -> N
     assert tables(copied) == tables(done.folder)
 
 
-@pytest.mark.full
+@pytest.mark.more
 def test_further_seeds_compute_only_those(tmp_path: Path, here: None) -> None:
     folder = tmp_path / "one"
     assert len(psyco.study(ONE | {"seeds": 1}, folder).outcomes) == 1
@@ -180,8 +184,7 @@ def test_damaged_and_interrupted_cells_are_repaired_to_the_same_bytes(
     first, second, third = (copied / "cells" / outcome.cell.name for outcome in done.outcomes[:3])
     (first / "policy.safetensors").write_bytes(b"x")
     shutil.rmtree(second)
-    shutil.rmtree(third)
-    third.mkdir()
+    shutil.rmtree(third / "checkpoints")
     (third / "config.toml").write_text("seed")  # damaged, and no checkpoint holds a copy
     assert [o.state for o in psyco.open_study(copied).outcomes[:4]] == [
         "damaged",
@@ -205,6 +208,7 @@ def test_another_run_in_the_folder_of_a_cell_is_kept_and_reported(copied: Path, 
     assert psyco.open_run(first).state == "finished"
 
 
+@pytest.mark.more
 def test_a_failed_cell_is_reported_and_stops_no_other(tmp_path: Path, cli: Callable[..., Any], here: None) -> None:
     study = ONE | {"seeds": 1, "grid": {"domain": {"fault": ["raise", ""]}}}
     found = psyco.study(study, tmp_path / "walks")
@@ -219,7 +223,7 @@ def test_a_failed_cell_is_reported_and_stops_no_other(tmp_path: Path, cli: Calla
     assert said.status == 1 and "at step 3" in said.err and "1 failed, 1 finished" in said.out
 
 
-@pytest.mark.full
+@pytest.mark.more
 def test_a_cell_that_kills_its_process_is_resumed_or_reported(tmp_path: Path) -> None:
     marker = str(tmp_path / "marker")
     study = ONE | {"seeds": 1, "grid": {"domain": {"fault": ["kill", "crash once"], "marker": [marker]}}}
@@ -250,6 +254,7 @@ def test_a_full_disk_is_reported_and_results_stay(copied: Path, monkeypatch: pyt
     assert tables(copied) == before and psyco.open_study(copied).complete
 
 
+@pytest.mark.more
 def test_a_started_run_is_resumed(tmp_path: Path) -> None:
     cell = make_plan(ONE).cells[0]
 
@@ -331,46 +336,49 @@ def test_a_csv_table_has_the_columns_of_all_rows() -> None:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("full") / "undisturbed"
-    assert psyco.study(EXAMPLE, folder).complete
-    return folder
+    """The study of examples/ with 12 cells instead of 20, of 2,000 episodes instead of 20,000."""
+    folder = tmp_path_factory.mktemp("full")
+    text = EXAMPLE.read_text().replace("20_000", "2_000").replace("seeds = 5", "seeds = 3")
+    (folder / "study.toml").write_text(text)
+    assert psyco.study(folder / "study.toml", folder / "undisturbed").complete
+    return folder / "undisturbed"
 
 
-def _started(folder: Path) -> Any:
+def _started(plan: Path, folder: Path) -> Any:
     return subprocess.Popen(
-        [sys.executable, "-m", "psyco", "study", str(EXAMPLE), "--out", str(folder)],
+        [sys.executable, "-m", "psyco", "study", str(plan), "--out", str(folder)],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )  # fmt: skip
 
 
-@pytest.mark.full
-def test_twenty_kills_change_no_byte(undisturbed: Path, tmp_path: Path) -> None:
-    """20 SIGKILLs at random moments of the study; then it is resumed to the end."""
-    folder = tmp_path / "killed"
+@pytest.mark.more
+def test_kills_change_no_byte(undisturbed: Path, tmp_path: Path) -> None:
+    """SIGKILLs at random moments of the study; then it is resumed to the end."""
+    plan, folder = undisturbed.with_name("study.toml"), tmp_path / "killed"
     rng = np.random.default_rng(0)
     kills = 0
-    while kills < 20:
-        process = _started(folder)
+    while kills < 6:
+        process = _started(plan, folder)
         until = time.monotonic() + 120
         while not (folder / "cells").is_dir() and time.monotonic() < until:
             time.sleep(0.1)
-        time.sleep(float(rng.uniform(0.0, 6.0)))
+        time.sleep(float(rng.uniform(0.0, 4.0)))
         if process.poll() is not None:  # it has finished: some cells are deleted, to start again
             assert process.returncode == 0
-            for path in sorted((folder / "cells").iterdir())[:10]:
+            for path in sorted((folder / "cells").iterdir())[:6]:
                 shutil.rmtree(path)
             continue
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         kills += 1
-    process = _started(folder)
+    process = _started(plan, folder)
     assert process.wait() == 0
     assert tables(folder) == tables(undisturbed)
 
 
 @pytest.mark.extra("ray")
-@pytest.mark.full
+@pytest.mark.more
 def test_losing_one_of_two_ray_nodes_changes_no_byte(undisturbed: Path, tmp_path: Path) -> None:
     import threading
 
@@ -388,8 +396,9 @@ def test_losing_one_of_two_ray_nodes_changes_no_byte(undisturbed: Path, tmp_path
                 removed.append(progress.count("finished"))
                 threading.Thread(target=lambda: nodes.remove_node(node, allow_graceful=False)).start()
 
-        study = psyco.study(EXAMPLE, tmp_path / "lost", ray=nodes.address, on_progress=lose)
-        assert study.complete and removed and removed[0] < 20
+        plan = undisturbed.with_name("study.toml")
+        study = psyco.study(plan, tmp_path / "lost", ray=nodes.address, on_progress=lose)
+        assert study.complete and removed and removed[0] < 12
     finally:
         ray.shutdown()
         nodes.shutdown()

@@ -31,7 +31,8 @@ from psyco._src.studies.objective import (
 )
 from psyco._src.studies.search_config import SEED_STRIDE, make_search
 from psyco._src.studies.trials import TrialSampler
-from psyco._src.studies.tuning import Tuning
+from psyco._src.studies.tuning import Tuning, _rerun_result
+from tests.studies.test_aggregate import Result, made
 from tests.studies.test_study_folder import EASY, STUDY, WALK, Here
 
 pytestmark = pytest.mark.extra("optuna")
@@ -366,56 +367,50 @@ def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
         psyco.tune("particle-dance", DANCE, tmp_path)
 
 
-def _judged(tuned: list[tuple[bool, float]], defaults: list[tuple[bool, float]]) -> Any:
-    """Return a validation study with these outcomes: certified or not, and the return."""
-    outcomes = [
-        SimpleNamespace(cell=SimpleNamespace(method=name), certified=certified, score=score)
-        for name, runs in (("tuned", tuned), ("defaults", defaults))
-        for certified, score in runs
-    ]
-    beaten = [[1.0, 0.5, 0.0][(mine <= other) + (mine < other)] for mine in tuned for other in defaults]
-    names = ("better_certified", "better_certified_lower", "better_certified_upper")
-    row = {"method": "tuned", "other": "defaults", **dict.fromkeys(names, np.mean(beaten) if beaten else 0.5)}
-    return SimpleNamespace(outcomes=outcomes, tables=SimpleNamespace(comparisons=[row] if beaten else []))
-
-
-GOOD, POOR = [(True, -1.0 - k) for k in range(5)], [(True, -9.0 - k) for k in range(5)]
+BETTER: list[Result] = [(True, -1.0 - k) for k in range(10)]
+POOR: list[Result] = [(True, -19.0 - k) for k in range(10)]
 
 
 @pytest.mark.parametrize(
     ("tuned", "defaults", "outcome", "words", "kept"),
     [
-        (GOOD, POOR, "better", "The tuned options beat the defaults: on 10 fresh seeds each", True),
-        (
-            GOOD[:3],
-            POOR[:3],
-            "inconclusive",
-            "are not shown to beat the defaults: on",
-            True,
-        ),  # too few to show anything
-        (GOOD, GOOD, "inconclusive", "are not shown to beat the defaults, so the defaults stay", False),
-        (POOR, GOOD, "worse", "are worse than the defaults, so the defaults stay", False),
-        (POOR, [(False, 9.0)] * 5, "better", "The tuned options beat", True),  # a certificate first
-        ([], POOR, "inconclusive", "validation runs failed", False),
+        (BETTER, POOR, "better", "The tuned options beat the defaults: on 10 fresh seeds each", True),
+        # Too few to show anything.
+        (BETTER[:3], POOR[:3], "inconclusive", "are not shown to beat the defaults: on", True),
+        (BETTER[:5], POOR[:5], "inconclusive", "6 runs of each would show one at this probability", True),
+        (BETTER, BETTER, "inconclusive", "are not shown to beat the defaults, so the defaults stay", False),
+        (POOR, BETTER, "worse", "are worse than the defaults, so the defaults stay", False),
+        (POOR, [(False, 9.0)] * 10, "better", "The tuned options beat", True),  # a certificate first
+        # Failed runs: before, the verdict came from the four that did not fail.
+        ([*BETTER[:4], *["failed"] * 6], POOR, "inconclusive", "6 runs with the tuned options failed", False),
+        (["failed"] * 10, POOR, "worse", "10 runs with the tuned options failed and count as the worst", False),
+        (BETTER, [*POOR[:2], *["damaged"] * 8], "better", "8 runs with the defaults failed", True),
+        (["waiting"], POOR, "inconclusive", "validation runs are missing", False),
     ],
 )
-def test_the_tuned_options_beat_the_defaults_only_if_the_test_is_significant(
-    tuned: Any, defaults: Any, outcome: str, words: str, kept: bool
+def test_the_tuned_options_beat_the_defaults_only_if_the_runs_show_it(
+    tuned: list[Result], defaults: list[Result], outcome: str, words: str, kept: bool
 ) -> None:
     winner: Any = SimpleNamespace(number=4, options={"learning_rate": 0.1})
-    judged = _judged(tuned, defaults)
-    tuning = Tuning(make_search("particle-dance", DANCE), Path("x"), (), judged, winner, judged, {})
+    study = made(tuned=tuned, defaults=defaults)
+    tuning = Tuning(make_search("particle-dance", DANCE), Path("x"), (), study, winner, study, {})
     assert tuning.outcome == outcome and words in tuning.verdict
     assert tuning.options == ({"learning_rate": 0.1} if kept else {})
 
 
+def test_a_trial_whose_reruns_failed_does_not_win_by_the_others() -> None:
+    rerun = made(**{"trial 1": [(False, 9.0), "failed", "failed"], "trial 2": [(False, 1.0)] * 3})
+    first, second = (_rerun_result(rerun, SimpleNamespace(label=f"trial {k}", number=k)) for k in (1, 2))  # type: ignore[arg-type]
+    assert first < second
+
+
 def test_where_the_defaults_did_best_they_stay() -> None:
     nobody: Any = SimpleNamespace(number=0, options={})
-    same = Tuning(make_search("particle-dance", DANCE), Path("x"), (), _judged([], []), nobody, None, {})
+    same = Tuning(make_search("particle-dance", DANCE), Path("x"), (), made(a=["waiting"]), nobody, None, {})
     assert same.outcome == "unchanged" and "the defaults stay" in same.verdict
 
 
-@pytest.mark.full
+@pytest.mark.more
 def test_kills_change_no_byte(tmp_path: Path) -> None:
     """SIGKILL at random moments of search, rerun and validation; the tables equal those of an undisturbed tuning."""
     import os
@@ -429,13 +424,13 @@ def test_kills_change_no_byte(tmp_path: Path) -> None:
         "--require",
         DANCE,
         "--trials",
-        "9",
+        "5",
         "--rerun-seeds",
         "1",
         "--validation-seeds",
         "2",
     ]
-    words += ["--episodes", "4000", "--workers", "1"]
+    words += ["--episodes", "1000", "--workers", "1"]
 
     def started(folder: Path) -> Any:
         return subprocess.Popen(
@@ -444,11 +439,14 @@ def test_kills_change_no_byte(tmp_path: Path) -> None:
             env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )  # fmt: skip
 
+    assert started(tmp_path / "first").wait() == 0  # which compiles
+    began = time.monotonic()
     assert started(tmp_path / "alone").wait() == 0
+    seconds = time.monotonic() - began
     rng, kills = np.random.default_rng(0), 0
-    while kills < 6:
+    while kills < 3:
         process = started(tmp_path / "killed")
-        time.sleep(4.0 + float(rng.uniform(0.0, 12.0)))
+        time.sleep(seconds * float(rng.uniform(0.3, 0.9)))
         if process.poll() is not None:
             assert process.returncode == 0
             break  # it was faster

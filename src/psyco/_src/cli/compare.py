@@ -14,7 +14,7 @@ from rich.table import Table
 from psyco._src.cli.common import Json, console, plain, say
 from psyco._src.cli.runs import print_table, summarize
 from psyco._src.core.errors import RunError
-from psyco._src.verification.certificate_html import terminal_colour
+from psyco._src.verification.theme import terminal_colour
 
 if TYPE_CHECKING:
     from psyco._src.runs.store import Run

@@ -32,7 +32,7 @@ from psyco._src.cli.common import (
     trusted,
 )
 from psyco._src.cli.runs import print_table
-from psyco._src.cli.study import EXIT_FAILED, StudyDisplay
+from psyco._src.cli.study import EXIT_FAILED, StudyDisplay, estimate_text
 from psyco._src.runs.settings import Settings
 
 
@@ -147,9 +147,9 @@ def _print(front: psyco.ParetoFront, *, as_json: bool) -> None:
         cells = [f"{row[parameter]:g}"] if parameter else []
         cells += [
             f"{row['required']:g}",
-            f"{row['satisfied']}/{row['finished']}",
-            _estimate(row, "certified", 4),
-            _estimate(row, "return", 2),
+            f"{row['satisfied']}/{row['ended']}",
+            estimate_text(row, "certified", 4),
+            estimate_text(row, "return", 2),
         ]
         if front.exact:
             cells.append(f"{row['exact_return']:.2f}" if math.isfinite(row["exact_return"]) else "–")
@@ -161,8 +161,3 @@ def _print(front: psyco.ParetoFront, *, as_json: bool) -> None:
     say(f"Table: {front.folder}/pareto.csv. Page: {front.page}")
     if front.study.failed:
         remark(f"the same command tries failed runs again, as does {command('psyco', 'study', front.folder)}")
-
-
-def _estimate(row: dict[str, Any], name: str, digits: int) -> str:
-    value, lower, upper = (row[f"{name}{side}"] for side in ("", "_lower", "_upper"))
-    return f"{value:.{digits}f} ({lower:.{digits}f} to {upper:.{digits}f})" if value == value else "–"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -118,6 +119,8 @@ def _status(names: list[str], out: Path | None, seeds: str | None, *, as_json: b
 
 
 def _print(study: psyco.Study, *, as_json: bool) -> None:
+    from psyco._src.studies.aggregate import missing_evidence
+
     for name, error in study.failed.items():
         remark(f"failed: {name}: {error}", style="red")
     for note in study.notes:
@@ -134,25 +137,30 @@ def _print(study: psyco.Study, *, as_json: bool) -> None:
         table.add_row(
             plain(row["task"]),
             plain(row["method"]),
-            f"{row['certified']}/{row['finished']} ({_percent(row, 'certified_share')})",
-            _estimate(row, "return_iqm") + scaled,
-            _estimate(row, "return_median") + scaled,
+            f"{row['certified']}/{row['ended']} ({_percent(row, 'certified_share')})",
+            estimate_text(row, "return_iqm", 2) + scaled,
+            estimate_text(row, "return_median", 2) + scaled,
             "–" if first is None else f"{first:,.0f} episodes",
         )
     print_table(table)
     for row in study.tables.comparisons:
-        say(f"a run of {row['method']} beats one of {row['other']} with probability {_estimate(row, 'better')}")
+        words = f"a run of {row['method']} beats one of {row['other']} with probability"
+        missing = missing_evidence(row, "better")
+        say(f"{words} {estimate_text(row, 'better', 2)}" + f": {missing}" * bool(missing))
     say(f"{_counts(study)}; intervals are at 95%. Tables: {study.folder}/*.csv. Page: {study.page}")
     if study.failed:
         remark(f"the same command tries failed runs again: {command('psyco', 'study', study.folder)}")
 
 
 def _print_cells(study: psyco.Study) -> None:
+    from psyco._src.studies.collect import cell_row
+
     table = Table()
     for head in ("task", "method", "seed", "state", "verdict", "return", "done"):
         table.add_column(head, overflow="fold")
-    shown = list(zip(study.outcomes, study.tables.cells, strict=True))[:MAX_PRINTED_CELLS]
-    for outcome, row in shown:
+    shown = study.outcomes[:MAX_PRINTED_CELLS]
+    for outcome in shown:
+        row = cell_row(outcome)
         table.add_row(
             plain(row["task"]),
             plain(row["method"]),
@@ -174,13 +182,16 @@ def _counts(study: psyco.Study) -> str:
     return f"{len(study.outcomes)} runs: {states}; {study.certified} certified"
 
 
-def _estimate(row: dict[str, Any], name: str) -> str:
+def estimate_text(row: dict[str, Any], name: str, digits: int) -> str:
+    """Return an estimate, with its interval if there is one."""
     value, lower, upper = (row[f"{name}{side}"] for side in ("", "_lower", "_upper"))
-    return f"{value:.2f} ({lower:.2f} to {upper:.2f})" if value == value else "–"
+    if math.isnan(value):
+        return "–"
+    return f"{value:.{digits}f}" + ("" if math.isnan(lower) else f" ({lower:.{digits}f} to {upper:.{digits}f})")
 
 
 def _percent(row: dict[str, Any], name: str) -> str:
-    return f"{row[f'{name}_lower']:.0%} to {row[f'{name}_upper']:.0%}" if row["finished"] else "–"
+    return f"{row[f'{name}_lower']:.0%} to {row[f'{name}_upper']:.0%}" if row["ended"] else "–"
 
 
 # ---- progress ----------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from psyco._src.cli.common import (
     trusted,
 )
 from psyco._src.cli.runs import print_table
-from psyco._src.cli.study import EXIT_FAILED, StudyDisplay
+from psyco._src.cli.study import EXIT_FAILED, StudyDisplay, estimate_text
 from psyco._src.learners.learner_registry import TUNED_BY_DEFAULT
 
 
@@ -142,11 +142,8 @@ def _print(done: psyco.Tuning, *, as_json: bool) -> None:
     print_table(table)
     study = done.validation or done.rerun
     for row in study.tables.summary:
-        low, high = row["return_iqm_lower"], row["return_iqm_upper"]
-        say(
-            f"{row['method']}: {row['certified']} of {row['finished']} certified, return {row['return_iqm']:.2f} "
-            f"({low:.2f} to {high:.2f})"
-        )
+        returned = estimate_text(row, "return_iqm", 2)
+        say(f"{row['method']}: {row['certified']} of {row['ended']} certified, return {returned}")
     say(f"{done.verdict}.")
     holds = "the tuned options" if done.options else "the defaults"
     say(f"{done.config} holds {holds}. Page: {done.page}")

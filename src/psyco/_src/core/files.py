@@ -11,8 +11,9 @@ import json
 import math
 import os
 import re
+import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -218,31 +219,49 @@ def _values(value: Any) -> Any:
 
 
 RUN_FILE_SUFFIXES = (".toml", ".props", ".csv", ".safetensors", ".json", ".ckpt")
+_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp")
 
 
 def write(path: Path, data: bytes) -> None:
     """Replace a file in one step: temporary file, fsync, rename, fsync of the folder.
 
-    A kill or a power cut at any moment leaves either the old content or the new one.
+    A kill or a power cut at any moment leaves either the old content or the new one. The name of the temporary file is
+    random, so several processes may write the same file: the last one to finish determines its content.
     """
     if not path.name or os.path.isdir(path):
         raise RunError(f"cannot write {str(path)!r}: it is a folder; give the name of a file")
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
-        if os.path.lexists(temporary):  # left by a kill, or a planted link to another file
-            temporary.unlink()
-        with temporary.open("xb") as file:
+        with temporary.open("xb") as file:  # "x": an existing file or link of that name is an error
             file.write(data)
             sync(file.fileno())
         os.replace(temporary, path)
         sync_folder(path.parent)
     except OSError as error:
         with suppress(OSError):  # on a full or read-only disk, removal may fail too
-            if os.path.lexists(temporary):
-                temporary.unlink()
+            temporary.unlink()
         raise write_error(path, error) from None
     except ValueError as error:
         raise RunError(f"cannot write {str(path)!r}: {error}") from None
+
+
+def target_of(name: str) -> str | None:
+    """Return the name of the file that a temporary file of `write` was to replace; None for another file."""
+    found = _TEMPORARY.fullmatch(name)
+    return found[1] if found else None
+
+
+def remove_leftovers(folder: Path, *, exclude: Collection[str] = ()) -> None:
+    """Remove the temporary files that killed processes left in a folder; the caller holds its lock.
+
+    Args:
+        folder: of a run or of a study.
+        exclude: names of files that other programs write without the lock.
+    """
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if (target := target_of(path.name)) is not None and target not in exclude:
+                path.unlink(missing_ok=True)
 
 
 def sync(descriptor: int) -> None:

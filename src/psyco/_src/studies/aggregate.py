@@ -20,8 +20,11 @@ from psyco._src.studies.collect import CellOutcome, Row, cell_row, time_row
 from psyco._src.studies.statistics import IntervalEstimate, Scores
 from psyco._src.studies.study_plan import ALL_TASKS
 
+CURVES = {"return": (-math.inf, math.inf), "satisfied": (0.0, 1.0)}  # metrics and their limits
 CURVE_POINTS = 50  # of a learning curve
+CURVE_RESAMPLES = 500
 PROFILE_POINTS = 61  # thresholds of a performance profile
+MAX_COMPARED_METHODS = 50  # the number of pairs grows with the square
 LAST_COLUMNS = ("policy", "domain", "requirement", "learner", "cell")
 
 Groups = dict[tuple[str, str], list[CellOutcome]]  # by task and method
@@ -45,7 +48,11 @@ class StudyTables:
 
 
 def make_tables(outcomes: Sequence[CellOutcome]) -> StudyTables:
-    """Return all tables; unfinished cells count as runs and contribute nothing else."""
+    """Return all tables.
+
+    Shares are of all runs that have ended, and a run without a result ranks below all others. Runs that wait or go on
+    are counted as runs and contribute nothing else.
+    """
     groups: Groups = {}
     for outcome in outcomes:
         groups.setdefault((outcome.cell.task, outcome.cell.method), []).append(outcome)
@@ -59,7 +66,7 @@ def make_tables(outcomes: Sequence[CellOutcome]) -> StudyTables:
     return StudyTables(
         cells=[cell_row(outcome) for outcome in outcomes],
         summary=summary,
-        comparisons=[row for a, b in itertools.combinations(methods, 2) if (row := _comparison(groups, tasks, a, b))],
+        comparisons=_comparisons(groups, tasks, methods),
         profiles=[row for task in tasks for row in _profiles(task, groups)],
         curves=[row for (task, method), group in groups.items() for row in _curves(task, method, group)],
         times=[time_row(outcome) for outcome in outcomes],
@@ -74,21 +81,22 @@ def _summary(
 ) -> Row:
     """Return one row; over several tasks (`groups`) returns are scaled to be comparable."""
     outcomes = [outcome for group in groups for outcome in group]
-    finished = [outcome for outcome in outcomes if outcome.finished]
-    certified = sum(outcome.certified for outcome in finished)
+    ended = [outcome for outcome in outcomes if outcome.ended]
+    certified = sum(outcome.certified for outcome in ended)
     scores = [scores for group in groups if len(scores := _scaled_scores(group, scales))]
     sign = -1.0 if scales is None and not outcomes[0].maximize else 1.0
-    firsts = [outcome.first_satisfied or (math.inf, math.inf) for outcome in finished]
+    firsts = [(outcome.finished and outcome.first_satisfied) or (math.inf, math.inf) for outcome in ended]
     episodes, steps = ([first[k] for first in firsts] for k in (0, 1))
     return {
         "task": task,
         "method": method,
         "runs": len(outcomes),
-        "finished": len(finished),
+        "ended": len(ended),
+        "finished": sum(outcome.finished for outcome in ended),
         "certified": certified,
-        **_columns("certified_share", statistics.proportion(certified, len(finished))),
-        **_columns("return_iqm", _signed(statistics.bootstrap(statistics.iqm, scores), sign)),
-        **_columns("return_median", _signed(statistics.bootstrap(statistics.median, scores), sign)),
+        **_columns("certified_share", statistics.proportion(certified, len(ended))),
+        **_columns("return_iqm", _signed(statistics.iqm_estimate(scores), sign)),
+        **_columns("return_median", _signed(statistics.median_estimate(scores), sign)),
         "scaled": int(scales is not None),
         "first_satisfied_runs": sum(math.isfinite(count) for count in episodes),
         "first_satisfied_episodes": _finite_median(episodes),
@@ -97,10 +105,11 @@ def _summary(
 
 
 def _scales(groups: Groups, tasks: Sequence[str]) -> dict[str, Scale]:
-    """Return the lowest and the highest score of any run, for each task."""
+    """Return the lowest and the highest score of any finished run, for each task."""
     scales = {}
     for task in tasks:
         scores = np.concatenate([_scores(group) for (t, _), group in groups.items() if t == task])
+        scores = scores[np.isfinite(scores)]
         scales[task] = (float(scores.min()), float(scores.max())) if len(scores) else (0.0, 1.0)
     return scales
 
@@ -110,12 +119,11 @@ def _scaled_scores(group: Sequence[CellOutcome], scales: dict[str, Scale] | None
     if scales is None:
         return scores
     low, high = scales[group[0].cell.task]
-    return (scores - low) / (high - low) if high > low else np.full_like(scores, 0.5)
+    return (scores - low) / (high - low) if high > low else np.where(np.isfinite(scores), 0.5, scores)
 
 
 def _scores(group: Sequence[CellOutcome]) -> Scores:
-    scores = np.array([outcome.score for outcome in group], dtype=np.float64)
-    return scores[np.isfinite(scores)]
+    return np.array([outcome.score for outcome in group if outcome.ended], dtype=np.float64)
 
 
 def _signed(estimate: IntervalEstimate, sign: float) -> IntervalEstimate:
@@ -136,6 +144,14 @@ def _columns(name: str, estimate: IntervalEstimate) -> Row:
 # ---- comparisons -------------------------------------------------------------------------------------------------
 
 
+def _comparisons(groups: Groups, tasks: Sequence[str], methods: Sequence[str]) -> list[Row]:
+    """Return one row for each pair of methods that have results on a common task; none where methods are too many."""
+    known = [method for method in methods if any(o.ended for task in tasks for o in groups.get((task, method), ()))]
+    if len(known) > MAX_COMPARED_METHODS:
+        return []
+    return [row for a, b in itertools.combinations(known, 2) if (row := _comparison(groups, tasks, a, b))]
+
+
 def _comparison(groups: Groups, tasks: Sequence[str], a: str, b: str) -> Row | None:
     """Return the probability that a run of method a beats one of b, over the tasks that both have."""
     common = [t for t in tasks if all(len(_scores(groups.get((t, m), []))) for m in (a, b))]
@@ -143,21 +159,34 @@ def _comparison(groups: Groups, tasks: Sequence[str], a: str, b: str) -> Row | N
         return None
     by_return = [[_scores(groups[t, m]) for t in common] for m in (a, b)]
     ranks = [_ranks(groups[t, a], groups[t, b]) for t in common]
+    certified = statistics.improvement([ours for ours, _ in ranks], [theirs for _, theirs in ranks])
     return {
         "method": a,
         "other": b,
         "tasks": len(common),
-        **_columns("better", statistics.improvement(*by_return)),
-        **_columns(
-            "better_certified",
-            statistics.improvement([ours for ours, _ in ranks], [theirs for _, theirs in ranks]),
-        ),
+        **_improvement_columns("better", statistics.improvement(*by_return), len(common)),
+        **_improvement_columns("better_certified", certified, len(common)),
     }
 
 
+def _improvement_columns(name: str, estimate: IntervalEstimate, tasks: int) -> Row:
+    """Return an estimate; where it does not show which method is better, also how many runs of each would."""
+    shown = estimate.lower > 0.5 or estimate.upper < 0.5
+    needed = None if shown else statistics.runs_needed(estimate.value, tasks)
+    return {**_columns(name, estimate), f"{name}_runs_needed": needed}
+
+
+def missing_evidence(row: Row, name: str) -> str:
+    """Return what a comparison lacks to show which method is better, as the end of a sentence; empty if it does."""
+    lower, upper, needed = (row[f"{name}_{end}"] for end in ("lower", "upper", "runs_needed"))
+    if lower > 0.5 or upper < 0.5:
+        return ""
+    return "no difference is shown" + (f"; {needed} runs of each would show one at this probability" if needed else "")
+
+
 def _ranks(ours: Sequence[CellOutcome], theirs: Sequence[CellOutcome]) -> tuple[Scores, Scores]:
-    """Return scores as ranks, in which every certified run is above all others."""
-    keys = [[(o.certified, o.score) for o in group if math.isfinite(o.score)] for group in (ours, theirs)]
+    """Return scores as ranks, in which every certified run is above all others, and every failed one below."""
+    keys = [[(o.certified, o.score) for o in group if o.ended] for group in (ours, theirs)]
     order = {key: float(rank) for rank, key in enumerate(sorted({*keys[0], *keys[1]}))}
     our_ranks, their_ranks = (np.array([order[key] for key in group]) for group in keys)
     return our_ranks, their_ranks
@@ -167,11 +196,9 @@ def _ranks(ours: Sequence[CellOutcome], theirs: Sequence[CellOutcome]) -> tuple[
 
 
 def _profiles(task: str, groups: Groups) -> list[Row]:
-    """Return the share of runs above each return: of all runs, and of certified runs."""
-    of_task = {
-        method: [o for o in group if math.isfinite(o.score)] for (t, method), group in groups.items() if t == task
-    }
-    scores = np.array([o.score for group in of_task.values() for o in group])
+    """Return the share of runs above each return, failed ones included: of all, and of certified ones."""
+    of_task = {method: [o for o in group if o.ended] for (t, method), group in groups.items() if t == task}
+    scores = np.array([o.score for group in of_task.values() for o in group if math.isfinite(o.score)])
     if not len(scores):
         return []
     pad = 0.02 * float(scores.max() - scores.min()) or 1.0
@@ -183,9 +210,8 @@ def _profiles(task: str, groups: Groups) -> list[Row]:
         sign = 1.0 if group[0].maximize else -1.0
         scores = np.array([o.score for o in group])
         certified = np.array([o.score if o.certified else -math.inf for o in group])
-        above, lower, upper = statistics.bootstrap_band(
-            lambda resampled: resampled.mean(axis=-1), (scores[:, None] > thresholds).astype(float)
-        )
+        above = statistics.performance_profile(scores, thresholds)
+        lower, upper = statistics.proportion_bounds(np.rint(above * len(group)).astype(int), len(group))
         certified_above = statistics.performance_profile(certified, thresholds)
         rows += [
             {
@@ -198,18 +224,16 @@ def _profiles(task: str, groups: Groups) -> list[Row]:
 
 
 def _curves(task: str, method: str, group: Sequence[CellOutcome]) -> list[Row]:
-    """Return interquartile means over runs during learning; the shortest run ends the curve."""
+    """Return interquartile means over finished runs during learning; the shortest run ends the curve."""
     tables = [outcome.metrics for outcome in group if outcome.finished and outcome.metrics.rows]
     if not tables:
         return []
     rows = min(table.rows for table in tables)
     ends = np.unique(np.linspace(0, rows, min(CURVE_POINTS, rows) + 1).astype(int))
-    bands = {
-        name: statistics.bootstrap_band(
-            statistics.iqm, np.stack([_window_means(table, name, ends) for table in tables])
-        )
-        for name in ("return", "satisfied")
-    }
+    bands = {}
+    for name, limits in CURVES.items():
+        curves = np.stack([_window_means(table, name, ends) for table in tables], axis=-1)  # [T, N]
+        bands[name] = np.clip(statistics.iqm_band([curves], CURVE_RESAMPLES), *limits)
     return [
         {
             "task": task,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from psyco._src.core.errors import RunError
 from psyco._src.learners.metrics import Metrics
 from psyco._src.logic.ast import Requirement
 from psyco._src.logic.parser import parse
@@ -37,6 +39,11 @@ class CellOutcome:
         return self.state == "finished"
 
     @property
+    def ended(self) -> bool:
+        """Whether the run was started and does not go on: finished, failed, damaged or stopped."""
+        return self.state not in ("waiting", "running")
+
+    @property
     def certificate(self) -> Certificate | None:
         """Certificate of a finished run."""
         return self.run.certificate if self.finished and self.run else None
@@ -48,9 +55,12 @@ class CellOutcome:
 
     @property
     def score(self) -> float:
-        """Mean return on the episodes of the certificate, negated where it is minimised; NaN without a certificate."""
+        """Mean return on the episodes of the certificate, negated where it is minimised.
+
+        Without one it is -inf, so that a failed run ranks below all others; NaN before the run has ended.
+        """
         if self.certificate is None or self.certificate.mean_return is None:
-            return np.nan
+            return -np.inf if self.ended else np.nan
         return self.certificate.mean_return if self.maximize else -self.certificate.mean_return
 
     @property
@@ -87,10 +97,15 @@ def collect(cells: Iterable[Cell], folder: Path, failure: Callable[[str], str] =
         folder: that contains their runs.
         failure: returns the error of a cell by its name, or an empty text.
     """
+    if os.path.islink(folder):
+        raise RunError(f"{folder} is a link; put the folder itself in its place")
     return [_outcome(cell, folder / cell.name, failure(cell.name)) for cell in cells]
 
 
 def _outcome(cell: Cell, folder: Path, error: str) -> CellOutcome:
+    if os.path.islink(folder):
+        error = f"{folder} is a link, which is not followed; put the folder itself in its place"
+        return CellOutcome(cell, "damaged", error, None, RunTimes())
     if not is_run(folder):
         return CellOutcome(cell, "failed" if error else "waiting", error, None, RunTimes())
     run = read_run(folder)

@@ -35,7 +35,6 @@ from psyco._src.logic.parser import parse_formula
 from psyco._src.studies import statistics
 from psyco._src.studies.aggregate import to_csv, to_html, to_json_rows, to_pandas
 from psyco._src.studies.collect import CellOutcome, Row
-from psyco._src.studies.statistics import IntervalEstimate
 from psyco._src.studies.study_folder import PARENT, Study, run_study
 from psyco._src.studies.study_plan import MAX_CELLS, StudyPlan, make_plan
 from psyco._src.studies.study_progress import StudyProgress
@@ -134,16 +133,17 @@ class ParetoFront:
 
     def _point(self, k: int) -> Row:
         runs = self.runs_of(k)
-        finished = [outcome for outcome in runs if outcome.finished]
-        bounds = [bound for outcome in finished if (bound := certified_probability(outcome)) is not None]
-        certified = statistics.bootstrap(statistics.iqm, [np.array(bounds)])
-        returned = _mean_return(finished)
+        ended = [outcome for outcome in runs if outcome.ended]
+        bounds = [certified_probability(outcome) for outcome in ended]
+        certified = statistics.share_estimate(statistics.iqm_estimate([np.array(bounds)]))
+        returned = statistics.iqm_estimate([np.array([outcome.score for outcome in ended])])
         row: Row = {
             **({self.spec.parameter: self.spec.values[k]} if self.spec.parameter else {}),
             "required": self.spec.required[k],
             "runs": len(runs),
-            "finished": len(finished),
-            "satisfied": sum(outcome.certified for outcome in finished),
+            "ended": len(ended),
+            "finished": sum(outcome.finished for outcome in ended),
+            "satisfied": sum(outcome.certified for outcome in ended),
             "certified": certified.value,
             "certified_lower": certified.lower,
             "certified_upper": certified.upper,
@@ -263,40 +263,21 @@ def exact_front(spec: ParetoSpec, domain: Domain) -> tuple[tuple[float, float], 
     return tuple((value, best.expected_return) for value, best in optima if best is not None)
 
 
-def certified_probability(outcome: CellOutcome) -> float | None:
+def certified_probability(outcome: CellOutcome) -> float:
     """Return the lower bound on the probability that a run's certificate guarantees, whatever its verdict.
 
-    That is its lower bound or, if it is SATISFIED, the required probability, whichever is larger: the interval of a
-    certificate is two-sided with half of the verdict's error on each side, so its lower end may lie below. Both bounds
-    are read off one e-process, which decreases in the probability: where one of them is too high, the e-process of the
-    true probability has reached 1/δ, which has probability at most δ.
+    Without a certificate, as for a failed run, it is 0. Otherwise it is the lower bound of the certificate or, if that
+    is SATISFIED, the required probability, whichever is larger: the interval of a certificate is two-sided with half of
+    the verdict's error on each side, so its lower end may lie below. Both bounds are read off one e-process, which
+    decreases in the probability: where one of them is too high, the e-process of the true probability has reached 1/δ,
+    which has probability at most δ.
     """
     certificate = outcome.certificate
     if certificate is None or not certificate.findings:
-        return None
+        return 0.0
     lower = float(certificate.findings[0].lower)
     (constraint,) = outcome.requirement.constraints
     return max(lower, constraint.lower) if outcome.certified else lower
-
-
-def _mean_return(finished: Sequence[CellOutcome]) -> IntervalEstimate:
-    """Return the return of a point with its interval: runs are resampled, and each return within its standard error.
-
-    Certificates that end early rest on few episodes, so resampling the few runs alone would understate the error.
-    """
-    known = [
-        (outcome.score, outcome.run.certificate.return_standard_error or 0.0)
-        for outcome in finished
-        if math.isfinite(outcome.score) and outcome.run and outcome.run.certificate
-    ]
-    if not known:
-        return statistics.NO_ESTIMATE
-    scores, errors = np.array(known, dtype=np.float64).T
-    rng = np.random.default_rng(statistics.SEED)
-    chosen = rng.integers(0, len(scores), (statistics.RESAMPLES, len(scores)))
-    resampled = statistics.iqm(scores[chosen] + errors[chosen] * rng.standard_normal(chosen.shape))
-    interval = map(float, statistics.percentile_interval(resampled))
-    return IntervalEstimate(float(statistics.iqm(scores)), *interval)
 
 
 def _mark_dominated(rows: Sequence[Row]) -> None:

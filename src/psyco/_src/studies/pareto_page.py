@@ -11,13 +11,13 @@ from psyco._src.reports.charts import ChartMark, scatter_chart
 from psyco._src.reports.page import render_page, render_sections, table
 from psyco._src.studies.collect import Row
 from psyco._src.studies.pareto import ParetoFront, certified_probability
-from psyco._src.studies.statistics import LEVEL, RESAMPLES, IntervalEstimate
+from psyco._src.studies.statistics import LEVEL, IntervalEstimate
 from psyco._src.studies.study_page import (
     cell_table,
     completeness,
+    drawn_estimate,
     estimate,
     interval,
-    interval_estimate,
 )
 
 
@@ -41,7 +41,6 @@ def pareto_page(front: ParetoFront) -> str:
         chart=_chart(front),
         points=_point_table(front),
         level=f"{LEVEL:.0%}",
-        resamples=f"{RESAMPLES:,}",
         parameter=spec.parameter,
         exact=front.exact,
         run_count=f"{len(study.outcomes):,}",
@@ -54,7 +53,7 @@ def pareto_page(front: ParetoFront) -> str:
 def _chart(front: ParetoFront) -> Markup:
     if front.spec.parameter:
         marks = [
-            ChartMark(IntervalEstimate(value, value, value), interval_estimate(row, "return"))
+            ChartMark(IntervalEstimate(value, value, value), drawn_estimate(row, "return"))
             for value, row in zip(front.spec.values, front.points, strict=True)
         ]
         points = [(value, outcome.score) for k, value in enumerate(front.spec.values) for outcome in front.runs_of(k)]
@@ -62,14 +61,14 @@ def _chart(front: ParetoFront) -> Markup:
     else:
         marks = [
             ChartMark(
-                interval_estimate(row, "certified"),
-                interval_estimate(row, "return"),
+                drawn_estimate(row, "certified"),
+                drawn_estimate(row, "return"),
                 hollow=row["dominated"] == 1,
                 label="knee" if row["knee"] else "",
             )
             for row in front.points
         ]
-        points = [(certified_probability(o) or math.nan, o.score) for o in front.study.outcomes]
+        points = [(certified_probability(o), o.score) for o in front.study.outcomes]
         across = "certified probability"
     points = [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
     keys = [("learned", 0)] + [("best of any controller", 1)] * bool(front.exact)
@@ -95,8 +94,8 @@ def _point_table(front: ParetoFront) -> Markup:
         cells = [str(Number(row[parameter]))] if parameter else []
         cells += [
             str(Number(row["required"])),
-            f"{row['satisfied']} of {row['finished']}",
-            f"{row['certified']:.4f}{interval(row, 'certified', '.4f')}" if row["finished"] else "–",
+            f"{row['satisfied']} of {row['ended']}",
+            f"{row['certified']:.4f}{interval(row, 'certified', '.4f')}" if row["ended"] else "–",
             estimate(row, "return"),
         ]
         if front.exact:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from psyco._src.core import files
 from psyco._src.core.checks import check_count
 from psyco._src.core.errors import RunError
-from psyco._src.core.files import read_text
+from psyco._src.core.files import check_folder, read_text
 from psyco._src.envs.registry import TRUST_NOTHING
 from psyco._src.runs.lock import lock
+from psyco._src.runs.session import WANDB
 from psyco._src.runs.store import is_run, read_run
 from psyco._src.studies.cell import belongs
 from psyco._src.studies.objective import pruned_at
@@ -31,6 +32,20 @@ def make_folder(folder: Path) -> None:
         raise RunError(f"cannot make the folder {folder}: {error.strerror}") from None
 
 
+@contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Make the folder of a study, check it, and lock it until the block ends; nothing is written before.
+
+    A link that leads out of it is refused wherever it is, since everything in the folder may be overwritten.
+    """
+    make_folder(folder)
+    check_folder(folder, exclude=(WANDB,))
+    with lock(folder):
+        for place in (folder, folder / FAILURES):
+            files.remove_leftovers(place)
+        yield
+
+
 def execute(
     cells: Sequence[Cell],
     folder: Path,
@@ -47,7 +62,7 @@ def execute(
 
     Args:
         cells: each is run in `folder`/cells/NAME.
-        folder: of the study.
+        folder: of the study, locked by the caller.
         workers: number of processes; default: one per core.
         ray: address of a Ray cluster to use instead, or "local".
         trust: code that cells may import.
@@ -58,25 +73,24 @@ def execute(
         check_count("workers", workers, 1)
     runs = folder / CELLS
     make_folder(runs)
-    with lock(folder):
-        progress = StudyProgress.of(cells, _storing_failures(folder, on_progress))
-        missing = []
-        for cell in cells:
-            if has_finished(runs / cell.name, cell):
-                progress.cells[cell.name].state, progress.cells[cell.name].reused = FINISHED, True
-            else:
-                missing.append(cell)
-        progress.notify()
-        if ray is not None and missing:
-            from psyco._src.studies.workers import run_on_ray
+    progress = StudyProgress.of(cells, _storing_failures(folder, on_progress))
+    missing = []
+    for cell in cells:
+        if has_finished(runs / cell.name, cell):
+            progress.cells[cell.name].state, progress.cells[cell.name].reused = FINISHED, True
+        else:
+            missing.append(cell)
+    progress.notify()
+    if ray is not None and missing:
+        from psyco._src.studies.workers import run_on_ray
 
-            run_on_ray(missing, runs, progress, address=ray, trust=trust)
-        elif missing and team is not None:
+        run_on_ray(missing, runs, progress, address=ray, trust=trust)
+    elif missing and team is not None:
+        team.run(missing, runs, progress, trust)
+    elif missing:
+        with WorkerTeam(workers or available_cores(), folder / LOG) as team:
             team.run(missing, runs, progress, trust)
-        elif missing:
-            with WorkerTeam(workers or available_cores(), folder / LOG) as team:
-                team.run(missing, runs, progress, trust)
-        progress.notify()
+    progress.notify()
     return {name: cell.error for name, cell in progress.cells.items() if cell.error}
 
 

@@ -97,7 +97,10 @@ class SearchConfig:
         """Return the configuration as the text of a file."""
         names = ("trials", "batch_size", "rerun_seeds", "validation_seeds", "seed")
         content = {name: getattr(self, name) for name in names} | self.content | {"ranges": self.range_texts}
-        return "# The configuration of `psyco tune`.\n" + tomli_w.dumps(content, multiline_strings=True)
+        try:
+            return "# The configuration of `psyco tune`.\n" + tomli_w.dumps(content, multiline_strings=True)
+        except TypeError as error:
+            raise RunError(f"this tuning cannot be written as TOML: {error}; use numbers and text only") from None
 
     def _plan(
         self, seeds: Sequence[int], options_by_label: Mapping[str, Mapping[str, Any]], title: str = ""
@@ -133,6 +136,10 @@ def make_search(
             "tuning needs a requirement, since it searches for the largest certified return: "
             "--require 'P>=0.9 [ G ... ] & C>=0.98', as text or file"
         )
+    tables = {"parameters": parameters, "learner_options": learner_options, "settings": settings}
+    for name, table in tables.items():
+        if table is not None and not isinstance(table, Mapping):
+            raise RunError(f"{name} must be a dictionary, got {table!r:.100}")
     if check_count("trials", trials, 0) < 2:
         raise RunError(
             f"trials must be at least 2, got {trials}: the first trial is the defaults, the others are searched"
@@ -179,6 +186,8 @@ def _search_space(learner: str, fixed: Mapping[str, Any], over: Any) -> dict[str
                 f"nothing is left to tune of {learner}: name an option and its range, as in learning_rate=0.001:0.1"
             )
         return space
+    if not isinstance(over, Mapping | list | tuple):
+        raise RunError(f"over must be a list of options or a dictionary with their ranges, got {over!r:.100}")
     named = over if isinstance(over, Mapping) else dict(str(text).partition("=")[::2] for text in over)
     check_has(learner, "option", named, options)
     if not named:

@@ -1,30 +1,34 @@
 """Statistics of a few runs, with their uncertainty.
 
 After R. Agarwal, M. Schwarzer, P. S. Castro, A. Courville and M. G. Bellemare, *Deep Reinforcement Learning at the Edge
-of the Statistical Precipice*, NeurIPS 2021: interquartile means, stratified bootstrap intervals, performance profiles
-and the probability of improvement. Tests compare the formulas with the authors' library, rliable.
+of the Statistical Precipice*, NeurIPS 2021: interquartile means, performance profiles and the probability of
+improvement. Tests compare the values with the authors' library, rliable. The intervals are other ones: percentile
+bootstrap intervals cover far less than their level where there are few runs. docs/studies.md has the measured coverage.
 
-Scores are arrays `[N]`, one per task; runs are resampled within their task.
+Scores are arrays `[N]`, one per task, of independent runs. A failed run has the score -inf: it ranks below all others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import optimize, stats
 
 LEVEL = 0.95  # of all intervals
+TAIL = (1.0 - LEVEL) / 2.0  # error on each side
 RESAMPLES = 2000
 SEED = 0  # of the resampling: the same runs give the same intervals
+MAX_RUNS_NEEDED = 500
+EQUAL = 1e-9  # relative spread of runs that differ by rounding only
 
 Scores = NDArray[np.float64]
 
 
 class IntervalEstimate(NamedTuple):
-    """A number and its interval at `LEVEL`; all NaN without data."""
+    """A number and its interval at `LEVEL`; all NaN without data, and NaN bounds for too few runs."""
 
     value: float
     lower: float
@@ -38,8 +42,18 @@ def proportion(successes: int, runs: int) -> IntervalEstimate:
     """Return a proportion with its exact interval (C. Clopper, E. S. Pearson, Biometrika 1934)."""
     if not runs:
         return NO_ESTIMATE
-    interval = stats.binomtest(successes, runs).proportion_ci(LEVEL, method="exact")
-    return IntervalEstimate(successes / runs, float(interval.low), float(interval.high))
+    lower, upper = proportion_bounds(np.array(successes), runs)
+    return IntervalEstimate(successes / runs, float(lower), float(upper))
+
+
+def proportion_bounds(successes: NDArray[np.int_], runs: int) -> tuple[Scores, Scores]:
+    """Return the bounds of `proportion` for an array of successes."""
+    lower = np.nan_to_num(stats.beta.ppf(TAIL, successes, runs - successes + 1), nan=0.0)
+    upper = np.nan_to_num(stats.beta.ppf(1.0 - TAIL, successes + 1, runs - successes), nan=1.0)
+    return lower, upper
+
+
+# ---- returns -----------------------------------------------------------------------------------------------------
 
 
 def iqm(scores: Scores) -> Scores:
@@ -52,33 +66,103 @@ def median(scores: Scores) -> Scores:
     return np.median(scores, axis=-1)
 
 
-def improvement_probability(ours: Scores, theirs: Scores) -> Scores:
-    """Return P(X > Y) + P(X = Y)/2 over the last axes (section 4.3, Mann-Whitney U)."""
-    x, y = ours[..., :, None], theirs[..., None, :]
-    return ((x > y) + 0.5 * (x == y)).mean(axis=(-2, -1))
-
-
 def performance_profile(scores: Scores, thresholds: Scores) -> Scores:
     """Return the share of runs above each threshold (section 4.2): `[..., N]` and `[T]` give `[..., T]`."""
     return (scores[..., None, :] > thresholds[:, None]).mean(axis=-1)
 
 
-def bootstrap(statistic: Callable[[Scores], Scores], tasks: Sequence[Scores]) -> IntervalEstimate:
-    """Return a statistic of the runs of all tasks with its stratified bootstrap interval (section 4.1).
+def iqm_estimate(tasks: Sequence[Scores]) -> IntervalEstimate:
+    """Return the interquartile mean of the runs of all tasks with its interval.
 
-    Args:
-        statistic: of scores `[..., N]`, over the last axis.
-        tasks: the scores of each task.
+    There is none if a failed run belongs to the middle half; and no interval for a single run of a task, or without
+    any spread.
     """
     if not tasks or any(not len(scores) for scores in tasks):
         return NO_ESTIMATE
-    value = float(statistic(np.concatenate(tasks)))
-    resampled = statistic(np.concatenate([_resample(scores, k) for k, scores in enumerate(tasks)], axis=-1))
-    return IntervalEstimate(value, *map(float, percentile_interval(resampled)))
+    value, lower, upper = (float(number[0]) for number in iqm_band([scores[None] for scores in tasks]))
+    return IntervalEstimate(value, lower, upper) if np.isfinite(value) else NO_ESTIMATE
+
+
+def share_estimate(estimate: IntervalEstimate) -> IntervalEstimate:
+    """Return an estimate of a share, whose interval ends at 0 and 1."""
+    return IntervalEstimate(*(float(number) for number in np.clip(estimate, 0.0, 1.0)))
+
+
+def iqm_band(tasks: Sequence[Scores], resamples: int = RESAMPLES) -> tuple[Scores, Scores, Scores]:
+    """Return interquartile means `[T]` of curves with their pointwise intervals.
+
+    On each side the wider one of two intervals counts: that of J. Tukey and D. McLaughlin (Sankhya 1963), a t-interval
+    from the winsorized variance, with half of the error, which covers returns with one mode; and the stratified
+    bootstrap interval (section 4.1), which covers returns with two.
+
+    Args:
+        tasks: the scores `[T, N]` of each task.
+        resamples: of the bootstrap.
+    """
+    pooled = np.concatenate(tasks, axis=-1)
+    runs = pooled.shape[-1]
+    cut = runs // 4
+    kept = runs - 2 * cut
+    value = iqm(pooled)
+    ordered = np.sort(pooled, axis=-1)
+    with np.errstate(all="ignore"):  # failed runs, tasks with a single run, and returns that overflow
+        inner = (np.clip(scores, ordered[:, [cut]], ordered[:, [runs - cut - 1]]) for scores in tasks)
+        error = np.sqrt(sum(map(_variance_of_sum, inner)) * (runs - 1) / (runs * kept * np.float64(kept - 1)))
+        reach = stats.t.ppf(1.0 - TAIL / 2.0, max(1, kept - len(tasks))) * error
+        resampled = iqm(np.concatenate([_resample(scores, k, resamples) for k, scores in enumerate(tasks)], axis=-1))
+        low, high = np.quantile(resampled, [TAIL, 1.0 - TAIL], axis=0, method="inverted_cdf")
+        lower, upper = np.fmin(value - reach, low), np.fmax(value + reach, high)
+        known = np.isfinite(reach) & (upper - lower > EQUAL * np.abs(value))
+    return value, np.where(known, lower, np.nan), np.where(known, upper, np.nan)
+
+
+def _variance_of_sum(scores: Scores) -> Scores:
+    """Return the estimated variance of the sum over the last axis; NaN for a single run."""
+    runs = np.float64(scores.shape[-1])
+    return np.asarray(scores.var(axis=-1) * runs**2 / (runs - 1.0))
+
+
+def median_estimate(tasks: Sequence[Scores]) -> IntervalEstimate:
+    """Return the median of the runs of all tasks with its exact interval between two of them; below 6 runs none.
+
+    The number of runs below the true median is binomial or, over several tasks, less dispersed (W. Hoeffding 1956).
+    """
+    if not tasks or any(not len(scores) for scores in tasks):
+        return NO_ESTIMATE
+    ordered = np.sort(np.concatenate(tasks))
+    value = float(median(ordered))
+    below = int(stats.binom.ppf(TAIL, len(ordered), 0.5))
+    if not np.isfinite(value):
+        return NO_ESTIMATE
+    if not below:
+        return IntervalEstimate(value, np.nan, np.nan)
+    return IntervalEstimate(value, float(ordered[below - 1]), float(ordered[-below]))
+
+
+def _resample(scores: Scores, stratum: int, resamples: int) -> Scores:
+    """Return `[resamples, T, N]`: the runs of one task, drawn with replacement."""
+    rng = np.random.default_rng([SEED, stratum])
+    runs = scores.shape[-1]
+    return np.moveaxis(scores[:, rng.integers(0, runs, (resamples, runs))], 1, 0)
+
+
+# ---- comparisons -------------------------------------------------------------------------------------------------
+
+
+def improvement_probability(ours: Scores, theirs: Scores) -> float:
+    """Return P(X > Y) + P(X = Y)/2, the share of pairs that ours win (section 4.3, Mann-Whitney U)."""
+    ordered = np.sort(theirs)
+    below, up_to = (np.searchsorted(ordered, ours, side).mean() for side in ("left", "right"))
+    return float((below + up_to) / (2.0 * len(theirs)))
 
 
 def improvement(ours: Sequence[Scores], theirs: Sequence[Scores]) -> IntervalEstimate:
     """Return the probability that a run of ours beats one of theirs, averaged over tasks, with its interval.
+
+    The interval holds for all distributions and never has width zero. The share of won pairs is the average, over all
+    ways to pair n runs with n others, of the mean of n independent comparisons (W. Hoeffding 1963). So in the convex
+    order it lies below a binomial share of n trials with the same mean, where n is the smallest number of runs times
+    the number of tasks, and `_tail_bound` applies.
 
     Args:
         ours: the scores of each task.
@@ -86,52 +170,35 @@ def improvement(ours: Sequence[Scores], theirs: Sequence[Scores]) -> IntervalEst
     """
     if not ours or any(not len(scores) for scores in (*ours, *theirs)):
         return NO_ESTIMATE
-    value = np.mean([improvement_probability(x, y) for x, y in zip(ours, theirs, strict=True)])
-    resampled = [
-        improvement_probability(_resample(x, 2 * k), _resample(y, 2 * k + 1))
-        for k, (x, y) in enumerate(zip(ours, theirs, strict=True))
-    ]
-    return IntervalEstimate(float(value), *map(float, percentile_interval(np.mean(resampled, axis=0))))
+    value = float(np.mean([improvement_probability(x, y) for x, y in zip(ours, theirs, strict=True)]))
+    trials = len(ours) * min(len(scores) for scores in (*ours, *theirs))
+    return IntervalEstimate(value, _lower_bound(value, trials), 1.0 - _lower_bound(1.0 - value, trials))
 
 
-def rank_sum_p_value(ours: Sequence[Any], theirs: Sequence[Any]) -> float:
-    """Return the one-sided p-value of the rank-sum test that ours rank higher (Mann and Whitney 1947).
+def runs_needed(value: float, tasks: int = 1) -> int | None:
+    """Return how many runs of each method show that one is better, if the share of won pairs stays at `value`.
 
-    It is exact, over all assignments of runs to the two groups, given the ties. With three runs each it is at least
-    1/20, so such a comparison cannot be significant at 2.5%.
-
-    Args:
-        ours: comparable outcomes, one per run.
-        theirs: the outcomes of the other method.
+    None: more than MAX_RUNS_NEEDED, or the methods are equal.
     """
-    pooled = [*ours, *theirs]
-    below = [sum(other < each for other in pooled) for each in pooled]
-    ranks = [2 * low + sum(other == each for other in pooled) for low, each in zip(below, pooled, strict=True)]
-    ways = np.zeros((len(ours) + 1, sum(ranks) + 1))  # [runs in our group, sum of their ranks]
-    ways[0, 0] = 1.0
-    for rank in ranks:
-        ways[1:, rank:] += ways[:-1, : ways.shape[1] - rank].copy()
-    counts = ways[len(ours)]
-    return float(counts[sum(ranks[: len(ours)]) :].sum() / counts.sum())
+    share = max(value, 1.0 - value)
+    needed = (n for n in range(2, MAX_RUNS_NEEDED + 1) if _tail_bound(share, n * tasks, 0.5) <= TAIL)
+    return next(needed, None) if share > 0.5 else None
 
 
-def bootstrap_band(statistic: Callable[[Any], Scores], scores: Scores) -> tuple[Scores, Scores, Scores]:
-    """Return a statistic of curves with its pointwise interval: `[N, T]`, one curve per run, gives three `[T]`."""
-    value = statistic(scores.T)
-    rng = np.random.default_rng(SEED)
-    chosen = rng.integers(0, len(scores), (RESAMPLES // 4, len(scores)))
-    resampled = statistic(np.moveaxis(scores[chosen], 1, -1))  # [resamples, T, N] -> [resamples, T]
-    return value, *percentile_interval(resampled)
+def _lower_bound(share: float, trials: int) -> float:
+    """Return the smallest probability under which so large a share is not too unlikely."""
+    if share <= 0.0 or _tail_bound(share, trials, 0.0) > TAIL:
+        return 0.0
+    return float(optimize.brentq(lambda p: _tail_bound(share, trials, p) - TAIL, 0.0, share))
 
 
-def percentile_interval(resampled: Scores) -> tuple[Scores, Scores]:
-    """Return the interval of a statistic from its values over resamples, the first axis."""
-    tail = (1.0 - LEVEL) / 2.0
-    lower, upper = np.quantile(resampled, [tail, 1.0 - tail], axis=0)
-    return lower, upper
+def _tail_bound(share: float, trials: int, p: float) -> float:
+    """Bound the probability of at least this share, for all that lies below Binomial(trials, p)/trials in convex order.
 
-
-def _resample(scores: Scores, stratum: int) -> Scores:
-    """Return `[RESAMPLES, N]`: the runs of one task, drawn with replacement."""
-    rng = np.random.default_rng([SEED, stratum])
-    return scores[rng.integers(0, len(scores), (RESAMPLES, len(scores)))]
+    P(S >= s) <= E max(B - k, 0) / (s - k) for every k < s (V. Bentkus, Annals of Probability 2004); between whole k
+    the bound is monotone, so that whole ones suffice.
+    """
+    count = share * trials
+    k = np.arange(np.ceil(count - 1e-9))
+    excess = np.cumsum(stats.binom.sf(np.arange(trials), trials, p)[::-1])[::-1]  # E max(B - k, 0) for each k
+    return float(np.min(excess[: len(k)] / (count - k), initial=1.0))

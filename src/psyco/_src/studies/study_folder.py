@@ -25,12 +25,11 @@ from typing import Any
 
 from psyco._src.core import files
 from psyco._src.core.errors import RunError, check_known
-from psyco._src.core.files import check_folder
 from psyco._src.envs.registry import TRUST_NOTHING
-from psyco._src.runs.lock import is_locked
+from psyco._src.runs.lock import LOCK
 from psyco._src.studies.aggregate import StudyTables, make_tables, to_html, to_json_rows, to_pandas
 from psyco._src.studies.collect import CellOutcome, collect, versions_used
-from psyco._src.studies.runner import CELLS, execute, failure, make_folder
+from psyco._src.studies.runner import CELLS, execute, failure, locked_folder
 from psyco._src.studies.study_plan import PLAN_FILE, StudyPlan, check_plan, read_plan
 from psyco._src.studies.study_progress import StudyProgress
 
@@ -136,18 +135,15 @@ def run_study(
     text = plan.to_toml()
     check_target(folder, PLAN_FILE)
     check_plan(plan, trust)
-    make_folder(folder)
-    check_folder(folder, exclude=(CELLS,))  # every run checks its own folder
-    if is_locked(folder):
-        raise RunError(f"{folder} is in use by another process; wait until it ends, or stop it first")
-    files.write(folder / PLAN_FILE, text.encode())
-    execute(plan.cells, folder, workers=workers, ray=ray, trust=trust, on_progress=on_progress)
-    study = read_study(folder, plan)
-    for name, table in study.tables.files().items():
-        files.write(folder / name, table.encode())
-    from psyco._src.studies.study_page import study_page
+    with locked_folder(folder):
+        files.write(folder / PLAN_FILE, text.encode())
+        execute(plan.cells, folder, workers=workers, ray=ray, trust=trust, on_progress=on_progress)
+        study = read_study(folder, plan)
+        for name, table in study.tables.files().items():
+            files.write(folder / name, table.encode())
+        from psyco._src.studies.study_page import study_page
 
-    files.write(study.page, study_page(study).encode())
+        files.write(study.page, study_page(study).encode())
     return study
 
 
@@ -175,8 +171,8 @@ def check_target(folder: Path, marker: str) -> None:
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder} is a file; give the name of a folder")
     if folder.is_dir() and not (folder / marker).exists():
-        ours = (CELLS, f".{marker}.tmp", ".lock")
-        others = sorted(path.name for path in folder.iterdir() if path.name not in ours)
+        names = (path.name for path in folder.iterdir())
+        others = sorted(name for name in names if name not in (CELLS, LOCK) and files.target_of(name) is None)
         if others:
             raise RunError(
                 f"{folder} is not empty and not a {Path(marker).stem} ({', '.join(others[:3])}, ...); choose another"

@@ -9,8 +9,9 @@ from markupsafe import Markup
 
 from psyco._src.reports.charts import ChartDot, ChartLine, element, interval_chart, line_chart
 from psyco._src.reports.page import badge, keyed, render_page, render_sections, table
+from psyco._src.studies.aggregate import missing_evidence
 from psyco._src.studies.collect import Row
-from psyco._src.studies.statistics import LEVEL, RESAMPLES, IntervalEstimate
+from psyco._src.studies.statistics import LEVEL, IntervalEstimate
 from psyco._src.studies.study_folder import Study
 from psyco._src.studies.study_plan import ALL_TASKS
 
@@ -35,7 +36,6 @@ def study_page(study: Study) -> str:
         },
         tasks=dict.fromkeys((task, config.domain, config.requirement.strip()) for task, config in configs),
         level=f"{LEVEL:.0%}",
-        resamples=f"{RESAMPLES:,}",
         all_tasks=ALL_TASKS,
         summary=_summary_table(study),
         estimate_charts=_estimate_charts(study),
@@ -75,11 +75,12 @@ def _comparison_table(study: Study) -> Markup | None:
             _method(study, row["other"]),
             f"{row['better']:.2f}{interval(row, 'better', '.2f')}",
             f"{row['better_certified']:.2f}{interval(row, 'better_certified', '.2f')}",
+            missing_evidence(row, "better_certified"),
             str(row["tasks"]),
         )
         for row in study.tables.comparisons
     ]
-    heads = ("A", "B", "P(A beats B) by return", "P(A beats B), a certificate first", "tasks")
+    heads = ("A", "B", "P(A beats B) by return", "P(A beats B), a certificate first", "", "tasks")
     return table(heads, rows) if rows else None
 
 
@@ -129,7 +130,7 @@ def cell_table(study: Study) -> Markup:
 def _estimate_charts(study: Study) -> list[Markup]:
     charts = []
     for task in (*study.plan.tasks, *([ALL_TASKS] if len(study.plan.tasks) > 1 else [])):
-        rows = [row for row in study.tables.summary if row["task"] == task and row["finished"]]
+        rows = [row for row in study.tables.summary if row["task"] == task and row["ended"]]
         returns = "scaled return, IQM" if task == ALL_TASKS else "return, IQM"
         colours = [study.plan.methods.index(row["method"]) for row in rows]
         charts += summary_charts(rows, colours, returns, prefix=f"{task}: ")
@@ -153,7 +154,7 @@ def summary_charts(
         ("return_iqm", "return", returns),
     ):
         dots = [
-            ChartDot(row["method"], colour, interval_estimate(row, name))
+            ChartDot(row["method"], colour, drawn_estimate(row, name))
             for row, colour in zip(rows, colours, strict=True)
         ]
         charts.append(interval_chart(f"{prefix}{title}", dots, x=axis, share=name == "certified_share"))
@@ -206,6 +207,12 @@ def interval_estimate(row: Row, name: str) -> IntervalEstimate:
     return IntervalEstimate(row[name], row[f"{name}_lower"], row[f"{name}_upper"])
 
 
+def drawn_estimate(row: Row, name: str) -> IntervalEstimate:
+    """Return an estimate for a chart, which draws no line to a bound that is missing or infinite."""
+    value, *bounds = interval_estimate(row, name)
+    return IntervalEstimate(value, *(bound if math.isfinite(bound) else value for bound in bounds))
+
+
 def estimate(row: Row, name: str) -> str:
     """Return an estimate with its interval as text."""
     return f"{row[name]:.2f}{interval(row, name, '.2f')}" if math.isfinite(row[name]) else "–"
@@ -214,18 +221,18 @@ def estimate(row: Row, name: str) -> str:
 def interval(row: Row, name: str, form: str) -> str:
     """Return the interval of an estimate in brackets; empty where there is none."""
     _, lower, upper = interval_estimate(row, name)
-    return f" ({format(lower, form)} to {format(upper, form)})" if math.isfinite(lower) else ""
+    return f" ({format(lower, form)} to {format(upper, form)})" if not math.isnan(lower) else ""
 
 
 def certified_share(row: Row) -> str:
-    """Return how many of the finished runs are certified."""
-    return f"{row['certified']} of {row['finished']}{interval(row, 'certified_share', '.0%')}"
+    """Return how many of the runs that have ended are certified."""
+    return f"{row['certified']} of {row['ended']}{interval(row, 'certified_share', '.0%')}"
 
 
 def _first_satisfied(row: Row) -> str:
     episodes, runs = (
         row["first_satisfied_episodes"],
-        f"({row['first_satisfied_runs']} of {row['finished']} runs)",
+        f"({row['first_satisfied_runs']} of {row['ended']} runs)",
     )
     return f"– {runs}" if episodes is None else f"{episodes:,.0f} episodes {runs}"
 

@@ -31,7 +31,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ from psyco._src.core.errors import PsycoError, RunError, suggest
 from psyco._src.core.files import from_toml, read_text
 from psyco._src.envs.base import Domain
 from psyco._src.envs.gym_env import GymDomain
-from psyco._src.envs.registry import TRUST_NOTHING, make_from_description, required_code
+from psyco._src.envs.registry import TRUST_NOTHING, make_from_description, required_trust
 from psyco._src.learners.learner_registry import AUTO_LEARNER
 from psyco._src.logic.parser import parse
 from psyco._src.runs.config import SETTINGS, Config, config_of
@@ -115,8 +115,8 @@ class StudyPlan:
 
     @property
     def code(self) -> list[str]:
-        """The `module:name` of all code that the domains import."""
-        return sorted({code for cell in self.cells for code in required_code(cell.config.description)})
+        """The `module:name` of all code that the domains import, and the files that their parameters may name."""
+        return sorted({code for cell in self.cells for code in required_trust(cell.config.description)})
 
     def to_toml(self) -> str:
         """Return the plan as the text of a file."""
@@ -139,8 +139,14 @@ def content_hash(config: Config) -> str:
             name: int(value) if isinstance(value, float) and value.is_integer() else value
             for name, value in settings["options"].items()
         }
-    content = [config.domain, config.parameters, str(parse(config.requirement)), settings]
+    content = [config.domain, config.parameters, _canonical_requirement(config.requirement), settings]
     return files.digest(json.dumps(content, sort_keys=True, default=str).encode())
+
+
+@lru_cache(maxsize=1024)
+def _canonical_requirement(text: str) -> str:
+    """Return the text of a parsed requirement; all seeds of a study share it."""
+    return str(parse(text))
 
 
 def read_plan(path: Path, *, seeds: Any = None) -> StudyPlan:
@@ -153,7 +159,8 @@ def read_plan(path: Path, *, seeds: Any = None) -> StudyPlan:
     file = path / PLAN_FILE if path.is_dir() else path
     if path.is_dir() and not file.exists():
         raise RunError(f"{path} is not the folder of a study: it has no {PLAN_FILE}")
-    return make_plan(from_toml(read_text(file, "configuration"), str(file)), source=str(file), seeds=seeds)
+    text = read_text(file, "configuration", inside=path if path.is_dir() else None)
+    return make_plan(from_toml(text, str(file)), source=str(file), seeds=seeds)
 
 
 def make_plan(content: Mapping[str, Any], *, source: str = "the study", seeds: Any = None) -> StudyPlan:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,11 +28,11 @@ from psyco._src.envs.registry import TRUST_NOTHING, make_from_description
 from psyco._src.logic.parser import parse
 from psyco._src.runs.config import Config
 from psyco._src.runs.problem import prepare
-from psyco._src.studies.aggregate import to_csv, to_html, to_json_rows
+from psyco._src.studies.aggregate import missing_evidence, to_csv, to_html, to_json_rows
 from psyco._src.studies.collect import Row
-from psyco._src.studies.runner import make_folder
+from psyco._src.studies.runner import locked_folder
 from psyco._src.studies.search_config import DEFAULTS, TUNED, SearchConfig
-from psyco._src.studies.statistics import iqm, rank_sum_p_value
+from psyco._src.studies.statistics import iqm
 from psyco._src.studies.study_folder import PARENT, Study, check_target, run_study
 from psyco._src.studies.study_plan import check_plan
 from psyco._src.studies.study_progress import StudyProgress
@@ -42,7 +41,7 @@ from psyco._src.studies.trials import Trial, TrialSampler, import_optuna, run_se
 CONFIG_FILE, TRIALS_FILE, RESULT_FILE, PAGE = "tuning.toml", "trials.csv", "config.toml", "tuning.html"
 SEARCH, RERUN, VALIDATION = "search", "rerun", "validation"  # folders
 RERUN_TRIALS = 3  # the best trials, which are run again
-SIGNIFICANCE = 0.025  # of the one-sided rank-sum test
+METHODS = {TUNED: "the tuned options", DEFAULTS: "the defaults"}  # names in sentences
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,30 +79,15 @@ class Tuning:
         rows = [] if self.validation is None else self.validation.tables.comparisons
         return next((row for row in rows if (row["method"], row["other"]) == (TUNED, DEFAULTS)), None)
 
-    @cached_property
-    def p_values(self) -> tuple[float, float]:
-        """One-sided p-values of the rank-sum test: the tuned options are better, and worse, than the defaults."""
-        if self.validation is None:
-            return 1.0, 1.0
-        tuned, defaults = (
-            [
-                (outcome.certified, outcome.score)
-                for outcome in self.validation.outcomes
-                if outcome.cell.method == method and math.isfinite(outcome.score)
-            ]
-            for method in (TUNED, DEFAULTS)
-        )
-        if not tuned or not defaults:
-            return 1.0, 1.0
-        return rank_sum_p_value(tuned, defaults), rank_sum_p_value(defaults, tuned)
-
     @property
     def outcome(self) -> str:
         """Result of the validation: "better", "inconclusive" or "worse"; "unchanged" if the defaults won the rerun."""
         if self.winner.number == 0:
             return "unchanged"
-        better, worse = self.p_values
-        return "better" if better <= SIGNIFICANCE else "worse" if worse <= SIGNIFICANCE else "inconclusive"
+        if self.comparison is None:
+            return "inconclusive"
+        better, worse = self.comparison["better_certified_lower"] > 0.5, self.comparison["better_certified_upper"] < 0.5
+        return "better" if better else "worse" if worse else "inconclusive"
 
     @property
     def options(self) -> dict[str, Any]:
@@ -116,8 +100,8 @@ class Tuning:
         """Whether tuning helped, in a sentence."""
         if self.outcome == "unchanged":
             return "No trial did better than the defaults when it was run again, so the defaults stay"
-        if self.comparison is None:
-            return "It is not known whether the tuned options beat the defaults: validation runs failed"
+        if self.validation is None or self.comparison is None:
+            return "It is not known whether the tuned options beat the defaults: validation runs are missing"
         chance, low, high = (self.comparison[f"better_certified{side}"] for side in ("", "_lower", "_upper"))
         result = {
             "better": "The tuned options beat the defaults",
@@ -125,12 +109,15 @@ class Tuning:
             "inconclusive": "The tuned options are not shown to beat the defaults"
             + ("" if self.options else ", so the defaults stay"),
         }[self.outcome]
-        worse = self.outcome == "worse"
-        return (
+        remarks = [missing_evidence(self.comparison, "better_certified")]
+        for method, name in METHODS.items():
+            failed = sum(o.cell.method == method and not o.finished for o in self.validation.outcomes)
+            remarks.append(f"{failed} runs with {name} failed and count as the worst" * bool(failed))
+        sentence = (
             f"{result}: on {self.search.validation_seeds} fresh seeds each, at equal budget, a tuned run beats one of "
-            f"the defaults with probability {chance:.2f} ({low:.2f} to {high:.2f}), a certificate first; the rank-sum "
-            f"test that they are {'worse' if worse else 'better'} has p = {self.p_values[worse]:.2g}"
+            f"the defaults with probability {chance:.2f} ({low:.2f} to {high:.2f}), a certificate first"
         )
+        return "; ".join([sentence, *filter(None, remarks)])
 
     @property
     def failed(self) -> dict[str, str]:
@@ -156,7 +143,6 @@ class Tuning:
             "ranges": self.search.range_texts,
             "winner": self.winner.number,
             "comparison": None if self.comparison is None else to_json_rows([self.comparison])[0],
-            "p_value": self.p_values[0],
             "validation": [] if self.validation is None else to_json_rows(self.validation.tables.summary),
             "rerun": to_json_rows(self.rerun.tables.summary),
             "trials": to_json_rows([trial.row for trial in self.trials]),
@@ -193,9 +179,20 @@ def run_tuning(
     check_target(folder, CONFIG_FILE)
     check_plan(search.boundary_plan(), trust)
     defaults = _resolve_defaults(search, trust)
-    make_folder(folder)
-    files.write(folder / CONFIG_FILE, search.to_toml().encode())
     execution: dict[str, Any] = {"workers": workers, "ray": ray, "trust": trust, "on_progress": on_progress}
+    with locked_folder(folder):
+        return _run_stages(search, folder, defaults, execution, on_message)
+
+
+def _run_stages(
+    search: SearchConfig,
+    folder: Path,
+    defaults: dict[str, Any],
+    execution: dict[str, Any],
+    on_message: Callable[[str], None],
+) -> Tuning:
+    """Run search, rerun and validation; the caller holds the lock of the folder."""
+    files.write(folder / CONFIG_FILE, search.to_toml().encode())
     trials = run_search(search, TrialSampler(search, defaults), folder / SEARCH, execution, on_message)
     finished = [trial for trial in trials if trial.score is not None]
     best = sorted(finished, key=lambda trial: trial.rank)[:RERUN_TRIALS]
@@ -225,10 +222,9 @@ def default_tuning_folder(search: SearchConfig) -> Path:
 
 
 def _rerun_result(rerun: Study, trial: Trial) -> tuple[int, float, int]:
-    """Return the sort key of a trial in the rerun: certified runs first, then the return."""
+    """Return the sort key of a trial in the rerun: certified runs first, then the return; failed runs rank lowest."""
     outcomes = [outcome for outcome in rerun.outcomes if outcome.cell.method == trial.label]
-    scores = np.array([outcome.score for outcome in outcomes if math.isfinite(outcome.score)])
-    mean = float(iqm(scores)) if len(scores) else -math.inf
+    mean = float(iqm(np.array([outcome.score for outcome in outcomes])))
     return sum(outcome.certified for outcome in outcomes), mean, -trial.number
 
 

@@ -19,7 +19,7 @@ from psyco._src.studies.study_page import (
     interval,
     summary_charts,
 )
-from psyco._src.studies.tuning import RERUN_TRIALS, SIGNIFICANCE, Tuning
+from psyco._src.studies.tuning import RERUN_TRIALS, Tuning
 
 BADGES = {
     "better": ("BETTER", "satisfied"),
@@ -32,7 +32,7 @@ BADGES = {
 def tuning_page(tuning: Tuning) -> str:
     """Return the page of a finished tuning."""
     trials, validation, search = tuning.trials, tuning.validation, tuning.search
-    rows = _finished_rows(validation) if validation else []
+    rows = _ended_rows(validation) if validation else []
     sections = render_sections(
         "tuning.html",
         title=search.title,
@@ -54,7 +54,6 @@ def tuning_page(tuning: Tuning) -> str:
         validation_charts=summary_charts(rows, range(len(rows))),
         validation_cells=cell_table(validation) if validation else None,
         level=f"{LEVEL:.0%}",
-        significance=f"{SIGNIFICANCE:.1%}",
         search_charts=[*_progress_chart(tuning), *_option_charts(tuning)],
         trial_count=f"{len(trials):,}",
         trials=_trial_table(tuning),
@@ -83,7 +82,7 @@ def _option_table(tuning: Tuning) -> Markup:
 
 def _comparison(row: Row | None) -> str:
     if not row:
-        return "They could not be compared, since runs failed."
+        return "They could not be compared, since runs are missing."
     return (
         f"A tuned run beats one of the defaults with probability {row['better_certified']:.2f}"
         f"{interval(row, 'better_certified', '.2f')} where a certificate counts first, and "
@@ -91,14 +90,14 @@ def _comparison(row: Row | None) -> str:
     )
 
 
-def _finished_rows(study: Study) -> list[Row]:
-    return [row for row in study.tables.summary if row["finished"]]
+def _ended_rows(study: Study) -> list[Row]:
+    return [row for row in study.tables.summary if row["ended"]]
 
 
 def _summary_table(study: Study) -> Markup:
     rows = [
         (row["method"], certified_share(row), estimate(row, "return_iqm"), estimate(row, "return_median"))
-        for row in _finished_rows(study)
+        for row in _ended_rows(study)
     ]
     return table(("", "certified", "return, IQM", "return, median"), rows)
 
