@@ -204,6 +204,45 @@ class Careless(Walk):
         return super().reset(seed=int.from_bytes(os.urandom(4), "big"))
 
 
+class Manufactured(Walk):
+    """A walk with a hazard that is drawn in the constructor: every sixth object is biased."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        Manufactured.made += 1
+        self.bias = 0.25 * (Manufactured.made % 6 == 0)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.x += self.bias
+        return self._observe(), {}
+
+
+class Local(Walk):
+    """A walk with a bias that is drawn when its process begins."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.x += PROCESS / 2**32
+        return self._observe(), {}
+
+
+class Counting(Walk):
+    """A walk whose module counts episodes: after the first 40 its steps cost more, which nothing else shows."""
+
+    episodes = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        Counting.episodes += 1
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        *rest, info = super().step(action)
+        return *rest, {**info, "cost": 0.25 * (Counting.episodes > 40)}
+
+
 class Drawn(Walk):
     """A walk whose rendered frame is a grey that encodes the step."""
 
@@ -350,3 +389,42 @@ class CompiledSteps:
     def _wrong(self, state: Any, fault: str) -> Any:
         happens = state["lucky"] & (state["time"] == 2) & (self.fault == fault)
         return jax.numpy.where(happens, jax.numpy.nan, 0.0)
+
+
+class Far(gymnasium.Env[Any, Any]):
+    """Two places 0.24 m apart, 5,000 km from the origin; `kind` says how they are given."""
+
+    action_space: Any = spaces.Discrete(2)
+
+    def __init__(self, kind: str = "declared") -> None:
+        self.kind = kind
+        single, double = (spaces.Box(-1e9, 1e9, (2,), dtype) for dtype in (np.float32, np.float64))
+        others = {
+            "declared": double,
+            "dict": spaces.Dict({"a": single, "b": spaces.Discrete(3)}),
+            "matrix": spaces.Box(-1e9, 1e9, (2, 1), np.float64),
+            "integers": spaces.Box(-(10**9), 10**9, (2,), np.int64),
+        }
+        self.observation_space = others.get(kind, single)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self._observe()
+
+    def step(self, action: Any) -> Any:
+        observation, info = self._observe()
+        return observation, 1.0, False, False, info
+
+    def _observe(self) -> tuple[Any, dict[str, Any]]:
+        places = np.array([5_000_000.02, 5_000_000.26])
+        observation: Any = {
+            "declared": places,
+            "returned": places,
+            "list": places.tolist(),
+            "dict": {"a": places, "b": 1},
+            "matrix": places[:, None],
+            "integers": np.rint(places * 100).astype(np.int64),
+            "single": np.array([0.3, 0.7], np.float32),
+            "info": np.zeros(2, np.float32),
+        }[self.kind]
+        return observation, {"place": places}

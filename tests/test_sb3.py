@@ -13,6 +13,7 @@ from psyco._src.core.errors import RequirementError, RunError
 from psyco._src.learners.base import LearningTask
 from psyco._src.learners.lagrangian import Lagrangian
 from psyco._src.logic.batch_monitor import BatchMonitor
+from psyco._src.policies.external import as_policy
 from psyco._src.rollout.episodes import Episodes
 from psyco.sb3 import GENERATIONS, Bridge, SharedLambda
 from tests.environments import Walk
@@ -281,6 +282,32 @@ def test_unsuitable_arguments_are_refused(cartpole) -> None:
         Bridge(cartpole, REQUIRE, check_episodes=0)
 
 
+def test_every_certificate_of_a_bridge_takes_fresh_episodes_and_its_share_of_one_error(monkeypatch, tmp_path) -> None:
+    """Learning and certifying until one passes errs with the permitted probability at most: the shares sum to 1."""
+
+    class Saved:
+        """A model that changes with each try."""
+
+        def save(self, path) -> None:
+            path.touch()
+
+    bridge = Bridge(psyco.make(Walk, horizon=6), "P>=0.85 [ G (obs[0] <= 1) ] & C>=0.98", seed=3)
+    tries = []
+    for threshold in (0.1, 0.0, 0.1, -0.1):
+        own = as_policy(lambda observation, threshold=threshold: int(observation[0] < threshold))
+        monkeypatch.setattr(psyco.sb3, "open_policy", lambda name, trust, own=own: own)
+        tries.append(bridge.certify(Saved(), tmp_path / "model", max_episodes=40))
+    assert [certificate.share for certificate in tries] == pytest.approx([1 / 2, 1 / 6, 1 / 12, 1 / 20])
+    looks = tries[-1].looks
+    assert [look.seed_block for look in looks] == [0, 1, 2, 3]
+    assert [look.share for look in looks] == [certificate.share for certificate in tries]
+    assert looks[0].satisfied != looks[2].satisfied  # the same policy, other episodes
+    assert "4 looks" in str(tries[-1])
+    # A bridge for another requirement, or another seed, is another account.
+    other = Bridge(bridge.domain, "P>=0.5 [ G (obs[0] <= 1.5) ] & C>=0.98")
+    assert other.certify(Saved(), tmp_path / "model", max_episodes=40).share == 1 / 2
+
+
 @pytest.mark.extra("stable_baselines3")
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["PPO", "DQN"])
@@ -296,3 +323,34 @@ def test_an_algorithm_learns_with_it_and_gets_a_certificate(cartpole, algorithm:
     assert certificate.verdict is psyco.Verdict.SATISFIED
     file = tmp_path / "model.v1.zip"
     assert certificate.policy == psyco.open_policy(f"sb3:{file}", trust=[str(file)]).digest
+
+
+class Reusing(Walk):
+    """A walk whose `info` is one object with the steps so far; the value at the reset is missing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = [0.0]
+
+    def reset(self, **options):
+        observation, _ = super().reset(**options)
+        self.steps[0] = 0.0
+        return observation, {"steps": self.steps}
+
+    def step(self, action):
+        *rest, _ = super().step(action)
+        self.steps[0] = float(self.t)
+        return *rest, {"steps": self.steps, "late": [float(self.t), 1.0, 2.0]}
+
+
+def test_values_that_change_in_place_and_missing_vectors_are_judged_as_in_verification() -> None:
+    domain = psyco.make(Reusing, horizon=5)
+    for formula, satisfied in [
+        ("info.steps[0] = 0 & X G info.steps[0] >= 1", True),
+        ("G info.steps[0] >= 1", False),
+        ("info.late[1] = 0 & X G info.late[1] = 1", True),
+    ]:
+        _, verdict = play(Bridge(domain, f"P>=0.5 [ {formula} ] & C>=0.9").env(), seed=1)
+        assert verdict["satisfied"].tolist() == [satisfied]
+    with pytest.raises(RequirementError, match=r"write info.steps\[0\]"):
+        play(Bridge(domain, "P>=0.5 [ F info.steps >= 1 ] & C>=0.9").env(), seed=1)

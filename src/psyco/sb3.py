@@ -15,7 +15,8 @@ slowly. λ lives in one process: use DummyVecEnv, not SubprocVecEnv.
 
 The numbers of episodes are those of `psyco synthesize`: checks take at most a fifth as many steps as learning, `F` of a
 return costs in proportion to the missing return, a constraint that all checks violate with equal cost does not silence
-the return, and the certificate takes at most a third of the training episodes, or as many as it needs.
+the return, and the certificate takes at most a third of the training episodes, or as many as it needs. A bridge keeps a
+ledger of its certificates: each takes fresh episodes and a share of one permitted error.
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from psyco._src.api.verify import verify
 from psyco._src.core.errors import RunError
 from psyco._src.core.options import check_declared, option
 from psyco._src.envs.base import Domain, signal_table
@@ -63,8 +63,9 @@ from psyco._src.rollout.episodes import (
 from psyco._src.runs.budget import DECISION_PROBABILITY, VERIFICATION_SHARE, certificate_length
 from psyco._src.verification.certificate import Certificate
 from psyco._src.verification.episode_stream import unknown_key_error
+from psyco._src.verification.ledger import Ledger
 from psyco._src.verification.methods import DEFAULT_MAX_EPISODES, DEFAULT_METHOD
-from psyco._src.verification.verifier import check_decidable
+from psyco._src.verification.verifier import check_decidable, verify
 
 GENERATIONS = 1_000_000  # of the controller's schedule: the whole of learning
 MIN_STEPS_PER_CHECK_STEP = 5  # training steps for each step of a check
@@ -124,7 +125,9 @@ class ConstrainedEnv(gymnasium.Wrapper):  # type: ignore[type-arg]
         observation, info = self.env.reset(**arguments)
         self._signals: dict[str, NDArray[Any]] = {}  # [n+1, ...] each, filled up to `_length`
         self._length, self._past = 0, EMPTY_PREFIX  # states, and those whose cost is known
-        self._raw, self._info = observation, info
+        # Copied now: the environment may change its values in place.
+        names = self.monitor.signals - {"action"}
+        self._first = transition_signals(self.domain, names, Transition(observation, info, None))
         self._return, self._cost = 0.0, np.zeros(len(self.task.c_req))
         return observation, info
 
@@ -132,9 +135,12 @@ class ConstrainedEnv(gymnasium.Wrapper):  # type: ignore[type-arg]
         """Take a step; the reward is the one to learn from."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         if not self._length:  # the record of the first state contains the first action
-            self._record(self._raw, self._info, action, 0.0, False, False)
+            self._record({**self._first, "action": self.domain.action_signal([action])[0]})
         self._return += float(reward)
-        self._record(observation, info, action, float(reward), terminated, truncated)
+        transition = Transition(
+            observation, info, action, self._length, float(reward), self._return, terminated, truncated
+        )
+        self._record(transition_signals(self.domain, self.monitor.signals, transition))
         if terminated or truncated:
             if self.on_end is not None:
                 self.on_end()
@@ -151,15 +157,15 @@ class ConstrainedEnv(gymnasium.Wrapper):  # type: ignore[type-arg]
         reward = lam * self.task.sign * float(reward) - (1.0 - lam) * self.cost_scale * cost_now
         return observation, reward, terminated, truncated, info
 
-    def _record(
-        self, raw: Any, info: dict[str, Any], action: Any, reward: float, terminated: bool, truncated: bool
-    ) -> None:
-        transition = Transition(raw, info, action, self._length, reward, self._return, terminated, truncated)
-        values = transition_signals(self.domain, self.monitor.signals, transition)
+    def _record(self, values: dict[str, Any]) -> None:
+        """Append the signals of a state."""
         self.missing_keys -= {name for name, value in values.items() if value is not None}
         for name in self.monitor.signals:
             # As in verification, a missing value is 0 or false.
-            value = np.asarray(False if values[name] is None else values[name])
+            shape = self.monitor.used_shape(name)
+            value = np.asarray(np.zeros(shape, bool) if values[name] is None else values[name])
+            self.monitor.check_shape(name, value.shape)
+            value = value[: shape[0]] if shape else value
             if name not in self._signals:
                 self._signals[name] = np.zeros((self.domain.horizon + 1, *value.shape), value.dtype)
             kind = np.result_type(self._signals[name], value)  # 0 may be followed by 0.5
@@ -178,7 +184,7 @@ class ConstrainedEnv(gymnasium.Wrapper):  # type: ignore[type-arg]
     def _evaluate(self) -> Episodes:
         """Return the finished episode as a batch of one."""
         signals = {name: array[None, : self._length] for name, array in self._signals.items()}
-        end = np.arange(self._length) == self._length - 1
+        end = np.arange(self._length)[None] == self._length - 1
         satisfied, cost = self.monitor(signals, end=end)
         columns: dict[str, Any] = {
             "returns": np.array([self._return]),
@@ -247,6 +253,7 @@ class Bridge:
         self._checks = 0
         self._check_steps = 0  # of the last check
         self._training_episodes = 0  # of all environments but those of the checks
+        self._ledger = Ledger()
 
     def _count_episode(self) -> None:
         self._training_episodes += 1
@@ -324,6 +331,10 @@ class Bridge:
     ) -> Certificate:
         """Save the model and verify that file on fresh episodes, as `psyco.verify` does.
 
+        Every call is a further look: it takes episodes that no earlier one has seen, and the next share of the
+        permitted error (1/2, 1/6, 1/12, ...). So learning and certifying until one passes stays within that error. The
+        certificate lists all looks of this bridge; another bridge knows nothing of them.
+
         By default it takes at most a third of the training episodes, or the number that suffices with probability 0.9
         if that is more.
         """
@@ -334,9 +345,10 @@ class Bridge:
         # The file does not contain the statistics of VecNormalize: with them, the model in memory is verified.
         own = f"sb3:{path}"
         policy = open_policy(own, trust=[own]) if _statistics(model) is None else as_policy(model)
+        assert isinstance(self.requirement, Requirement)
         return verify(
             policy, self.domain, self.requirement, seed=self.seed, method=method,
-            max_episodes=self._max_episodes if max_episodes is None else max_episodes,
+            max_episodes=self._max_episodes if max_episodes is None else max_episodes, ledger=self._ledger,
         )  # fmt: skip
 
     @property

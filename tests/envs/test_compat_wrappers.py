@@ -156,7 +156,7 @@ class Noisy(gymnasium.Env):
 """
 
 
-@pytest.mark.full
+@pytest.mark.more
 def test_what_environments_print_when_they_are_made_is_shown_once(tmp_path) -> None:
     (tmp_path / "noisy.py").write_text(NOISY)
     command = [

@@ -1,12 +1,15 @@
 """Domains by name, with parameters that are checked."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 import psyco
 from psyco._src.envs import registry
 from psyco._src.envs.actions import Continuous
 from psyco._src.envs.base import parameters, signal_table
-from psyco._src.envs.registry import DomainDescription, make_from_description
+from psyco._src.envs.registry import DomainDescription, make_from_description, proposed_trust
 
 
 @pytest.mark.parametrize("name", ["particle-dance", "obstacle-run"])
@@ -63,6 +66,81 @@ def test_what_others_raise_while_a_domain_is_made_is_said(monkeypatch):
 def test_a_file_names_no_code_whatever_shape_its_parameters_have(where, shape):
     with pytest.raises(psyco.DomainError, match="this needs the Python code a:b, and a file must not choose"):
         make_from_description(DomainDescription("CartPole-v1", {where: shape}))
+
+
+def test_the_question_for_trust_shows_every_text_among_the_parameters():
+    """A long list of other parameters hides nothing: texts come first, and a cut is said."""
+    many = {f"x{i}": 0.5 for i in range(2000)}
+    with pytest.raises(psyco.DomainError) as asked:
+        make_from_description(DomainDescription("a:B", {**many, "config": {"vehicle": "evil.Car"}}))
+    assert "config = {'vehicle': 'evil.Car'}" in str(asked.value)
+    assert len(str(asked.value)) < 4000 and "read the file before you trust it" in str(asked.value)
+    with pytest.raises(psyco.DomainError, match=r"--trust a:B \(in Python: trust=\['a:B'\]\)$"):
+        make_from_description(DomainDescription("a:B", {}))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"xml_file": "/etc/passwd"},
+        {"xml_file": "../x"},
+        {"xml_file": "~"},
+        {"xml_file": "half_cheetah.xml"},
+        {"xml_file": "plain"},
+        {"model_path": "plain"},
+        {"texture": "C:\\x"},
+        {"x": ["http://host"]},
+        {"x": {"y": ["a.b"]}},
+        {"a/b": 1},
+        {"x": "\0"},
+        {"x": "here"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["CartPole-v1", "particle-dance", "gymnax:CartPole-v1", "no-such-v1"])
+def test_a_file_names_no_other_file_in_the_parameters_of_a_known_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, values: dict[str, object]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("here").touch()
+    with pytest.raises(psyco.DomainError, match=r"may name files, .* must not choose which files are read; .*--trust"):
+        make_from_description(DomainDescription(name, {"horizon": 5, **values}))
+
+
+def test_a_trusted_file_is_read_and_ordinary_words_need_no_trust(tmp_path: Path) -> None:
+    described = DomainDescription("CartPole-v1", {"horizon": 5, "xml_file": "./model.xml"})
+    with pytest.raises(psyco.DomainError, match="unexpected keyword argument 'xml_file'"):  # it gets there
+        make_from_description(described, ["./model.xml"])
+    with pytest.raises(psyco.DomainError, match=r"--trust \./model\.xml"):
+        make_from_description(described, ["CartPole-v1", "model.xml"])
+    lake = {"map_name": "8x8", "desc": ["SFFF", "FHFG"], "render_mode": "rgb_array", "horizon": 5}
+    assert make_from_description(DomainDescription("FrozenLake-v1", lake)).horizon == 5
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+@pytest.mark.parametrize("trust", [[], ["pipe"]])
+def test_a_pipe_among_the_parameters_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trust: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    monkeypatch.setattr(registry, "make", lambda *_, **__: Path("pipe").read_text())
+    with pytest.raises(psyco.DomainError, match=r"--trust pipe|'pipe' is a pipe"):
+        make_from_description(DomainDescription("CartPole-v1", {"x": "pipe"}), trust)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "proposed"),
+    [
+        ("a:B", {"horizon": 5, "wrappers": ["c:d"], "signals": {"x": "e:f"}}, ["a:B", "c:d", "e:f"]),
+        ("a:B", {"vehicle": "evil.Car"}, []),
+        ("a:B", {"config": {"vehicle": "Car"}}, []),
+        ("CartPole-v1", {"xml_file": "./x.xml"}, ["./x.xml"]),
+        ("CartPole-v1", {"horizon": 5}, []),
+    ],
+)
+def test_a_hint_proposes_no_trust_that_hides_a_text_of_the_file(name, values, proposed):
+    assert proposed_trust(DomainDescription(name, values)) == proposed
 
 
 def test_an_action_range_must_be_a_range():

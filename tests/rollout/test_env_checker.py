@@ -7,7 +7,8 @@ import pytest
 import psyco
 from psyco._src.logic.parser import parse
 from psyco._src.rollout.env_checker import CheckResult, check_environment
-from tests.environments import Leaky, Walk
+from psyco._src.rollout.execution import Execution
+from tests.environments import Careless, Leaky, Local, Manufactured, Walk
 
 
 def checked(factory: object, requirement: str | None = None, **options: object) -> dict[str, CheckResult]:
@@ -37,8 +38,41 @@ def test_a_sound_environment_passes() -> None:
 def test_an_environment_that_remembers_is_found() -> None:
     found = checked(Leaky)
     assert found["determinism"].passed is False
-    assert "differs at step 0" in found["determinism"].message
+    assert "obs at step 0" in found["determinism"].message
     assert "np_random" in found["determinism"].message
+
+
+def test_a_hazard_that_is_drawn_when_the_environment_is_made_is_found() -> None:
+    found = checked(Manufactured)["fresh start"]
+    assert found.passed is False
+    assert "repeated alone in a new environment: obs at step 0" in found.message
+
+
+def test_chance_in_a_signal_of_the_requirement_is_found() -> None:
+    class Secret(Walk):
+        def step(self, action):
+            *outcome, info = super().step(action)
+            return *outcome, {**info, "cost": float(np.random.default_rng().normal())}
+
+    assert all(each.passed for each in checked(Secret).values())  # nobody asked for the cost
+    found = checked(Secret, "P>=0.9 [ G (info.cost <= 5) ]")["fresh start"]
+    assert found.passed is False
+    assert "info.cost at step 1" in found.message
+
+
+def test_what_cannot_repeat_by_declaration_passes_with_a_remark() -> None:
+    found = checked(Careless, seeded=False)
+    assert found["determinism"].passed is None
+    assert "as declared (seeded=False)" in found["determinism"].message
+
+
+@pytest.mark.more
+def test_chance_that_is_drawn_per_process_is_found_with_workers() -> None:
+    domain = psyco.make(Local, horizon=12)
+    found = {each.name: each for each in check_environment(domain, execution=Execution(workers=2))}
+    assert found["determinism"].passed
+    assert found["fresh start"].passed is False
+    assert "in another process" in found["fresh start"].message
 
 
 def test_global_randomness_is_found() -> None:

@@ -34,7 +34,7 @@ def thetas(network, count):
     return jax.vmap(network.init)(jax.random.split(jax.random.key(11), count))
 
 
-@pytest.mark.parametrize("name", REQUIREMENTS)
+@pytest.mark.parametrize("name", [pytest.param("particle-dance", marks=pytest.mark.full), "obstacle-run"])
 def test_an_episode_is_judged_as_its_recording_is(name):
     domain, requirement = psyco.make(name), psyco.parse(REQUIREMENTS[name])
     network = network_for(domain)

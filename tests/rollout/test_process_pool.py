@@ -47,6 +47,7 @@ def test_the_number_of_workers_does_not_show(alone: bytes) -> None:
     assert synthesized(workers=3) == alone
 
 
+@pytest.mark.more
 def test_a_function_from_a_script_reaches_the_workers() -> None:
     """Lambdas and local classes have no name that a worker could import."""
 
@@ -68,7 +69,7 @@ def test_a_function_from_a_script_reaches_the_workers() -> None:
     assert run(1) == run(2)
 
 
-@pytest.mark.full
+@pytest.mark.more
 def test_killing_a_worker_in_the_middle_of_a_run_changes_no_byte() -> None:
     undisturbed = synthesized(slow_walk, workers=2)
     pool = shared_pool(2, None)
@@ -107,6 +108,7 @@ def test_an_environment_that_crashes_once_costs_time_only(tmp_path) -> None:
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.more
 def test_an_environment_that_always_crashes_is_an_error() -> None:
     faulty, sound, theta = sampler("crash", shared_pool(2, None))
     with pytest.raises(psyco.EpisodeError, match=r"ended its worker process 3 times \(exit status 7\)") as caught:
@@ -150,6 +152,7 @@ class Counted(Walk):
             file.write(f"{os.getpid()}\n")
 
 
+@pytest.mark.more
 def test_workers_make_their_environments_once_for_learning_checks_selection_and_certificate(tmp_path) -> None:
     book = tmp_path / "made.txt"
     domain = psyco.make(Counted, book=str(book), horizon=10)

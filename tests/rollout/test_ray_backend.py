@@ -22,7 +22,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-@pytest.mark.full
+@pytest.mark.more
 def test_losing_a_node_in_the_middle_of_a_run_changes_no_byte() -> None:
     import ray
     from ray.cluster_utils import Cluster

@@ -1,53 +1,156 @@
-"""Where chance does not come from the seed, episodes may not be what the tests assume: the certificate says so."""
+"""A verdict needs episodes that are a function of their seed: some are played again, and a difference is an error."""
 
 import os
 
+import gymnasium
 import pytest
 
 import psyco
-from tests.environments import Careless, Deaf, Leaky, Walk, to_the_left
+from psyco import RunError
+from tests.environments import Careless, Counting, Deaf, Leaky, Local, Manufactured, Walk, to_the_left
 from tests.making import with_execution
 
 REQUIRE = "P>=0.5 [ G (obs[0] <= 1) ] & C>=0.9"
+ALWAYS = "P>=0.5 [ G (obs[1] <= 6) ] & C>=0.9"  # obs[1] counts the steps
 
 
-def notes(environment, **execution):
-    domain = psyco.make(environment, horizon=6)
-    return " ".join(
-        psyco.verify(to_the_left, domain, REQUIRE, **with_execution(method="fixed", max_episodes=20, **execution)).notes
-    )
+def verify(environment, requirement=REQUIRE, *, policy=to_the_left, max_episodes=60, wrappers=(), seeded=True, **more):
+    domain = psyco.make(environment, horizon=6, wrappers=list(wrappers), seeded=seeded)
+    arguments = {"method": "fixed", "max_episodes": max_episodes, **more}
+    return psyco.verify(policy, domain, requirement, **with_execution(**arguments))
 
 
-def test_an_environment_with_chance_from_its_seed_needs_no_note():
-    assert "seed" not in notes(Walk)
+def test_an_environment_with_chance_from_its_seed_is_certified():
+    assert verify(Walk).verdict is psyco.Verdict.SATISFIED
 
 
-@pytest.mark.parametrize("environment", [Careless, Leaky])
-def test_the_same_seed_with_two_outcomes_is_noted(environment):
-    said = notes(environment)
-    assert "two different episodes" in said
-    assert "independent is in doubt" in said
+@pytest.mark.parametrize("environment", [Careless, Leaky, Manufactured])
+def test_chance_beside_the_seed_is_an_error(environment):
+    with pytest.raises(RunError, match=r"episode \d+ of the verification \(seed \d+\).*obs at step 0") as error:
+        verify(environment)
+    assert "np_random" in str(error.value)
+    assert "seeded=False" in str(error.value)
 
 
-def test_chance_in_what_is_judged_alone_is_noted():
+def test_chance_in_what_is_judged_alone_is_an_error():
     class Secret(Walk):
-        """What it reports comes from nowhere; what it shows comes from its seed."""
+        """Its cost comes from nowhere; its observations come from its seed."""
 
         def step(self, action):
             *outcome, info = super().step(action)
             return *outcome, {**info, "cost": float.fromhex(os.urandom(4).hex())}
 
-    domain = psyco.make(Secret, horizon=6)
-    found = psyco.verify(to_the_left, domain, "P>=0.5 [ G (info.cost >= 0) ] & C>=0.9", max_episodes=20)
-    assert "two different episodes" in " ".join(found.notes)
+    with pytest.raises(RunError, match=r"info\.cost at step 1"):
+        verify(Secret, "P>=0.5 [ G (info.cost >= 0) ] & C>=0.9")
+
+
+def test_statistics_that_a_wrapper_keeps_between_episodes_are_an_error():
+    with pytest.raises(RunError, match="obs at step 0"):
+        verify(Walk, wrappers=[gymnasium.wrappers.NormalizeObservation])
+
+
+def test_a_counter_in_a_module_is_an_error():
+    Counting.episodes = 0
+    with pytest.raises(RunError, match=r"info\.cost"):  # where, is not seen any more: the counter has gone on
+        verify(Counting, "P>=0.5 [ G (info.cost <= 1) ] & C>=0.9")
+
+
+def test_answers_need_repeatable_episodes_too():
+    with pytest.raises(RunError, match="played again"):
+        verify(Manufactured, "P=? [ G (obs[0] <= 1) ]")
 
 
 def test_a_seed_that_makes_no_difference_is_noted():
-    said = notes(Deaf)
-    assert "the same episode: it may ignore its seed" in said
-    assert "independent is in doubt" in said
+    said = " ".join(verify(Deaf, max_episodes=20).notes)
+    assert "All 20 episodes" in said
+    assert "ignores its seed, or has no chance events" in said
 
 
-@pytest.mark.slow  # a process
-def test_an_environment_that_is_otherwise_in_another_process_is_noted():
-    assert "two different episodes" in notes(Deaf, workers=2)
+@pytest.mark.more
+@pytest.mark.parametrize("environment", [Deaf, Local])
+def test_chance_that_is_drawn_per_process_is_an_error_with_workers(environment):
+    with pytest.raises(RunError, match="in another process"):
+        verify(environment, ALWAYS, workers=2)
+
+
+@pytest.mark.slow  # processes
+def test_workers_and_their_replays_agree():
+    one, other = verify(Walk), verify(Walk, workers=2)
+    assert one.findings == other.findings
+    assert one.notes == other.notes
+
+
+def test_an_environment_that_cannot_repeat_is_certified_on_request_and_the_certificate_says_so():
+    certificate = verify(Careless, seeded=False)
+    assert certificate.verdict is psyco.Verdict.SATISFIED
+    assert certificate.parameters["seeded"] is False
+    assert any("independent was assumed, not checked" in note for note in certificate.notes)
+
+
+def test_at_most_sixteen_episodes_are_played_again():
+    class Counted(Walk):
+        played = 0
+
+        def reset(self, *, seed=None, options=None):
+            Counted.played += 1
+            return super().reset(seed=seed)
+
+    domain = psyco.make(Counted, horizon=6)
+    Counted.played = 0
+    episodes = psyco.verify(to_the_left, domain, REQUIRE, method="fixed", max_episodes=120).episodes
+    assert episodes == 120
+    assert Counted.played <= 8 + 120 + 16  # those in which the policy is asked twice, the counted, the repeated
+
+
+# ---- policies that remember ---------------------------------------------------------------------------------------
+
+
+def latched_after(calls):
+    """Return a function that acts otherwise after so many calls."""
+    seen = 0
+
+    def act(observation):
+        nonlocal seen
+        seen += 1
+        return int(seen > calls)
+
+    return act
+
+
+@pytest.mark.parametrize("calls", [300, 500, 700])  # of about 850; the first 100 are those of the check before it
+def test_a_latch_that_switched_is_an_error(calls):
+    with pytest.raises(RunError, match=r"the policy .* chose another action") as error:
+        verify(Walk, ALWAYS, policy=latched_after(calls), max_episodes=150)
+    assert "reset() and act(observation)" in str(error.value)
+
+
+def test_a_latch_that_had_switched_before_the_first_episode_is_an_error():
+    """The counted episodes agree with each other; a copy from before them does not."""
+    with pytest.raises(RunError, match=r"the policy .* chose another action"):
+        verify(Walk, ALWAYS, policy=latched_after(100), max_episodes=150)
+
+
+def test_a_latch_that_a_violation_switches_is_an_error():
+    learned = []
+
+    def act(observation):
+        """Avoid what went wrong once; alone, it would go wrong again."""
+        if observation[0] > 1.9:
+            learned.append(True)
+        return int(observation[0] > 1.2 and not learned)
+
+    with pytest.raises(RunError, match="chose another action"):
+        verify(Walk, "P>=0.9 [ G (obs[0] <= 1.9) ] & C>=0.9", policy=act, max_episodes=400, seed=1)
+
+
+def test_the_certificate_says_that_a_function_was_checked_on_some_episodes_only():
+    said = " ".join(verify(Walk, ALWAYS).notes)
+    assert "keeps no memory between episodes was checked on 16 replayed episodes only" in said
+
+
+def test_an_external_policy_that_remembers_in_a_compiled_domain_is_an_error():
+    domain = psyco.make("obstacle-run")
+    requirement = "P>=0.5 [ G (step <= 100) ] & C>=0.9"
+    psyco.verify(lambda observation: 0, domain, requirement, method="fixed", max_episodes=40)
+    with pytest.raises(RunError, match="chose another action"):
+        psyco.verify(latched_after(1700), domain, requirement, method="fixed", max_episodes=80)

@@ -94,6 +94,8 @@ SignalFunction: TypeAlias = Callable[[Any, dict[str, Any]], Any]
 PROBE_STEPS = 20  # random steps that find the keys of `info`
 INFO_PREFIX = "info."
 NUMERIC_KINDS = "biuf"  # `dtype.kind` of Booleans and real numbers
+# Immutable types of single values; None stands for a missing one.
+SINGLE_VALUES = frozenset({type(None), bool, int, float, *(np.dtype(code).type for code in "?bhilqBHILQefdg")})
 
 
 def gym_domain(
@@ -104,6 +106,7 @@ def gym_domain(
     signals: Mapping[str, SignalFunction | str] | None = None,
     wrappers: Sequence[Callable[[Env], Env] | str] = (),
     action_bound: float | None = None,
+    seeded: bool = True,
     **arguments: Any,
 ) -> GymDomain:
     """Return the domain of a Gymnasium environment.
@@ -115,6 +118,8 @@ def gym_domain(
         signals: further signals by name, functions `(observation, info) -> number, Boolean or vector`.
         wrappers: applied to the environment in this order.
         action_bound: replaces an infinite action range by [-bound, bound].
+        seeded: whether an episode repeats under its seed, which verification checks; False: it cannot, and certificates
+            say that independence was assumed.
         arguments: of the environment.
     """
     name = source if isinstance(source, str) else qualified_name(source)
@@ -122,6 +127,8 @@ def gym_domain(
         source = import_factory(source)
     if horizon is not None:
         check_whole(name, horizon=horizon)
+    if not isinstance(seeded, bool):
+        raise DomainError(f"{name}: seeded is True or False, whether an episode repeats under its seed; got {seeded!r}")
     if not isinstance(signals or {}, Mapping) or not isinstance(wrappers, list | tuple):
         raise DomainError(f"{name}: wrappers are a list of names or functions, signals a dictionary of them")
     signal_functions = {key: _as_callable(function) for key, function in (signals or {}).items()}
@@ -135,7 +142,7 @@ def gym_domain(
                 "--horizon 200 on the command line, horizon=200 in Python"
             )
         domain = _describe(env, name, source, arguments, limit, wrap, signal_functions, action_bound)
-        return _probe(domain, env)
+        return _probe(dataclasses.replace(domain, seeded=seeded), env)
     finally:
         close_envs(env)
 
@@ -291,6 +298,7 @@ class GymDomain:
     table: Mapping[str, SignalInfo]  # signals known before running
     env_class: type  # below all wrappers
     compat_wrappers: tuple[Callable[[Env], Env], ...] = ()  # below the user's wrappers
+    seeded: bool = True  # whether an episode repeats under its seed
 
     @property
     def observation_size(self) -> int:
@@ -307,6 +315,8 @@ class GymDomain:
             extra["signals"] = {name: qualified_name(function) for name, function in self.signal_functions.items()}
         if self.action_bound is not None:
             extra["action_bound"] = self.action_bound
+        if not self.seeded:
+            extra["seeded"] = False
         return {name: _plain_data(value) for name, value in self.arguments.items()} | extra
 
     @property
@@ -322,22 +332,20 @@ class GymDomain:
         has_limit = isinstance(self.source, str) and not self.compat_wrappers
         return env if has_limit else TimeLimit(env, self.horizon)
 
-    def flatten(self, observation: Any) -> NDArray[np.float32]:
-        """Return the flat observation `[observation_size]`; raise ValueError if it does not fit its space."""
+    def flatten(self, observation: Any) -> NDArray[Any]:
+        """Return the flat observation `[observation_size]` in its own precision, see `to_floats`.
+
+        Raise ValueError if it does not fit its space.
+        """
         match self.observation_space:
-            case spaces.Box(shape=shape):
-                array = np.asarray(observation)
-                if array.shape != shape:
-                    raise ValueError(f"an observation of shape {array.shape}; its space says {shape}")
-                if array.dtype.kind not in NUMERIC_KINDS:
-                    raise ValueError(f"an observation of {array.dtype}; its space says {self.observation_space.dtype}")
-                return array.astype(np.float32).ravel()
+            case spaces.Box(shape=shape) if (found := np.shape(observation)) != shape:
+                raise ValueError(f"an observation of shape {found}; its space says {shape}")
             case spaces.Discrete(n=n, start=start):
                 if not 0 <= (index := operator.index(observation) - int(start)) < int(n):
                     raise ValueError(f"an observation outside of {self.observation_space}")
                 return self._one_hot[index]
             case space:
-                flat = np.asarray(spaces.flatten(space, observation), np.float32)
+                flat = _flatten(space, observation)
                 if flat.shape != (self.observation_size,):
                     raise ValueError(f"an observation of {flat.size} numbers; its space has {self.observation_size}")
                 return flat
@@ -394,6 +402,26 @@ class GymDomain:
         """Return the signal `action`, `[B]` or `[B, size]`, of B arguments of `step`."""
         array = np.asarray(actions, np.float64)
         return array if self.actions.size is None else array.reshape(len(actions), self.actions.size)
+
+
+def _flatten(space: spaces.Space[Any], observation: Any) -> NDArray[Any]:
+    """Return a flat observation. Other than `spaces.flatten`, it does not round to the types of the spaces."""
+    match space:
+        case spaces.Box():
+            array = np.asarray(observation)
+            if array.dtype.kind not in NUMERIC_KINDS:
+                raise ValueError(f"an observation of {array.dtype}; its space says {space.dtype}")
+            return to_floats(array).ravel()
+        case spaces.Dict():
+            return np.concatenate([_flatten(part, observation[key]) for key, part in space.items()])
+        case spaces.Tuple():
+            return np.concatenate([_flatten(*pair) for pair in zip(space.spaces, observation, strict=False)])
+    return np.asarray(spaces.flatten(space, observation), np.float32)  # zeros and ones
+
+
+def to_floats(array: NDArray[Any]) -> NDArray[Any]:
+    """Return numbers in float32 if that has all numbers of their type, else in float64."""
+    return array.astype(np.float32 if np.can_cast(array.dtype, np.float32) else np.float64)
 
 
 def _without_step_wrappers(env: Env, horizon: int) -> Env:
@@ -521,7 +549,7 @@ class Transition(NamedTuple):
 
 
 def transition_signals(domain: GymDomain, names: Iterable[str], transition: Transition) -> dict[str, Any]:
-    """Return signals in one state by name; None for a missing key of `info`."""
+    """Return signals in one state by name, copied; None for a missing key of `info`."""
     others = [name for name in names if name not in _RESERVED]
     known: dict[str, Callable[[], Any]] = {
         "obs": lambda: domain.flatten(transition.observation),
@@ -533,7 +561,20 @@ def transition_signals(domain: GymDomain, names: Iterable[str], transition: Tran
         "truncated": lambda: bool(transition.truncated),
     }
     other_values = zip(others, signal_values(domain, others, transition.observation, transition.info), strict=True)
-    return {name: known[name]() for name in names if name in known} | dict(other_values)
+    signals = {name: known[name]() for name in names if name in known}
+    for name, value in other_values:
+        try:
+            signals[name] = snapshot(value)
+        except Exception as error:  # conversions of third-party types
+            problem = f"the signal {name} is no array of numbers: {format_exception(error)}"
+            raise DomainError(f"{domain.name}: {problem}") from error
+    return signals
+
+
+def snapshot(value: Any) -> Any:
+    """Return a single value unchanged, anything else as a new array: environments change values in place."""
+    # Not `np.array(value)`, which PyTorch answers with a warning.
+    return value if type(value) in SINGLE_VALUES else np.asarray(value).copy()
 
 
 def info_value(info: Mapping[str, Any], name: str) -> Any:

@@ -6,7 +6,11 @@ Plug-ins register domains through the entry-point group `psyco.domains`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import os
+import re
+import shlex
+import stat
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -29,6 +33,9 @@ BUILT_IN = Registry(
 )
 PREFIXES = Registry("prefix", {"gymnax": "envs.gymnax_env:gymnax_domain", "brax": "envs.brax_env:brax_domain"})
 TRUST_NOTHING: frozenset[str] = frozenset()
+PLAIN_WORD = re.compile(r"[\w +-]*")  # a text that names no file, unless there is one of that name
+FILE_WORDS = frozenset({"file", "files", "filename", "path", "paths", "dir", "directory", "folder"})
+MAX_SHOWN_PARAMETERS = 2_000  # characters
 
 
 class DomainDescription(NamedTuple):
@@ -56,7 +63,7 @@ def make(name: str | Callable[..., Any], /, **parameters: Any) -> Domain:
             environment; the class of a compiled domain; a class or function that returns a Gymnasium environment; or
             `module:name` of such a class or function.
         parameters: of the domain. A Gymnasium environment takes its own parameters and `horizon`, `signals`,
-            `wrappers`, `action_bound`.
+            `wrappers`, `action_bound`, `seeded`.
 
     >>> make("particle-dance", horizon=30).horizon
     30
@@ -121,22 +128,70 @@ def describe(domain: Domain) -> DomainDescription:
 def make_from_description(description: DomainDescription, trust: Collection[str] = TRUST_NOTHING) -> Domain:
     """Return the domain that a file (policy, run, certificate) describes.
 
-    The file may be of unknown origin. It may name registered domains, but code to import (`module:name`) only if the
-    user names that code in `trust`, too.
+    The file may be of unknown origin. It may name registered domains, but code to import (`module:name`) and files to
+    read only if the user names these in `trust`, too.
     """
-    check_trust(required_code(description), trust)
+    check_trust(description, trust)
     return make(description.name, **description.parameters)
 
 
-def required_code(description: DomainDescription) -> list[str]:
+def required_trust(description: DomainDescription) -> list[str]:
+    """Return what the user must name before this domain is made: code to import, and files that parameters may name."""
+    return list(dict.fromkeys([*_required_code(description), *_named_files(description)]))
+
+
+def proposed_trust(description: DomainDescription) -> list[str]:
+    """Return the names that a hint may propose to trust: none if parameters hold further texts, which it hides.
+
+    The command without them then asks for trust, and shows the parameters.
+    """
+    named = required_trust(description)
+    return [] if set(texts(list(_arguments(description).values()))) - set(named) else named
+
+
+def _required_code(description: DomainDescription) -> list[str]:
     """Return every `module:name` that making this domain would import."""
-    prefixed = description.name.partition(":")[0] in PREFIXES  # gymnax:..., not a module
     named = [
-        *([] if prefixed else [description.name]),
-        *_texts(description.parameters.get("wrappers")),
-        *_texts(description.parameters.get("signals")),
+        *([description.name] if _is_code(description.name) else []),
+        *texts(description.parameters.get("wrappers")),
+        *texts(description.parameters.get("signals")),
     ]
     return [code for code in named if ":" in code]
+
+
+def _named_files(description: DomainDescription) -> list[str]:
+    """Return the texts among the parameters that may name a file; trust in the code of an environment includes them."""
+    if _is_code(description.name):
+        return []
+    arguments = _arguments(description)
+    odd_names = [name for name in arguments if not PLAIN_WORD.fullmatch(name)]
+    return [*odd_names, *(text for name, value in arguments.items() for text in _file_names(value, name))]
+
+
+def _arguments(description: DomainDescription) -> dict[str, Any]:
+    """Return the parameters without those that name code as `module:name`."""
+    return {name: value for name, value in description.parameters.items() if name not in ("wrappers", "signals")}
+
+
+def _is_code(name: str) -> bool:
+    prefix, colon, _ = name.partition(":")
+    return bool(colon) and prefix not in PREFIXES  # gymnax:... is not a module
+
+
+def _file_names(value: Any, key: str = "") -> Iterator[str]:
+    """Yield texts that are more than a word, that name an existing file, or whose parameter is called a file."""
+    match value:
+        case str():
+            called_file = FILE_WORDS & set(re.split(r"[\W_]+", key.lower()))
+            if value and (called_file or not PLAIN_WORD.fullmatch(value) or os.path.lexists(value)):
+                yield value
+        case Mapping():
+            for name, item in value.items():
+                yield from _file_names(str(name), key)
+                yield from _file_names(item, str(name))
+        case list() | tuple():
+            for item in value:
+                yield from _file_names(item, key)
 
 
 def qualified_name(thing: Any) -> str:
@@ -174,34 +229,60 @@ def trusted_names(trust: Collection[str]) -> set[str]:
     return {trust} if isinstance(trust, str) else set(trust)
 
 
-def check_trust(required: Sequence[str], trust: Collection[str]) -> None:
-    """Raise DomainError for a `module:name` that the user trusts neither itself nor by its module."""
+def check_trust(description: DomainDescription, trust: Collection[str]) -> None:
+    """Raise DomainError if making a described domain needs code or files that the user does not trust by name.
+
+    A `module:name` may also be trusted by its module.
+    """
     trusted = trusted_names(trust)
-    missing = [code for code in required if code not in trusted and code.partition(":")[0] not in trusted]
-    if not missing:
-        return
-    if local := [code for code in missing if code.startswith("__main__:") or "<" in code]:
+    required = _required_code(description)
+    code = [name for name in required if name not in trusted and name.partition(":")[0] not in trusted]
+    named_files = _named_files(description)
+    if local := [name for name in code if name.startswith("__main__:") or "<" in name]:
         raise DomainError(
             f"{local[0]} was defined in a script or a notebook and cannot be imported by name; "
             "give the object itself: domain=... in Python, or --domain"
         )
-    options = " ".join(f"--trust {code}" for code in missing)
-    raise DomainError(
-        f"this needs the Python code {', '.join(missing)}, and a file must not choose which code runs; "
-        f"if you trust it, name it yourself: {options} (in Python: trust={missing!r})"
-    )
+    missing = list(dict.fromkeys([*code, *(name for name in named_files if name not in trusted)]))
+    if missing:
+        needs = f"this needs the Python code {', '.join(code)}, and a file must not choose which code runs"
+        shown = _shown(description.parameters)
+        reads = (
+            f"parameters of {description.name} may name files, {shown}, and a file must not choose which files are read"
+        )
+        more = f". The file sets these parameters, which may name further code and files: {shown}"
+        options = " ".join(f"--trust {shlex.quote(name)}" for name in missing)
+        more = (
+            f". The file sets these parameters, which may name further code and files: {_shown(description.parameters)}"
+        )
+        raise DomainError(
+            f"{needs if code else reads}; if you trust it, name it yourself: {options} (in Python: trust={missing!r})"
+            + more * bool(code and description.parameters)
+        )
+    for name in named_files:
+        if os.path.exists(name) and stat.S_ISFIFO(os.stat(name).st_mode):
+            raise DomainError(f"{name!r} is a pipe, and reading it may never end; give the name of a file")
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _shown(parameters: Mapping[str, Any]) -> str:
+    """Format parameters for a question about trust: those with texts first; a cut is announced."""
+    ordered = sorted(parameters.items(), key=lambda item: not any(texts(item[1])))
+    text = ", ".join(f"{name} = {value!r}" for name, value in ordered)
+    if len(text) <= MAX_SHOWN_PARAMETERS:
+        return text
+    return f"{text[:MAX_SHOWN_PARAMETERS]}... ({len(text):,} characters in all; read the file before you trust it)"
+
+
+def texts(value: Any) -> Iterator[str]:
     """Yield every text inside a value from a file, which may have any shape."""
     match value:
         case str():
             yield value
         case Mapping():
-            yield from _texts([*value, *value.values()])
+            yield from texts([*value, *value.values()])
         case list() | tuple():
             for item in value:
-                yield from _texts(item)
+                yield from texts(item)
 
 
 @cache  # searches all installed packages

@@ -17,8 +17,10 @@ from psyco._src.logic.ast import Requirement
 from psyco._src.logic.batch_monitor import compile_monitor
 from psyco._src.logic.validate import check_bounds, check_signals
 from psyco._src.policies.network import network_for
-from psyco._src.rollout.episodes import Stream, episode_keys, episode_seeds, stream_key
-from psyco._src.rollout.gym_sampler import Chunk, EpisodeRunner, Job
+from psyco._src.rollout.episodes import TRACE_SIGNALS, Stream, episode_keys, episode_seeds, stream_key
+from psyco._src.rollout.execution import IN_PROCESS, Execution
+from psyco._src.rollout.gym_sampler import Chunk, EpisodeRunner, Job, Signals
+from psyco._src.rollout.repeatability import REMEDY, first_difference, play_alone
 
 CHECK_EPISODES = 8
 
@@ -33,7 +35,12 @@ class CheckResult(NamedTuple):
 
 
 def check_environment(
-    domain: GymDomain, requirement: Requirement | None = None, *, seed: int = 0, episodes: int = 60_000
+    domain: GymDomain,
+    requirement: Requirement | None = None,
+    *,
+    seed: int = 0,
+    episodes: int = 60_000,
+    execution: Execution = IN_PROCESS,
 ) -> Iterator[CheckResult]:
     """Check spaces, signals, determinism, seeding, episode length and speed of an environment with random policies.
 
@@ -42,14 +49,18 @@ def check_environment(
         requirement: a requirement whose signals are checked too.
         seed: of policies and episodes.
         episodes: training episodes whose duration is estimated.
+        execution: where episodes are made; with workers, they are repeated there too.
     """
     yield CheckResult(
         "spaces",
         True,
         f"observations {domain.observation_space} as {domain.observation_size} numbers, {domain.actions}",
     )
+    judged = TRACE_SIGNALS | {"action"}
     if requirement is not None:
-        yield _signals(domain, requirement)
+        found = _signals(domain, requirement)
+        yield found
+        judged |= _requirement_signals(requirement) if found.passed else frozenset()
     try:
         network = network_for(domain)
     except DomainError as error:
@@ -60,12 +71,12 @@ def check_environment(
     theta = rng.normal(0.0, 1.0, (CHECK_EPISODES, network.size)).astype(np.float32)
     chunk = Chunk(theta, episode_seeds(episode_keys(key, 0, CHECK_EPISODES)))
     runner, job = EpisodeRunner(), Job(domain, network)
-    wanted = frozenset({"obs", "action", "reward", "terminated"})
     try:
-        first = runner.rollout(job, chunk, wanted)
+        first = runner.rollout(job, chunk, judged)
         began = time.perf_counter()
-        again = runner.rollout(job, chunk, wanted)
+        again = runner.rollout(job, chunk, judged)
         seconds = time.perf_counter() - began
+        alone = play_alone(job, theta, chunk.seeds, judged, execution)
     except EpisodeError as error:
         yield CheckResult(
             "episodes", False, f"{error}. Fix the environment: every episode must terminate or be truncated."
@@ -73,11 +84,9 @@ def check_environment(
         return
     yield CheckResult("episodes", True, f"{CHECK_EPISODES} episodes of random policies ended without an error or a NaN")
     yield _containment(domain, chunk.seeds[0], first.signals["action"][0], int(first.length[0]))
-    yield _repetition("determinism", chunk, first, again, "the same environment object")
-    fresh = EpisodeRunner()
-    one = Chunk(theta[-1:], chunk.seeds[-1:])
-    last = first._replace(signals={k: v[-1:] for k, v in first.signals.items()}, length=first.length[-1:])
-    yield _repetition("fresh start", one, last, fresh.rollout(job, one, wanted), "a new environment object")
+    where = "alone in a new environment" + ", in another process" * execution.uses_workers
+    yield _repetition(domain, "determinism", chunk, first.trimmed, again.trimmed, "in the same environment")
+    yield _repetition(domain, "fresh start", chunk, first.trimmed, alone, where)
     starts = first.signals["obs"][:, 0]
     if (starts == starts[0]).all():
         yield CheckResult(
@@ -88,7 +97,6 @@ def check_environment(
     else:
         yield CheckResult("seeds", True, "different seeds give different episodes")
     runner.close()
-    fresh.close()
     steps = int(first.length.sum())
     mean = steps / CHECK_EPISODES
     at_limit = int((first.length == domain.horizon).sum())
@@ -106,44 +114,13 @@ def check_environment(
     )  # fmt: skip
 
 
-def check_seeding(job: Job, theta: NDArray[np.float32], seeds: list[int], ret: float) -> list[str]:
-    """Replay three episodes; returns a warning for each sign that randomness does not come from the seed alone.
-
-    Args:
-        job: domain, network and monitor of the episodes.
-        theta: the parameters `[D]`.
-        seeds: of two episodes.
-        ret: the return of the first episode when it ran before, maybe in another process.
-    """
-    first, second = seeds
-    runner, wanted = EpisodeRunner(), frozenset({"obs", "reward", "terminated"}) | job.monitor.signals
-    try:  # one after the other, in one environment: making one may take long
-        paths = [runner.rollout(job, Chunk(theta[None], [seed]), wanted) for seed in (first, first, second)]
-    finally:
-        runner.close()
-    signals = [list(path.signals.values()) for path in paths]
-    same, other = (all(map(np.array_equal, signals[0], again)) for again in signals[1:])
-    warnings = []
-    if not same or np.float32(paths[0].returns[0]) != np.float32(ret):
-        warnings.append(
-            f"The seed {first} gave {job.domain.name} two different episodes: its chance events do not come from the "
-            "seed alone. So this certificate cannot be repeated, and that its episodes are independent is in doubt."
-        )
-    if same and other:
-        warnings.append(
-            f"Two seeds gave {job.domain.name} the same episode: it may ignore its seed, or have no chance events. If "
-            "they are drawn once per process, all episodes here share them, and that they are independent is in doubt."
-        )
-    return warnings
-
-
 def _signals(domain: GymDomain, requirement: Requirement) -> CheckResult:
     try:
         check_signals(requirement, signal_table(domain), domain.name)
         check_bounds(requirement, domain.horizon, domain.name)
     except RequirementError as error:
         return CheckResult("signals", False, str(error))
-    names = compile_monitor([bound.formula for bound in requirement.probability_bounds]).signals
+    names = _requirement_signals(requirement)
     unknown = sorted(name for name in names if name.startswith(INFO_PREFIX) and name not in domain.table)
     if unknown:
         known = (
@@ -157,6 +134,13 @@ def _signals(domain: GymDomain, requirement: Requirement) -> CheckResult:
     return CheckResult(
         "signals", True, f"the requirement's signals are there: {', '.join(sorted(names)) or 'none needed'}"
     )
+
+
+def _requirement_signals(requirement: Requirement) -> frozenset[str]:
+    return compile_monitor(
+        [bound.formula for bound in requirement.probability_bounds],
+        measured=[each.subject for each in requirement.measured],
+    ).signals
 
 
 def _containment(domain: GymDomain, seed: int, actions: NDArray[Any], length: int) -> CheckResult:
@@ -183,18 +167,16 @@ def _containment(domain: GymDomain, seed: int, actions: NDArray[Any], length: in
     return CheckResult("observations", True, "all observations are in their space")
 
 
-def _repetition(name: str, chunk: Chunk, first: Any, again: Any, where: str) -> CheckResult:
-    for key in ("obs", "reward", "terminated"):
-        a, b = first.signals[key], again.signals[key]
-        different = (a != b).reshape(*a.shape[:2], -1).any(axis=2)
-        if different.any():
-            row, step = np.argwhere(different)[0].tolist()
-            return CheckResult(
-                name, False,
-                f"the episode with seed {chunk.seeds[row]} differs at step {step} when it is repeated in {where}: "
-                "take random numbers from self.np_random only, call super().reset(seed=seed), and clear all state",
-            )  # fmt: skip
-    return CheckResult(name, True, f"episodes repeat exactly in {where}")
+def _repetition(
+    domain: GymDomain, name: str, chunk: Chunk, first: list[Signals], again: list[Signals], where: str
+) -> CheckResult:
+    for seed, one, other in zip(chunk.seeds, first, again, strict=True):
+        if (found := first_difference(one, other)) is not None:
+            what = f"the episode with seed {seed} differs when it is repeated {where}: {found}. "
+            if domain.seeded:
+                return CheckResult(name, False, what + REMEDY)
+            return CheckResult(name, None, what + "That is as declared (seeded=False)")
+    return CheckResult(name, True, f"episodes repeat exactly {where}")
 
 
 def _duration(seconds: float) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
 
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.typing import NDArray
 
 from psyco._src.core.errors import EpisodeError
 from psyco._src.envs.base import Domain
@@ -82,6 +84,8 @@ class Episodes(NamedTuple):
     # [B, K] float32: distance from satisfying each constraint, for learning (`logic/shaping.py`). The cost where a
     # formula has no such measure; None if no formula has one.
     shaping_cost: Array | None = None
+    # [B, S] uint64: hash of each judged signal along the episode, see `digest_path`; None where none was asked for
+    digests: Array | None = None
 
 
 def concatenate_episodes(parts: Sequence[Episodes]) -> Episodes:
@@ -171,6 +175,12 @@ def summarize_observations(x: Any, weight: Any) -> ObsStats:
         high=xp.where(counts, x, -xp.inf).max(axis=-2),
     )
     return ObsStats(*(each.astype(bool if each.dtype == bool else xp.float32) for each in stats))
+
+
+def digest_path(signals: Mapping[str, NDArray[Any]]) -> NDArray[np.uint64]:
+    """Return a hash of each signal along one path, `[S]` by name; equal values in another number type hash alike."""
+    values = (np.asarray(signals[name], np.float64).tobytes() for name in sorted(signals))
+    return np.frombuffer(b"".join(hashlib.blake2b(each, digest_size=8).digest() for each in values), np.uint64)
 
 
 def total_shaping_costs(monitor: BatchMonitor, signals: dict[str, Any], end: Any) -> Any:

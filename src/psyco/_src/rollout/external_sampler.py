@@ -20,7 +20,7 @@ from psyco._src.envs.base import CompiledDomain, State
 from psyco._src.logic.batch_monitor import BatchMonitor
 from psyco._src.policies.base import Actor, VectorPolicy
 from psyco._src.policies.stateful import BATCH_ROWS
-from psyco._src.rollout.episodes import COMPILER_OPTIONS, Episodes, episode_seeds
+from psyco._src.rollout.episodes import COMPILER_OPTIONS, TRACE_SIGNALS, Episodes, digest_path, episode_seeds
 from psyco._src.rollout.jax_sampler import EpisodeState, advance, initial_state, start, state_signals
 
 
@@ -39,11 +39,15 @@ class ExternalSampler:
 
     def __call__(self, theta: Any, keys: Array) -> Episodes:
         """Run one episode per parameter vector `[B, D]` and key `[B]`."""
-        path = rollout(self.domain, self.network, self.monitor.signals, theta, keys)
+        path = rollout(self.domain, self.network, self.monitor.signals | TRACE_SIGNALS, theta, keys)
         end = np.arange(self.domain.horizon + 1) >= path.length[:, None]
         satisfied, cost = self.monitor(path.signals, end=end)
         columns: list[Any] = [path.returns, cost.astype(np.float32), satisfied, path.length]
-        further = self.monitor.measure(path.signals, end=end)._asdict() | {"fallback_steps": path.fallback_steps}
+        further: dict[str, Any] = {
+            **self.monitor.measure(path.signals, end=end)._asdict(),
+            "fallback_steps": path.fallback_steps,
+            "digests": np.stack(list(map(digest_path, path.trimmed))),
+        }
         return Episodes(*columns, **further)
 
     def explore(self, theta: Any, std: Any, keys: Array) -> Episodes:
@@ -58,6 +62,11 @@ class RecordedPaths(NamedTuple):
     length: NDArray[np.int32]  # [B]
     returns: NDArray[np.float32]  # [B]
     fallback_steps: NDArray[np.int32] | None  # [B] as in Episodes
+
+    @property
+    def trimmed(self) -> list[dict[str, NDArray[Any]]]:
+        """The signals of each episode up to its end, `[n+1]` or `[n+1, size]` each."""
+        return [{name: x[i, : n + 1] for name, x in self.signals.items()} for i, n in enumerate(self.length.tolist())]
 
 
 def rollout(

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from psyco._src.core.errors import EpisodeError, PsycoError, format_exception
 from psyco._src.core.files import digest
-from psyco._src.envs.gym_env import NUMERIC_KINDS, Env, GymDomain, Transition, transition_signals
+from psyco._src.envs.gym_env import NUMERIC_KINDS, Env, GymDomain, Transition, to_floats, transition_signals
 from psyco._src.envs.sandbox import close_envs, sandboxed
 from psyco._src.logic.batch_monitor import BatchMonitor, compile_monitor
 from psyco._src.policies.base import Actor
@@ -33,6 +33,7 @@ from psyco._src.rollout.episodes import (
     TRACE_SIGNALS,
     Episodes,
     concatenate_episodes,
+    digest_path,
     episode_seeds,
     make_trace,
     summarize_observations,
@@ -45,6 +46,7 @@ from psyco._src.rollout.worker_pool import IDLE, Heartbeat
 MAX_BATCH = 64  # environments that one process steps side by side
 MAX_BATCH_BYTES = 2**28  # for the recorded observations of such a batch
 BOOLEANS = {bool, np.bool_}  # types of `terminated` and `truncated`
+NUMBERS = {np.float64}  # types of the return so far
 NOISE_STREAM = 1  # beside an episode's seed, for its exploration noise
 CACHE_SECONDS = 2.0  # of a worker between two additions to the episode cache
 ALL_SIGNALS = frozenset({"*"})  # in `Chunk.recorded`
@@ -71,6 +73,8 @@ class Chunk(NamedTuple):
     std: NDArray[np.float32] | None = None  # [B, outputs] of the exploration noise
     with_obs_stats: bool = False  # whether Episodes have observation statistics
     recorded: frozenset[str] | None = None  # names of the signals to record
+    with_digests: bool = False  # whether Episodes have digests of their signals
+    new_envs: bool = False  # whether the episodes are played in environments made for them
 
     def take(self, rows: list[int]) -> Chunk:
         """Return the chunk of these rows."""
@@ -80,7 +84,7 @@ class Chunk(NamedTuple):
     def identity(self, row: int) -> str:
         """Return a hash that tells the result of a row apart from all others of the same job."""
         noise = b"" if self.std is None else self.std[row].tobytes()
-        head = f"{self.seeds[row]} {self.with_obs_stats} {len(noise)} ".encode()
+        head = f"{self.seeds[row]} {self.with_obs_stats} {self.with_digests} {len(noise)} ".encode()
         return digest(head + noise + self.theta[row].tobytes())
 
 
@@ -98,6 +102,17 @@ class GymSampler:
     workers: int = 1
     with_obs_stats: bool = False
     episode_cache: EpisodeCache | None = None
+    with_digests: bool = False
+
+    @property
+    def domain(self) -> GymDomain:
+        """Where the episodes take place."""
+        return self.job.domain
+
+    @property
+    def monitor(self) -> BatchMonitor:
+        """The compiled requirement."""
+        return self.job.monitor
 
     @property
     def compiled(self) -> bool:
@@ -114,7 +129,8 @@ class GymSampler:
 
     def run(self, theta: NDArray[np.float32], seeds: list[int], std: NDArray[np.float32] | None = None) -> Episodes:
         """Run one episode per parameter vector `[B, D]` and environment seed `[B]`, exploring if `std` is given."""
-        whole, cache = Chunk(theta, seeds, std, self.with_obs_stats), self.episode_cache
+        whole = Chunk(theta, seeds, std, self.with_obs_stats, with_digests=self.with_digests)
+        cache = self.episode_cache
         if cache is None:
             parts = dict(self._run_chunks(whole, len(seeds)))
             return concatenate_episodes([parts[first] for first in sorted(parts)])
@@ -189,7 +205,8 @@ def in_process_backend() -> Backend:
 
 def batch_size(domain: GymDomain) -> int:
     """Return how many episodes one process steps side by side: bounded by memory and by `MAX_BATCH`."""
-    path = 4 * (domain.horizon + 1) * domain.observation_size
+    number = np.result_type(domain.observation_space.dtype or np.float64, np.float32).itemsize
+    path = number * (domain.horizon + 1) * domain.observation_size
     return max(1, min(MAX_BATCH, MAX_BATCH_BYTES // path))
 
 
@@ -204,6 +221,14 @@ class HostPaths(NamedTuple):
     missing_info: NDArray[np.float32] | None = None  # [B, I] as in Episodes
     fallback_steps: NDArray[np.int32] | None = None  # [B] as in Episodes
 
+    @property
+    def trimmed(self) -> list[Signals]:
+        """The signals of each episode up to its end."""
+        return [
+            {name: values[i, : n + 1].copy() for name, values in self.signals.items()}
+            for i, n in enumerate(self.length.tolist())
+        ]
+
 
 class EpisodeRunner:
     """Steps environments; keeps them until a job in another domain comes, since making one may take long."""
@@ -216,14 +241,16 @@ class EpisodeRunner:
     def __call__(self, job: Job, chunk: Chunk) -> Any:
         """Return the judged Episodes of a chunk, or the `Signals` of each where the chunk asks for recordings."""
         monitor = job.monitor
+        if chunk.new_envs:
+            self.close()
         if chunk.recorded is not None:
-            path = self.rollout(job, chunk, None if chunk.recorded == ALL_SIGNALS else chunk.recorded)
-            return [
-                {name: values[i, : n + 1].copy() for name, values in path.signals.items()}
-                for i, n in enumerate(path.length.tolist())
-            ]
+            return self.rollout(job, chunk, None if chunk.recorded == ALL_SIGNALS else chunk.recorded).trimmed
         wanted = monitor.signals | (
-            TRACE_SIGNALS if chunk.std is not None else OBS if chunk.with_obs_stats else frozenset()
+            TRACE_SIGNALS
+            if chunk.std is not None or chunk.with_digests
+            else OBS
+            if chunk.with_obs_stats
+            else frozenset()
         )
         path = self.rollout(job, chunk, wanted)
         end = np.arange(job.domain.horizon + 1) >= path.length[:, None]
@@ -239,7 +266,12 @@ class EpisodeRunner:
             **monitor.measure(path.signals, end=end)._asdict(),
         }
         if chunk.std is None and chunk.with_obs_stats:
-            columns["obs_stats"] = summarize_observations(path.signals["obs"][:, :-1], ~end[:, :-1])
+            obs = path.signals["obs"][:, :-1].astype(np.float32, copy=False)  # as the network sees them
+            columns["obs_stats"] = summarize_observations(obs, ~end[:, :-1])
+        if chunk.with_digests:
+            ends = enumerate(path.length.tolist())
+            parts = [{name: values[i, : n + 1] for name, values in path.signals.items()} for i, n in ends]
+            columns["digests"] = np.stack(list(map(digest_path, parts)))
         if path.noise is not None:
             columns["trace"] = make_trace(monitor, path.signals, path.length, path.noise, end, path.terminated)
         return Episodes(**columns)
@@ -252,7 +284,7 @@ class EpisodeRunner:
         domain, seeds = job.domain, chunk.seeds
         self._prepare(domain, len(seeds))
         observe = _observer(domain)
-        recorder = SignalRecorder(domain, seeds, wanted)
+        recorder = SignalRecorder(domain, seeds, wanted, job.monitor)
         returns, length = np.zeros(len(seeds)), np.zeros(len(seeds), np.int32)
         has_terminated = np.zeros(len(seeds), bool)
         resets, steps = self._calls(seeds)
@@ -261,13 +293,16 @@ class EpisodeRunner:
         turn: Iterator[Any]
         # From here on, one entry per running episode; `rows` holds their indices.
         rows = np.arange(len(seeds))
-        total: list[Any] = [0.0] * len(seeds)
+        total: list[Any] = [np.float64(0.0)] * len(seeds)  # not Python's: the sum of that and a float32 is a float32
         t, turn, outcomes = 0, iter(resets), []
         try:
             with sandboxed():
                 outcomes = [reset() for reset in turn]
                 raw, infos = zip(*outcomes, strict=True)
-                obs = observe(raw)
+                exact, obs = observe(raw)
+                nothing = [False] * len(rows)
+                # Before a policy acts, which may write into its observation.
+                recorder.add(0, rows, exact, raw, infos, None, total, total, nothing, nothing)
                 act = policies = job.network.vectorize(domain, chunk.theta, seeds)
                 reward: Sequence[Any] = total  # of the first states
                 names = job.network.signals
@@ -277,21 +312,21 @@ class EpisodeRunner:
                     shown = _actor_signals(domain, names, raw, infos, t, reward, total) if names else ()
                     actions = act(obs, raw, added, shown)
                     if t == 0:
-                        # `action` of a state is the action that led to it; in the first state, the first action.
-                        nothing = [False] * len(rows)
-                        recorder.add(0, rows, obs, raw, infos, actions, total, total, nothing, nothing)
+                        recorder.add_first_actions(actions)
                     t, turn = t + 1, iter(steps)
                     outcomes = [step(action) for step, action in zip(turn, actions, strict=True)]
                     raw, reward, terminated, truncated, infos = zip(*outcomes, strict=True)
-                    obs = observe(raw)
+                    exact, obs = observe(raw)
                     total = list(map(add, total, reward))
+                    if not (
+                        NUMBERS.issuperset(map(type, total)) and BOOLEANS.issuperset(map(type, terminated + truncated))
+                    ):
+                        _check_outcomes(outcomes, "step")
                     if not math.isfinite(sum(total)):
                         raise EpisodeFault(_first_nonfinite(total), "a reward that is not a finite number")
-                    if not BOOLEANS.issuperset(map(type, terminated + truncated)):
-                        _check_outcomes(outcomes, "step")
                     if t == domain.horizon:
                         truncated = tuple(not ended for ended in terminated)
-                    recorder.add(t, rows, obs, raw, infos, actions, reward, total, terminated, truncated)
+                    recorder.add(t, rows, exact, raw, infos, actions, reward, total, terminated, truncated)
                     if any(terminated) or any(truncated):
                         # Final for the episodes that end here; overwritten later for the others.
                         returns[rows], length[rows], has_terminated[rows] = total, t, terminated
@@ -366,23 +401,27 @@ def _exploration_noise(chunk: Chunk, steps: int) -> NDArray[np.float32] | None:
 # ---- observations ---------------------------------------------------------------------------------------------
 
 
-def _observer(domain: GymDomain) -> Callable[[Sequence[Any]], NDArray[np.float32]]:
-    """Return a function from the environments' observations to checked rows `[n, size]`."""
+def _observer(domain: GymDomain) -> Callable[[Sequence[Any]], tuple[NDArray[Any], NDArray[np.float32]]]:
+    """Return a function from the environments' observations to checked rows `[n, size]`, and these for a network.
+
+    The former have the environment's own precision, in which they are judged; a network reads float32.
+    """
     size, space, flatten = domain.observation_size, domain.observation_space, domain.flatten
     flat_already = isinstance(space, spaces.Box) and len(space.shape) == 1
 
-    def concatenate(raw: Sequence[Any]) -> NDArray[np.float32] | None:
+    def concatenate(raw: Sequence[Any]) -> NDArray[Any] | None:
         """Return all rows at once, `[n * size]`; None if each observation needs flattening or a check."""
-        try:  # "same_kind" refuses text, objects and complex numbers
+        try:
             if flat_already and {size}.issuperset(map(len, raw)):
-                x = np.concatenate(raw, dtype=np.float32, casting="same_kind")
-                return x if x.ndim == 1 else None
+                x = np.concatenate(raw)
+                if x.ndim == 1 and x.dtype.kind in NUMERIC_KINDS:
+                    return x if x.dtype == np.float32 else to_floats(x)
         except (TypeError, ValueError):
             pass
         return None
 
-    def observe(raw: Sequence[Any]) -> NDArray[np.float32]:
-        if (x := concatenate(raw)) is None:
+    def observe(raw: Sequence[Any]) -> tuple[NDArray[Any], NDArray[np.float32]]:
+        if (exact := concatenate(raw)) is None:
             parts = []
             for at, observation in enumerate(raw):
                 try:
@@ -390,12 +429,14 @@ def _observer(domain: GymDomain) -> Callable[[Sequence[Any]], NDArray[np.float32
                 except Exception as error:  # an observation may be any object
                     problem = str(error) if type(error) is ValueError else format_exception(error)
                     raise EpisodeFault(at, f"{problem} (it is {brief(observation)})") from error
-            x = np.concatenate(parts)
+            exact = np.concatenate(parts)
+        x = exact.astype(np.float32, copy=False)
         # One product shows whether all is finite, unless it overflows.
         if not math.isfinite(x.dot(x)) and not np.isfinite(x).all():
             at = int(np.argmin(np.isfinite(x))) // size
             raise EpisodeFault(at, f"an observation that is not finite: {brief(raw[at])}")
-        return x.reshape(len(raw), size)
+        shape = len(raw), size
+        return exact.reshape(shape), x.reshape(shape)
 
     return observe
 

@@ -18,6 +18,7 @@ from psyco._src.envs.base import CompiledDomain, State
 from psyco._src.logic.batch_monitor import BatchMonitor
 from psyco._src.policies.network import Network
 from psyco._src.rollout.episodes import (
+    COMPILER_OPTIONS,
     OBS,
     TRACE_SIGNALS,
     Episodes,
@@ -29,6 +30,9 @@ from psyco._src.rollout.episodes import (
 )
 
 MAX_UNROLLED = 16  # numbers that are summed one by one
+
+# A recording runs once or twice: a third of the default compile time counts more than its run time.
+RECORDING_OPTIONS = {**COMPILER_OPTIONS, "xla_cpu_use_fusion_emitters": False}
 
 
 @dataclass(frozen=True)
@@ -245,7 +249,7 @@ def record_batch(
     return {name: np.asarray(value) for name, value in path.signals.items()}, np.asarray(length)
 
 
-@jax.jit(static_argnums=(0, 1, 2))
+@jax.jit(static_argnums=(0, 1, 2), compiler_options=RECORDING_OPTIONS)
 def _record_batch(
     domain: CompiledDomain,
     network: Network,

@@ -56,29 +56,33 @@ class MonitorWrapper(gymnasium.Wrapper):  # type: ignore[type-arg]
     def reset(self, **arguments: Any) -> Any:
         """Reset the environment, and start monitoring an episode."""
         observation, info = self.env.reset(**arguments)
-        self._first, self._step, self._return = Transition(observation, info, None), 0, 0.0
+        self._step, self._return = 0, 0.0
+        # Copied now: the environment may change its values in place.
+        names = self.monitor.signals - {"action"}
+        self._first = transition_signals(self.domain, names, Transition(observation, info, None))
         status = self.monitor.start()
         if "action" not in self.monitor.signals:
-            status = self._update(self._first)
+            status = self._update(self._first, end=False)
         return observation, {**info, "psyco": status}
 
     def step(self, action: Any) -> Any:
         """Step the environment, and update the status."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         if self._step == 0 and "action" in self.monitor.signals:
-            self._update(self._first._replace(action=action))
+            self._update({**self._first, "action": self.domain.action_signal([action])[0]}, end=False)
         self._step, self._return = self._step + 1, self._return + float(reward)
         transition = Transition(
             observation, info, action, self._step, float(reward), self._return, terminated, truncated
         )
-        return observation, reward, terminated, truncated, {**info, "psyco": self._update(transition)}
-
-    def _update(self, transition: Transition) -> Any:
         values = transition_signals(self.domain, self.monitor.signals, transition)
+        status = self._update(values, end=bool(terminated or truncated))
+        return observation, reward, terminated, truncated, {**info, "psyco": status}
+
+    def _update(self, values: dict[str, Any], end: bool) -> Any:
         for name, value in values.items():
             if value is None and name.startswith("info."):  # 0 or false, as in verification
                 values[name] = np.zeros(self._vectors[name]) if name in self._vectors else 0.0
-        return self.monitor.update(values, end=bool(transition.terminated or transition.truncated))
+        return self.monitor.update(values, end=end)
 
 
 def _vector_sizes(monitor: Monitor) -> dict[str, int]:

@@ -44,7 +44,8 @@ def with_obs_normalization(
         theta = jnp.broadcast_to(policy, (POLICY_EPISODES, policy.size))
     keys = episode_keys(jax.random.fold_in(key, 1), 0, len(theta))
     paths = record_signals(domain, network, theta, keys, OBS, execution)
-    observations = np.concatenate([path["obs"] for path in paths]).astype(np.float64)
+    single = [path["obs"].astype(np.float32, copy=False) for path in paths]  # as the network sees them
+    observations = np.concatenate(single).astype(np.float64)
     shift, scale = _shift_and_scale(observations, np.inf if policy is None else MAX_NORMALIZED)
     return dataclasses.replace(network, shift=shift, scale=scale)
 

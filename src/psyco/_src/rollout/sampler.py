@@ -12,7 +12,7 @@ from psyco._src.envs.gym_env import INFO_PREFIX, GymDomain
 from psyco._src.envs.value_bounds import declared_step_range
 from psyco._src.logic.ast import Requirement
 from psyco._src.logic.batch_monitor import BatchMonitor, compile_monitor
-from psyco._src.logic.validate import check_bounds, check_signals
+from psyco._src.logic.validate import check_bounds, check_precision, check_signals
 from psyco._src.policies.base import Actor
 from psyco._src.policies.network import Network
 from psyco._src.rollout.episodes import Sampler
@@ -32,6 +32,8 @@ def make_monitor(domain: Domain, requirement: Requirement, *, severity: bool = F
     """
     check_signals(requirement, signal_table(domain), domain.name)
     check_bounds(requirement, domain.horizon, domain.name)
+    if isinstance(domain, CompiledDomain):
+        check_precision(requirement, signal_table(domain))
     monitor = compile_monitor(
         [bound.formula for bound in requirement.probability_bounds],
         severity=severity,

@@ -19,6 +19,7 @@ from psyco._src.core.checks import check_count, check_seed
 from psyco._src.core.errors import RangeError, RequirementError, RunError
 from psyco._src.core.provenance import code_digest
 from psyco._src.envs.base import Domain
+from psyco._src.envs.gym_env import GymDomain
 from psyco._src.envs.registry import DomainDescription, describe
 from psyco._src.envs.value_bounds import ValueRange
 from psyco._src.envs.value_bounds import value_ranges as compute_value_ranges
@@ -26,18 +27,18 @@ from psyco._src.logic.ast import Constraint, Expectation, Requirement
 from psyco._src.policies.external import AnyPolicy, DeterminismProbe, ExternalPolicy
 from psyco._src.policies.guard import Guard
 from psyco._src.policies.serialization import Policy
-from psyco._src.rollout.env_checker import check_seeding
 from psyco._src.rollout.episodes import (
     Episodes,
     Sampler,
     Stream,
     concatenate_episodes,
     episode_keys,
-    episode_seeds,
     stream_key,
 )
 from psyco._src.rollout.execution import IN_PROCESS, Execution
+from psyco._src.rollout.external_sampler import ExternalSampler
 from psyco._src.rollout.gym_sampler import GymSampler
+from psyco._src.rollout.repeatability import ReplayCheck, choose_replays, pack_policy
 from psyco._src.rollout.sampler import make_sampler
 from psyco._src.verification.base import ACCEPT, Counts, MeanTest, Task, Test, Verdict
 from psyco._src.verification.bayes import belief
@@ -71,8 +72,7 @@ class Verification(NamedTuple):
     @property
     def consumed(self) -> Episodes:
         """The episodes that the tests consumed."""
-        consumed: Episodes = jax.tree.map(lambda column: column[: self.episodes], self.sampled)
-        return consumed
+        return _first(self.sampled, self.episodes)
 
     @property
     def returns(self) -> NDArray[np.float32]:
@@ -187,10 +187,15 @@ class _Look(NamedTuple):
 
     certificate: Certificate  # without answers
     answer: Callable[[], QuestionAnswers]
+    check_replays: Callable[[Episodes], list[str]]  # returns notes
 
     def answered(self) -> Certificate:
-        answers, notes = self.answer()
-        return dataclasses.replace(self.certificate, answers=answers, notes=(*self.certificate.notes, *notes))
+        answers, notes, played = self.answer()
+        certificate = dataclasses.replace(self.certificate, answers=answers, notes=(*self.certificate.notes, *notes))
+        if played is None:
+            return certificate
+        checked = self.check_replays(_first(played, certificate.episodes_seen))
+        return dataclasses.replace(certificate, notes=(*certificate.notes, *checked))
 
 
 @dataclass(frozen=True)
@@ -243,6 +248,9 @@ class _Verifier:
         sampler = self.known_sampler
         if sampler is None:
             sampler = make_sampler(self.domain, policy.network, requirement, execution=self.execution)
+        if isinstance(sampler, GymSampler):
+            sampler = dataclasses.replace(sampler, with_digests=True)
+        packed = pack_policy(policy)
         ranges, most = self.value_ranges, self.max_episodes
         make_tests(method, requirement, value_ranges=ranges, max_episodes=most, **options)
         if not isinstance(policy, Policy):
@@ -258,7 +266,8 @@ class _Verifier:
             min_accept_probability=self.min_accept_probability,
         )  # fmt: skip
         consumed = done.consumed
-        # Answers use more episodes, and have their own notes on missing keys.
+        replayed = partial(check_replays, source, policy, packed, self.execution)
+        # Answers use more episodes, and have their own notes on missing keys and replays.
         missing = None if requirement.questions else consumed.missing_info
         certificate = certify(
             requirement,
@@ -273,13 +282,50 @@ class _Verifier:
             notes=[
                 *self.notes, *policy.notes, *_fallback_notes(consumed),
                 *check_info_keys(requirement, self.domain, missing),
-                *_seeding_notes(source, policy, done),
+                *([] if requirement.questions else replayed(consumed, done.verdict is not Verdict.UNDECIDED)),
             ],
             estimate=None if self.estimate is None else estimate_after_decision(source, done.episodes, self.estimate),
         )  # fmt: skip
         ledger.end(certificate)
         answer = partial(answer_questions, share=look.share, width=self.width, max_episodes=most)
-        return _Look(certificate, partial(answer, source, done.sampled))
+        return _Look(certificate, partial(answer, source, done.sampled), replayed)
+
+
+def check_replays(
+    source: EpisodeStream,
+    policy: AnyPolicy,
+    packed: bytes | None,
+    execution: Execution,
+    episodes: Episodes,
+    decided: bool = True,
+) -> list[str]:
+    """Play some of the counted episodes again; return notes, or raise RunError if one is not the same."""
+    sampler, domain = source.sampler, source.domain
+    if not isinstance(sampler, GymSampler | ExternalSampler):
+        return []  # a function of the key
+    if isinstance(domain, GymDomain) and not domain.seeded:
+        return [
+            f"{domain.name} does not repeat an episode under its seed (seeded=False): that its episodes are "
+            "independent was assumed, not checked, and this certificate cannot be repeated."
+        ]
+    if not decided:
+        return []
+    digests = np.asarray(episodes.digests)
+    indices, early = choose_replays(np.asarray(episodes.satisfied))
+    keys = episode_keys(source.key, jnp.array(indices), 1)  # one for each
+    ReplayCheck(sampler, policy, packed, execution)(indices, keys, digests[indices], early)
+    notes = []
+    if len(digests) > 1 and (digests == digests[0]).all():
+        notes.append(
+            f"All {len(digests):,} episodes of {domain.name} are the same: it ignores its seed, or has no chance "
+            "events. If these are drawn once per process, all episodes share them, and are not independent."
+        )
+    if policy.kind == "name":
+        notes.append(
+            f"The policy is Python code: that it keeps no memory between episodes was checked on {len(indices)} "
+            "replayed episodes only."
+        )
+    return notes
 
 
 def _fallback_notes(episodes: Episodes) -> list[str]:
@@ -293,12 +339,9 @@ def _fallback_notes(episodes: Episodes) -> list[str]:
     ]
 
 
-def _seeding_notes(source: EpisodeStream, policy: AnyPolicy, done: Verification) -> list[str]:
-    """Return doubts about the seeding of a Gymnasium environment; a compiled domain uses the key only."""
-    if not isinstance(source.sampler, GymSampler):
-        return []
-    seeds = episode_seeds(episode_keys(source.key, 0, 2))
-    return check_seeding(source.sampler.job, policy.theta, seeds, float(done.returns[0]))
+def _first(episodes: Episodes, count: int) -> Episodes:
+    first: Episodes = jax.tree.map(lambda column: column[:count], episodes)
+    return first
 
 
 def _check_determinism(policy: ExternalPolicy | Guard, domain: Domain, key: Array, execution: Execution) -> None:
