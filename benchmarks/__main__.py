@@ -13,13 +13,16 @@ BENCHMARKS = {
     "scaling": "time and memory against episodes, population and horizon",
     "learners": "certified share and return of each learner, 20 seeds (half an hour; not part of the default)",
     "ablation": "what each part of safe-es is worth, 10 seeds (an hour; not part of the default)",
+    "terms": "what each term of the Lagrangian controller is worth to ppo, 5 seeds (an hour; not part of the default)",
     "startup": "from the command line to the first generation, cold and cached",
     "host": "host rollouts of Gymnasium environments against a bare loop, and two workers against one",
+    "pairs": "pairs of episodes until a new policy is shown to be better than an old one",
+    "episodes": "episodes of an answer of a wanted width, and of a verdict, against other rules",
     "means": "episodes until a mean is shown, wrong verdicts at the limit, and the time for a million values",
     "deployment": "runtime and monitor beside rtamt, how soon a change is found, what a guard leaves of a return",
     "checkpoint": "what a device run pays for its checkpoints",
 }
-LONG = ("learners", "ablation")
+LONG = ("learners", "ablation", "terms")
 
 
 def main() -> None:

@@ -20,6 +20,7 @@ from ._src.api.synthesize import start as start
 from ._src.api.synthesize import synthesize as synthesize
 from ._src.api.verify import certify_candidates as certify_candidates
 from ._src.api.verify import check as check
+from ._src.api.verify import compare_policies as compare_policies
 from ._src.api.verify import exact as exact
 from ._src.api.verify import learn_risk as learn_risk
 from ._src.api.verify import plan as plan
@@ -94,6 +95,8 @@ from ._src.verification.base import Guarantee as Guarantee
 from ._src.verification.base import Verdict as Verdict
 from ._src.verification.certificate import Certificate as Certificate
 from ._src.verification.certificate_html import certificate_html as certificate_html
+from ._src.verification.comparison import ComparisonVerdict as ComparisonVerdict
+from ._src.verification.comparison import PolicyComparison as PolicyComparison
 from ._src.verification.findings import Answer as Answer
 from ._src.verification.findings import Finding as Finding
 from ._src.verification.findings import MeanFinding as MeanFinding

@@ -238,3 +238,63 @@ def test_an_expected_value_is_planned_by_simulation_and_said_to_be(cli):
     assert code == 2 and "--mean 10 --spread 3" in err
     code, _, err = cli(*plan, "--mean", 10, "--spread", 5, "--out", "plan.png")
     assert code == 2 and "leave out --out" in err
+
+
+def test_a_comparison_gives_its_verdict_as_exit_status(cli, files):
+    new, require = files / "policy0.safetensors", ("--require", SAFE)
+    code, out, _ = cli("verify", new, "--against", new, *require, "--margin", "0.1")
+    assert code == 0
+    assert out.startswith("NOT WORSE")
+    code, out, _ = cli(
+        "verify", new, "--against", files / "policy1.safetensors", *require, "--max-episodes", 5, "--json"
+    )
+    assert code == 3
+    assert json.loads(out)["verdict"] == "UNDECIDED"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--margin", "0.1"), "a margin belongs to --against"),
+        (("--against", "POLICY", "--method", "bayes"), "leave out method"),
+        (("--against", "dance.safetensors"), "particle-dance"),
+        (("--against", "nowhere.safetensors"), "nowhere.safetensors"),
+        (("--against", "POLICY", "--margin", "2"), "a margin is at least 0"),
+    ],
+)
+def test_bad_comparisons(cli, files, arguments, message):
+    policy = files / "policy0.safetensors"
+    given = [policy if a == "POLICY" else files / a if str(a).endswith(".safetensors") else a for a in arguments]
+    code, _, err = cli("verify", policy, "--require", SAFE, *given)
+    assert code == 2
+    assert message in err
+
+
+def test_recorded_episodes_are_sorted_by_their_beginning_and_need_an_end(cli, tmp_path):
+    file = tmp_path / "recorded.csv"
+    file.write_text("episode,a,terminated,index\n" + "".join(f"e{i},1,{int(i > 0)},{29 - i}\n" for i in range(30)))
+    what = ("verify", "--traces", file, "--require", "P>=0.5 [ F a ] & C>=0.9")
+    done = cli(*what)
+    assert (done.status, "episode 'e0' is not terminated at its end" in done.err) == (2, True)
+    done = cli(*what, "--cut", "violated")
+    assert done.status == 0
+    assert "in the order in which they began (index), with none left out" in done.out
+    assert "indices 0 to 4 are missing" not in done.err
+    file.write_text("index,outcome\n5,1\n6,1\n")
+    what = ("verify", "--outcomes", file, "--require", "P>=0.5 & C>=0.9")
+    assert "indices 0 to 4 are missing" in cli(*what).err
+    assert cli(*what, "--first-index", 5).status == 3
+    assert "leave out cut" in cli(*what, "--cut", "violated").err
+
+
+def test_plan_predicts_the_episodes_of_an_answer_of_a_wanted_width(cli, tmp_path):
+    asked = ("plan", "P=? & C>=0.95", "--share", 1)
+    code, said, _ = cli(*asked, "--width", 0.2, "--p", 0.9, "--p", 1)
+    assert code == 0 and "width 0.2, at most 10,000 episodes" in said
+    assert "0.9     1.000   43" in said and "1       1.000   17" in said and "Exact, by dynamic programming." in said
+    (found,) = json.loads(cli(*asked, "--width", 0.2, "--p", 1, "--json").out)
+    assert (found["p"], found["episodes"], found["width"]) == ([1.0], [17.0], 0.2)
+    code, _, err = cli(*asked)
+    assert code == 2 and "--width 0.05" in err
+    code, _, err = cli(*asked, "--width", 0.2, "--out", tmp_path / "plan.png")
+    assert code == 2 and "--out draws the tests of constraints, and the requirement has none" in err

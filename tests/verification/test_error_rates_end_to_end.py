@@ -1,8 +1,10 @@
 """Error rates of complete verifications, on policies whose true probability is known exactly.
 
-Each case makes 2,000 calls on different seeds. The number of wrong ones is compared with the binomial distribution at
-the promised rate, at a level of 1e-6 per comparison: 28 comparisons, so a right program fails once in 35,000 changes of
-the random numbers.
+Each case makes 1,000 calls on different seeds. The number of wrong ones is compared with the binomial distribution at
+the promised rate, at a level of 1e-6 per comparison: 24 comparisons, so a right program fails once in 40,000 changes of
+the random numbers. One that errs in 15% of the calls instead of 10% fails with probability 0.98, since both cases are
+also counted together. The tests themselves are held to their error rates exactly in test_methods.py; this is about
+everything around them.
 """
 
 import dataclasses
@@ -19,7 +21,7 @@ import psyco
 from psyco._src.policies.network import network_for
 from psyco._src.policies.serialization import policy_for
 
-CALLS = 2000
+CALLS = 1000
 ALARM = 1e-6
 CONFIDENCE = 0.9
 CAP = 300  # episodes of one verification
@@ -63,7 +65,7 @@ def pair(name: str) -> tuple[Any, Any, float]:
     return domain, policy, answer.value.probabilities[0]
 
 
-PAIRS = ("coin", "obstacle-run 1", "obstacle-run 4")
+PAIRS = ("coin", "obstacle-run 4")
 
 
 def requirement(name: str, bound: float) -> psyco.Requirement:
@@ -91,11 +93,12 @@ def test_the_cases_are_worth_looking_at():
 
 @pytest.mark.full
 @pytest.mark.parametrize("method", ["anytime", "calibrated", "fixed", "candidates"])
-@pytest.mark.parametrize("name", PAIRS)
-def test_just_below_the_requirement_few_are_called_satisfied(name, method):
-    wrong = satisfied(name, pair(name)[2] + 1e-3, method)
-    print(f"\n{name}, {method}: {wrong} of {CALLS} wrongly satisfied, permitted {1 - CONFIDENCE:.0%}")
-    assert stats.binom.sf(wrong - 1, CALLS, 1 - CONFIDENCE) > ALARM
+def test_just_below_the_requirement_few_are_called_satisfied(method):
+    wrong = [satisfied(name, pair(name)[2] + 1e-3, method) for name in PAIRS]
+    print(f"\n{method}: {wrong} of {CALLS} each wrongly satisfied, permitted {1 - CONFIDENCE:.0%}")
+    for count in wrong:
+        assert stats.binom.sf(count - 1, CALLS, 1 - CONFIDENCE) > ALARM
+    assert stats.binom.sf(sum(wrong) - 1, CALLS * len(PAIRS), 1 - CONFIDENCE) > ALARM
 
 
 @pytest.mark.full

@@ -177,10 +177,16 @@ def test_answers_agree_with_the_exact_ones(certificate):
 
 
 def test_sampling_ends_when_the_interval_is_as_narrow_as_asked():
-    share, rate, time = verify(width=0.3).answers
+    found = verify(width=0.3)
+    share, rate, time = found.answers
+    assert [answer.kind for answer in found.answers] == ["width", "anytime", "anytime"]
     assert share.upper - share.lower <= 0.3 and rate.upper - rate.lower <= 0.3
     assert share.episodes < 500 and rate.episodes < 500
     assert time.episodes == 500 and "not yet as narrow as 0.3" in time.summary
+    jsonschema.validate(json.loads(found.to_json()), certificate_schema())
+    assert replay(found.to_json(), policy()).matches
+    alone = verify("P=? [ F target ] & C>=0.9", width=0.3)
+    assert alone.answers[0].episodes < 100 and replay(alone.to_json(), policy()).matches
     for bad in (0, -1, float("nan"), "wide"):
         with pytest.raises(RunError, match="width is how narrow"):
             verify(width=bad)

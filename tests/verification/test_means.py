@@ -24,7 +24,7 @@ from psyco._src.verification.base import (
 )
 from psyco._src.verification.bayes import mean_belief
 from psyco._src.verification.betting import BETS, CELLS, WEIGHTS, ValueStats, grid_points, log_evidence
-from psyco._src.verification.fixed_sample import log_wealth
+from psyco._src.verification.fixed_sample import bets_for_sample, log_wealth
 from psyco._src.verification.methods import MEAN_METHODS, make_mean_test, make_test
 from psyco._src.verification.operating_characteristics import simulate
 from psyco._src.verification.tally import run_tests
@@ -369,7 +369,8 @@ def test_the_bets_of_a_fixed_number_know_the_past_only():
         seen += x
         deviations += (x - seen / (t + 1)) ** 2
         variance = deviations / (t + 1)
-    assert log_wealth(values, np.ones(40), q, delta) == pytest.approx(most)
+    bets = bets_for_sample(values, np.ones(40), delta)
+    assert log_wealth(values, np.ones(40), bets, q) == pytest.approx(most)
     assert most > 1
 
 

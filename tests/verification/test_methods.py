@@ -18,6 +18,8 @@ from psyco._src.verification.tally import overall_verdict, run_tests
 
 CAP = 300
 ROUNDING = 1e-9
+# Every method that bounds its error rate, a new one too; sprt does outside of its indifference region only.
+SOUND = [name for name in METHODS if METHODS[name].error_rate and name != "sprt"]
 
 
 def constraint(text="P>=0.85", confidence=0.98):
@@ -31,7 +33,7 @@ def characteristics(method, what, p, cap=CAP, **options):
 # ---- error rates ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["anytime", "calibrated", "fixed"])
+@pytest.mark.parametrize("method", SOUND)
 @pytest.mark.parametrize("c_req", [0.9, 0.98, 0.999])
 @pytest.mark.parametrize("p_req", [0.5, 0.85, 0.9, 0.99])
 def test_wrong_verdicts_are_at_most_one_minus_c_req_for_every_true_p(method, p_req, c_req):
@@ -43,7 +45,7 @@ def test_wrong_verdicts_are_at_most_one_minus_c_req_for_every_true_p(method, p_r
     assert seen.satisfied[len(below) - 1] > 0 or p_req == 0.99  # not by never deciding
 
 
-@pytest.mark.parametrize("method", ["anytime", "calibrated", "fixed"])
+@pytest.mark.parametrize("method", SOUND)
 @pytest.mark.parametrize(
     ("text", "inside", "outside"),
     [
@@ -57,6 +59,21 @@ def test_upper_bounds_and_intervals_keep_the_error_too(method, text, inside, out
     assert (seen.satisfied[len(inside) :] <= 0.1 + ROUNDING).all()
     assert seen.satisfied[: len(inside)].max() > 0.3
     assert seen.violated[len(inside) :].max() > 0.99
+
+
+def test_a_test_of_a_fixed_size_decides_at_one_count_only():
+    """It is asked after every episode, and its error holds at its size."""
+    for method in (name for name in METHODS if not METHODS[name].sequential):
+        test = make_test(method, constraint(), max_episodes=60)
+        satisfied, violated = np.meshgrid(np.arange(91), np.arange(91))
+        decided = np.asarray(test.decide(Counts(satisfied, violated))) != CONTINUE
+        assert len({int(n) for n in (satisfied + violated)[decided] if n <= 60}) == 1, method
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_every_method_has_the_members_of_a_test(method):
+    members = {"error_rate", "sequential", "open_ended", "task", "decide", "bounds", "guarantee"}
+    assert not {name for name in members if not hasattr(make_test(method, constraint(), max_episodes=60), name)}
 
 
 def test_sprt_keeps_the_error_outside_of_its_indifference_region():

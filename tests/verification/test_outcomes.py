@@ -218,7 +218,7 @@ def test_what_questions_have_looked_at_counts_as_looked_at():
     assert repr(asked).startswith("<Certificate ANSWERED after 100 episodes")
     assert "confidence interval, at all times, if no value can lie outside of [0, 9])" in str(asked)
     assert "nothing to be wrong about" not in str(asked)
-    decided = psyco.verify_outcomes([[1, 0], [1, 1]] * 50, "P>=0.5; P=?", width=0.9)
+    decided = psyco.verify_outcomes([[1, 0], [1, 1]] * 50, "P>=0.5; P=?", width=0.05)
     assert decided.findings[0].episodes == 7
     assert "100 of 100 recorded outcomes" in str(decided)
 

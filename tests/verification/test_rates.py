@@ -11,7 +11,8 @@ from scipy import stats
 from psyco._src.core.errors import RangeError
 from psyco._src.verification.base import ACCEPT, CONTINUE, REJECT, MeanTask, Verdict, WeightedSums
 from psyco._src.verification.betting import BETS, WEIGHTS
-from psyco._src.verification.estimation import MeanInterval, estimate_means
+from psyco._src.verification.estimation import MeanInterval, run_estimators
+from psyco._src.verification.fixed_width import WidthMean, WidthShare, width_rule
 from psyco._src.verification.methods import MEAN_METHODS, make_mean_test
 from psyco._src.verification.tally import observed_value, run_tests
 
@@ -153,7 +154,7 @@ def test_every_sequence_of_a_fixed_number_together_keeps_the_error():
 @given(seed=st.integers(0, 1000), n=st.integers(1, 100), delta=st.sampled_from([0.2, 0.02]))
 def test_a_rate_is_shown_exactly_when_its_bound_at_delta_is_reached(seed, n, delta):
     counts = np.bincount(np.random.default_rng(seed).choice(3, size=n), minlength=3)
-    seen = MeanInterval(task(2 * delta)).update(np.repeat(KINDS, counts, axis=0))
+    seen, _ = MeanInterval(task(2 * delta)).feed(np.repeat(KINDS, counts, axis=0))
     lower, upper = seen.bounds
     assert lower <= seen.mean + 1e-9 and seen.mean <= upper + 1e-9
     for r in (0.999 * lower, 1.001 * lower + 0.001, upper - 0.001, upper + 0.001):
@@ -166,34 +167,41 @@ def test_an_interval_that_ends_because_it_is_narrow_still_holds():
     """Fails by chance with probability at most 1e-6; fixed seed. Probability, mean and rate, each with its own end."""
     rng, wrong = np.random.default_rng(5), np.zeros(3)
     truth = (0.3, 0.25, 0.6)
-    tasks = [MeanTask(0, 1, false_accept=0.1, false_reject=0.1)] * 2 + [task(0.1)]
+    unit = MeanTask(0, 1, false_accept=0.1, false_reject=0.1)
+    estimators = [WidthShare(unit, width_rule(0.1, 0.25, 600)), WidthMean(unit, 0.25), WidthMean(task(0.1), 0.25)]
     for _ in range(60):
         columns = [
             (rng.random(600) < 0.3).astype(float),
             rng.beta(0.5, 1.5, size=600),
             KINDS[rng.integers(0, 2, size=600)],
         ]
-        found = estimate_means(tasks, [columns], width=0.25, max_episodes=600)
-        for k, each in enumerate(found):
-            lower, upper = each.bounds
-            assert upper - lower <= 0.25 or each.episodes == 600
+        for k, found in enumerate(run_estimators(estimators, [columns], max_episodes=600)):
+            lower, upper = found.bounds
+            assert upper - lower <= 0.25 and found.episodes < 600
             wrong[k] += not lower <= truth[k] <= upper
     assert (wrong <= stats.binom.isf(1e-6, 60, 0.1)).all()
 
 
-def test_an_estimate_ends_at_the_first_look_at_which_it_is_narrow_however_values_are_batched():
-    values = np.random.default_rng(0).random(2000)
-    what = MeanTask(0, 1, false_accept=0.05, false_reject=0.05)
-    ends = []
+@pytest.mark.parametrize("rate", [False, True])
+def test_an_estimate_ends_at_the_first_check_at_which_it_is_narrow_however_values_are_batched(rate):
+    rng = np.random.default_rng(0)
+    values = KINDS[rng.integers(0, 2, size=2000)] if rate else rng.random(2000)
+    what = task(0.05) if rate else MeanTask(0, 1, false_accept=0.05, false_reject=0.05)
+    found = []
     for size in (2000, 37):
         batches = ([values[i : i + size]] for i in range(0, 2000, size))
-        (found,) = estimate_means([what], batches, width=0.1, max_episodes=2000)
-        assert found.is_narrow(0.1)
-        ends.append(found.episodes)
-    assert ends[0] == ends[1] < 2000
-    earlier = MeanInterval(what).update(values[: int(ends[0] / 1.1) - 1])
-    assert not earlier.is_narrow(0.1)
-    (whole,) = estimate_means([what], [[values]], width=None, max_episodes=1500)
+        (estimate,) = run_estimators([WidthMean(what, 0.1)], batches, max_episodes=2000)
+        found.append((estimate.episodes, estimate.mean, estimate.bounds))
+    assert found[0] == found[1]
+    episodes, mean, (lower, upper) = found[0]
+    assert episodes < 2000 and upper - lower <= 0.1 and lower < mean < upper
+    earlier, finished = WidthMean(what, 0.1).feed(values[: int(episodes / 1.02) - 1])
+    assert not finished and earlier.bounds[1] - earlier.bounds[0] > 0.1
+
+
+def test_without_a_width_all_episodes_count():
+    what = MeanTask(0, 1, false_accept=0.05, false_reject=0.05)
+    (whole,) = run_estimators([MeanInterval(what)], [[np.full(2000, 0.5)]], max_episodes=1500)
     assert whole.episodes == 1500
 
 
@@ -201,5 +209,6 @@ def test_nothing_is_known_before_the_first_episode():
     for method in MEAN_METHODS:
         test = make_mean_test(method, task(lower=0.5, max_episodes=5))
         assert test.bounds(test.init(), 0.05) == (0.0, 1.0)
-    assert MeanInterval(task()).bounds == (0.0, 1.0)
+    for estimator in (MeanInterval(task()), WidthMean(task(), 0.1), WidthShare(task(), width_rule(0.1, 0.5, 10))):
+        assert estimator.bounds == (0.0, 1.0) and np.isnan(estimator.mean)
     assert MeanInterval(task()).sums == WeightedSums()

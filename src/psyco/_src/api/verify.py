@@ -6,7 +6,7 @@ import dataclasses
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from numpy.typing import ArrayLike
 
@@ -43,10 +43,11 @@ from psyco._src.rollout.sampler import make_sampler
 from psyco._src.rollout.throughput import measure_throughput
 from psyco._src.runs.budget import expected_episodes, make_run_plan, resolve_auto, select_learner
 from psyco._src.runs.settings import Settings, check_one_budget
+from psyco._src.verification import comparison, recertify, recordings
 from psyco._src.verification import outcomes as recorded
-from psyco._src.verification import recertify, recordings
 from psyco._src.verification import verifier as verification
 from psyco._src.verification.certificate import Certificate
+from psyco._src.verification.comparison import DEFAULT_MARGIN, PolicyComparison
 from psyco._src.verification.ledger import (
     IGNORED_LOOKS_NOTE,
     Ledger,
@@ -58,6 +59,7 @@ from psyco._src.verification.ledger import (
 from psyco._src.verification.methods import DEFAULT_MAX_EPISODES, DEFAULT_METHOD
 from psyco._src.verification.operating_characteristics import VerificationPlan, make_plan
 from psyco._src.verification.recertify import Replay
+from psyco._src.verification.recorded_columns import Cut
 from psyco._src.verification.verifier import Selection, check_decidable
 
 DEFAULT = Settings()
@@ -107,7 +109,7 @@ def verify(
         estimate: number of further episodes for an estimate of shares and return that is not biased by the stopping
             rule. They follow the decision and are not part of it.
         width: answer questions (`P=? [ ... ]`) until their intervals have this width; default: after `max_episodes`.
-            The intervals are valid at all times, so early stopping is sound.
+            It is part of the rule that decides when to stop, so fix it beforehand.
         trust: code (`module:name`) that files name and that may be imported, and files that may run code themselves:
             TorchScript (*.pt) and Stable-Baselines3 (`sb3:`).
         execution: devices, worker processes, Ray, time-outs; the result does not depend on it.
@@ -176,6 +178,57 @@ def certify_candidates(
 
 
 @verb
+def compare_policies(
+    new: PolicyLike,
+    old: PolicyLike,
+    domain: AnyDomain | None = None,
+    requirement: AnyRequirement | None = None,
+    *,
+    parameters: Mapping[str, Any] | None = None,
+    margin: float = DEFAULT_MARGIN,
+    confidence: float | None = None,
+    max_episodes: int = DEFAULT_MAX_EPISODES,
+    seed: int = 0,
+    share: float | None = None,
+    issued: str | None = None,
+    trust: Collection[str] = (),
+    execution: Execution = IN_PROCESS,
+) -> PolicyComparison:
+    """Show that a new policy is at least as good as an old one, or that it is worse, on pairs of fresh episodes.
+
+    Compared are the probability of each constraint's formula, each bounded quantity, and the return, by the pairs that
+    the new policy wins and loses. The verdict is BETTER, NOT_WORSE, WORSE or UNDECIDED.
+
+    Args:
+        new: the new policy, as in `verify`.
+        old: the policy to compare it with, as in `verify`.
+        domain: the domain in which both act; default: that in which the new policy was trained.
+        requirement: the requirement; default: that of the new policy's run.
+        parameters: changes to the parameters of the domain.
+        margin: by how much the new policy may be worse, in probability or in the share of pairs; 0: it must be better.
+        confidence: 1 minus the permitted error; default: the largest confidence in the requirement, or 0.95.
+        max_episodes: the comparison ends undecided after this number of episodes of each policy.
+        seed: the episodes are a function of it; those of one number have one seed for both policies.
+        share: part of the permitted error that this comparison may use; default: all of it. A run keeps its own account
+            of comparisons with one old policy.
+        issued: issue time; default: now.
+        trust: code and files that may run, as in `verify`.
+        execution: devices, worker processes, Ray, time-outs; the result does not depend on it.
+    """
+    found, where, wanted = as_subject(new, domain, requirement, parameters, trust)
+    if confidence is None:
+        confidence = max((constraint.confidence for constraint in wanted.constraints), default=0.95)
+    known = known_looks(new)
+    if known is not None and share is not None:
+        raise RunError(f"{new} keeps its own account of looks, so leave out share")
+    return comparison.compare_policies(
+        found, find_policy(old, trust)[0], where, wanted,
+        margin=margin, confidence=confidence, max_episodes=max_episodes, seed=seed, execution=execution,
+        ledger=known if known is not None else single_look(1.0 if share is None else share), issued=issued,
+    )  # fmt: skip
+
+
+@verb
 def verify_outcomes(
     outcomes: ArrayLike | str | Path,
     requirement: AnyRequirement,
@@ -187,8 +240,15 @@ def verify_outcomes(
     issued: str | None = None,
     width: float | None = None,
     horizon: int | None = None,
+    cut: Cut = "error",
+    first_index: int = 0,
 ) -> Certificate:
-    """Test recorded outcomes in their order, as far as the test needs them, and answer questions.
+    """Test recorded outcomes in the order in which episodes began, as far as needed, and answer questions.
+
+    Files may state the beginning of each episode: `index` counts episodes 0, 1, 2, ... as they begin, and none may be
+    missing; `started` is a time. Outcomes are sorted by these. Without them, the order of the recording must be the
+    order in which the episodes began, and an episode that still runs must not be skipped: of parallel episodes the
+    short ones end first.
 
     Args:
         outcomes: satisfied or not, `[B]`, or `[B, N]` for N constraints and questions: Booleans or 0 and 1, and numbers
@@ -203,19 +263,29 @@ def verify_outcomes(
         issued: issue time in the certificate; default: now.
         width: answer questions until their intervals have this width; default: with all outcomes.
         horizon: longest episode of traces, in steps; rates and totals need it.
+        cut: "violated" counts episodes of traces that end neither `terminated` nor `truncated` as violated, where the
+            file has such columns; default: they are an error.
+        first_index: the index of the first episode.
     """
     wanted = as_requirement(requirement, parse if traces else outcome_requirement)
     if horizon is not None:
         if not traces:
             raise RunError(f"horizon is the longest episode of traces, in steps; got {horizon!r} without traces")
         horizon = check_count("horizon", horizon)
+    if cut not in get_args(Cut):
+        raise RunError(f"cut is 'error' or 'violated', got {cut!r}")
+    if cut != "error" and not traces:
+        raise RunError("cut is for traces: outcomes have no end")
+    first_index = check_count("first_index", first_index, 0)
     judged: Any = outcomes
     if isinstance(outcomes, str | Path):
         data, origin = _read(outcomes)
         if traces:
-            judged = recordings.read_traces(data, wanted, origin=origin, horizon=horizon)
+            judged = recordings.read_traces(
+                data, wanted, origin=origin, horizon=horizon, cut=cut, first_index=first_index
+            )
         else:
-            judged = recordings.read_outcomes(data, wanted, origin=origin)
+            judged = recordings.read_outcomes(data, wanted, origin=origin, first_index=first_index)
     elif traces:
         raise RunError("traces are read from a file: give its name, or judge them with psyco.check_path")
     return recorded.verify_outcomes(
@@ -292,6 +362,7 @@ def plan(
     mean: Sequence[float] | None = None,
     spread: float | None = None,
     horizon: int | None = None,
+    width: float | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> VerificationPlan:
     """Predict the verdicts and the length of a verification before any episode is sampled.
@@ -310,6 +381,7 @@ def plan(
         mean: true means of an expected value.
         spread: standard deviation of its values.
         horizon: longest episode; it determines the range of totals and counts that `within` does not state.
+        width: wanted width of the intervals of answers to questions (`P=?`); default: questions are left out.
         on_progress: called with the name of each method before it is computed.
     """
     wanted = as_requirement(requirement, outcome_requirement)
@@ -326,6 +398,7 @@ def plan(
         mean=mean,
         spread=spread,
         horizon=horizon,
+        width=width,
         on_progress=on_progress,
     )
 
@@ -352,7 +425,7 @@ def check(
         episodes: training episodes of the planned synthesis; default: 60,000.
         steps: training steps of the planned synthesis, instead of episodes.
         learner: learner of the planned synthesis.
-        execution: execution of the planned synthesis.
+        execution: execution of the planned synthesis; with workers, episodes are also repeated in other processes.
     """
     made = as_domain(domain, parameters)
     if not isinstance(made, GymDomain):
@@ -376,7 +449,8 @@ def _checked(
 ) -> Iterator[CheckResult]:
     """Yield all checks and, if none failed, the plan of a synthesis."""
     failed = False
-    for each in check_environment(domain, requirement, seed=seed, episodes=expected_episodes(settings, domain)):
+    count = expected_episodes(settings, domain)
+    for each in check_environment(domain, requirement, seed=seed, episodes=count, execution=execution):
         failed = failed or each.passed is False
         yield each
     if failed or requirement is None:

@@ -13,11 +13,16 @@ from rich.table import Table
 
 import psyco
 from psyco._src.cli.common import Json, complete_from, console, plain, read_parameters, say, status
+from psyco._src.core.errors import RunError
 from psyco._src.verification.methods import DEFAULT_MAX_EPISODES, LARGEST_CAP, METHODS
 
 if TYPE_CHECKING:
     from psyco._src.logic.ast import Constraint, Expectation
-    from psyco._src.verification.operating_characteristics import Characteristics, SimulationResult
+    from psyco._src.verification.operating_characteristics import (
+        AnswerCharacteristics,
+        Characteristics,
+        SimulationResult,
+    )
 
 FULL_TABLE_WIDTH = 76  # columns of a terminal
 
@@ -54,6 +59,9 @@ def plan(
         int | None,
         typer.Option(min=1, help="Longest episode, in steps, where the range of a value depends on it."),
     ] = None,
+    width: Annotated[
+        float | None, typer.Option(metavar="W", help="Wanted width of the intervals of answers to questions (P=?).")
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Draw the operating characteristics into this file (.png, .svg, .pdf)."),
@@ -70,6 +78,8 @@ def plan(
         psyco plan 'P>=0.85 & C>=0.98' --max-episodes 1000 --out plan.png
 
         psyco plan 'R{cost}<=25 [ C ] within [0,1000]' --mean 10 --mean 20 --spread 5
+
+        psyco plan 'P=? & C>=0.95' --width 0.05 --share 1
     """
     with status.status("computing ...") as spinner:
         found = psyco.plan(
@@ -82,8 +92,11 @@ def plan(
             mean=mean,
             spread=spread,
             horizon=horizon,
+            width=width,
             on_progress=lambda name: spinner.update(plain(f"computing {name} ...")),
         )
+        if out is not None and not found.requirement.constraints:
+            raise RunError("--out draws the tests of constraints, and the requirement has none")
         if out is not None:
             from psyco._src.reports.charts import draw_characteristics
 
@@ -92,13 +105,16 @@ def plan(
     if as_json:
         print(json.dumps(found.to_json(), indent=2))
         return
+    looks = "" if found.share >= 1 else f", with {found.share:.1%} of the permitted error"
     for constraint, characteristics in zip(found.requirement.constraints, found.characteristics, strict=True):
-        looks = "" if found.share >= 1 else f", with {found.share:.1%} of the permitted error"
         say(f"{constraint}, at most {found.max_episodes:,} episodes{looks}")
         if constraint in found.requirement.probability_constraints:
             _print(constraint, characteristics)
         else:
             _print_simulated(constraint, characteristics)
+    for answer in found.answers:
+        say(f"{answer.question}, width {answer.width:g}, at most {found.max_episodes:,} episodes{looks}")
+        _print_answer(answer)
     if out is not None:
         say(f"plot: {out}")
 
@@ -146,6 +162,20 @@ def _print(constraint: Constraint | Expectation, found: dict[str, Characteristic
     say(
         "✓ the constraint holds at this p, ✗ it does not. Episodes: expected, and those after which there is a verdict "
         "with probability 50%, 90%, 99% (∞: more than the maximum)."
+    )
+
+
+def _print_answer(found: AnswerCharacteristics) -> None:
+    from psyco._src.verification.operating_characteristics import DECISION_QUANTILES
+
+    table = _table(found.truth_name, "narrow", "episodes", *(f"{100 * chance:g}%" for chance in DECISION_QUANTILES))
+    for i, truth in enumerate(found.truth):
+        needed = (_count(found.needed(chance)[i]) for chance in DECISION_QUANTILES)
+        table.add_row(f"{truth:g}", f"{found.narrow[i]:.3f}", f"{found.episodes[i]:.0f}", *needed)
+    console.print(table)
+    say(
+        "Narrow: the probability that the interval gets this width. Episodes: expected, and those after which it does "
+        f"with probability 50%, 90%, 99% (∞: more than the maximum). {found.note[0].upper()}{found.note[1:]}."
     )
 
 

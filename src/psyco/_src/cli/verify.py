@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -60,17 +60,38 @@ def verify(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Test recorded outcomes: 0 or 1 per line, numbers for an expected value, CSV, - for input.",
+            help="Test recorded outcomes: 0 or 1 per line, numbers for an expected value, CSV, - for input. They are "
+            "in the order in which episodes began, with none left out that still runs, or a column index (0, 1, 2, "
+            "...) or started (a time) states it.",
         ),
     ] = None,
     traces: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Test recorded signals: CSV or JSON lines with an episode column."),
+        typer.Option(
+            metavar="FILE",
+            help="Test recorded signals: CSV or JSON lines with an episode column, in the order of --outcomes.",
+        ),
     ] = None,
+    cut: Annotated[
+        str,
+        typer.Option(
+            metavar="error|violated",
+            help="With --traces: what an episode is that ends neither terminated nor truncated.",
+        ),
+    ] = "error",
+    first_index: Annotated[int, typer.Option(help="First index of recorded episodes.")] = 0,
     replay: Annotated[
         Path | None,
         typer.Option(metavar="CERTIFICATE", help="Repeat a certificate of this policy and compare."),
     ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="POLICY", help="Compare with this policy instead: is the new one at least as good?"),
+    ] = None,
+    margin: Annotated[
+        float,
+        typer.Option(metavar="M", help="With --against: how much worse, in probability or share of pairs, is allowed."),
+    ] = 0.05,
     retryable: Annotated[
         bool, typer.Option("--retryable", help="Leave part of the permitted error for later looks (--after).")
     ] = False,
@@ -108,7 +129,8 @@ def verify(
 ) -> None:
     """Verify a policy on fresh episodes, or test recorded outcomes.
 
-    Exit status: 0 satisfied (or, with --replay, no differences), 1 violated (or differences), 3 undecided, 2 bad input.
+    Exit status: 0 satisfied (with --replay: no differences; with --against: better or not worse), 1 violated
+    (differences; worse), 3 undecided, 2 bad input.
     A requirement with questions only has no verdict, and the status is 0.
 
     Examples:
@@ -122,12 +144,34 @@ def verify(
         psyco verify --outcomes results.csv --require 'P>=0.85 & C>=0.98'
 
         psyco verify --replay runs/dance/certificate.json runs/dance
+
+        psyco verify runs/new --against runs/old --margin 0.02
     """
     values = read_domain_parameters(parameters, horizon)
     code_of(policy)
     allowed = trusted(trust, domain, values)
-    if sum(source is not None for source in (outcomes, traces, replay)) > 1:
-        raise RunError("choose one of --outcomes, --traces and --replay")
+    if sum(source is not None for source in (outcomes, traces, replay, against)) > 1:
+        raise RunError("choose one of --outcomes, --traces, --replay and --against")
+    if against is not None:
+        _refuse(
+            context,
+            "a comparison tests by betting on pairs of episodes, and takes no certificate",
+            {"method", "option", "retryable", "after", "ignore_looks", "estimate", "width", "policy_version"},
+        )
+        if policy is None:
+            raise RunError("--against needs the new policy too: psyco verify NEW --against OLD")
+        compared = psyco.compare_policies(
+            policy, against, domain, require, parameters=values, margin=margin, seed=seed, trust=allowed,
+            max_episodes=DEFAULT_MAX_EPISODES if max_episodes is None else max_episodes, execution=execution,
+        )  # fmt: skip
+        if as_json:
+            print(compared.to_json(), end="")
+        else:
+            say(str(compared))
+        if out is not None:
+            _write(out, compared.to_json())
+        raise typer.Exit({"BETTER": 0, "NOT_WORSE": 0, "WORSE": 1, "UNDECIDED": 3}[compared.verdict.name])
+    _refuse(context, "a margin belongs to --against", {"margin"})
     if replay is not None:
         fixed = {
             "require",
@@ -159,7 +203,7 @@ def verify(
         _refuse(context, "recorded outcomes need no policy, domain or execution", {"policy", "domain", "seed",
                 "retryable", "after", "ignore_looks", "estimate", "devices",
                 "workers", "ray", "step_timeout", "parameters", "policy_version",
-                "trust", *(["horizon"] * (traces is None))})  # fmt: skip
+                "trust", *(["horizon", "cut"] * (traces is None))})  # fmt: skip
         if require is None:
             raise RunError("a requirement for the outcomes is missing, as in --require 'P>=0.85 & C>=0.98'")
         certificate = psyco.verify_outcomes(
@@ -171,8 +215,11 @@ def verify(
             max_episodes=max_episodes,
             width=width,
             horizon=horizon,
+            cut=cast(Any, cut),
+            first_index=first_index,
         )
     else:
+        _refuse(context, "these belong to recorded outcomes", {"cut", "first_index"})
         if policy is None:
             raise RunError("nothing to verify: give a policy file, a run folder, --outcomes FILE or --traces FILE")
         certificate = psyco.verify(
@@ -198,10 +245,14 @@ def verify(
     else:
         say(str(certificate))
     if out is not None:
-        from psyco._src.core import files
-
-        files.write(out, certificate.to_json().encode())
+        _write(out, certificate.to_json())
     leave(certificate)
+
+
+def _write(path: Path, text: str) -> None:
+    from psyco._src.core import files
+
+    files.write(path, text.encode())
 
 
 def _refuse(context: typer.Context, why: str, names: set[str]) -> None:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from psyco._src.core.errors import RunError
+from psyco._src.core.errors import RangeError, RunError
 from psyco._src.logic.ast import Constraint, Requirement
 
 
@@ -244,6 +244,15 @@ class MeanTask:
         added = (np.ones(len(excess)), weight, excess, excess**2, excess * weight, weight**2)
         # One after the other, so that the sums don't depend on how the values were batched.
         return WeightedSums(*(np.cumsum(np.append(old, new)) for old, new in zip(start, added, strict=True)))
+
+    def add_checked(self, sums: WeightedSums, values: NDArray[np.float64]) -> WeightedSums:
+        """Return the sums after further values; raise `RangeError` for one outside of the range."""
+        in_range = self.in_range(values)
+        if not in_range.all():
+            at = int(np.argmin(in_range))
+            total, weight = self.totals_and_weights(values[at : at + 1])
+            raise RangeError(int(sums.count) + at, float(total[0] / weight[0]), self.range_text)
+        return WeightedSums(*(float(column[-1]) for column in self.cumulative_sums(sums, values)))
 
     def mean(self, sums: WeightedSums) -> float:
         """Return the observed mean, or rate; NaN before the first episode."""

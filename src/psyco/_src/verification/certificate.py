@@ -39,6 +39,10 @@ from psyco._src.verification.rounding import confidence_percent, percent, rounde
 from psyco._src.verification.tally import MeanTally, Tally, overall_verdict
 
 FORMAT = "psyco-certificate-1"
+CHANGED_CODE_NOTE = (
+    "The code of the environment changed during this run, which continued as was asked for (--allow-changed-code); "
+    "the episodes of this certificate are of the last version."
+)
 
 
 @dataclass(frozen=True)

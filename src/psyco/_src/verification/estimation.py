@@ -1,20 +1,21 @@
 """Estimates from further episodes of a look: answers to questions, and estimates without stopping bias.
 
-An answer is an estimate of a mean with the confidence sequence of `betting`. The interval is valid at all times, so the
-sampling may stop as soon as the interval is narrow enough, and the same episodes may also have decided the constraints.
+An answer is an estimate of a mean with an interval. Without a wanted width it is the confidence sequence of `betting`,
+from all episodes; with one, `fixed_width` says when to stop. Neither depends on what else the episodes decided.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from psyco._src.core.errors import RangeError, RunError
 from psyco._src.envs.value_bounds import ValueRange
-from psyco._src.logic.ast import Requirement
+from psyco._src.logic.ast import Quantity, Question, Requirement
 from psyco._src.rollout.episodes import Episodes, concatenate_episodes
 from psyco._src.verification.base import MeanTask, MeanTest, Test, WeightedSums
 from psyco._src.verification.betting import ValueStats, add_values, confidence_sequence
@@ -27,11 +28,9 @@ from psyco._src.verification.findings import (
     circumstances,
     standard_error,
 )
+from psyco._src.verification.fixed_width import WidthMean, WidthShare, has_width_rule, width_rule
 from psyco._src.verification.methods import make_tests, mean_task
 from psyco._src.verification.tally import MeanTally, Tally, observed_value, run_tests
-
-# Episodes between checks of the width: computing an interval takes longer than an episode of a fast simulator.
-FIRST_WIDTH_CHECK, WIDTH_CHECK_GROWTH = 100, 1.1
 
 # ---- questions --------------------------------------------------------------------------------------------------
 
@@ -41,6 +40,7 @@ class QuestionAnswers(NamedTuple):
 
     answers: tuple[Answer, ...] = ()
     notes: tuple[str, ...] = ()  # for the certificate
+    played: Episodes | None = None  # the episodes behind them; None without a question
 
 
 def answer_questions(
@@ -76,8 +76,8 @@ def answer_questions(
     except RangeError as error:
         source.raise_range_error(error, concatenate_episodes(parts))
         raise
-    missing = concatenate_episodes(parts).missing_info
-    return QuestionAnswers(answers, tuple(check_info_keys(requirement, source.domain, missing)))
+    played = concatenate_episodes(parts)
+    return QuestionAnswers(answers, tuple(check_info_keys(requirement, source.domain, played.missing_info)), played)
 
 
 def make_answers(
@@ -93,27 +93,28 @@ def make_answers(
 ) -> tuple[Answer, ...]:
     """Return answers from batches of `episode_columns`; `reached` returns `Episodes.reached` of those consumed."""
     questions = requirement.questions
-    tasks = []
-    for question, known in zip(questions, value_ranges[len(value_ranges) - len(questions) :], strict=True):
-        delta = share * (1.0 - question.confidence)
-        tasks.append(mean_task(question, known, false_accept=delta, false_reject=delta))
+    estimators = [
+        make_estimator(question, known, share=share, width=width, max_episodes=max_episodes)
+        for question, known in zip(questions, value_ranges[len(value_ranges) - len(questions) :], strict=True)
+    ]
     columns_asked = (columns[len(requirement.constraints) :] for columns in batches)
     answers = []
-    for question, interval in zip(
-        questions, estimate_means(tasks, columns_asked, width=width, max_episodes=max_episodes), strict=True
+    for question, found in zip(
+        questions, run_estimators(estimators, columns_asked, max_episodes=max_episodes), strict=True
     ):
-        lower, upper = interval.bounds
-        unreached, restart = circumstances(requirement, question, reached(), interval.episodes, horizon)
+        lower, upper = found.bounds
+        unreached, restart = circumstances(requirement, question, reached(), found.episodes, horizon)
         answers.append(
             Answer(
                 question=str(question),
                 name=question.name,
-                episodes=interval.episodes,
-                mean=interval.mean,
+                episodes=found.episodes,
+                mean=found.mean,
                 lower=lower,
                 upper=upper,
-                interval_level=1.0 - interval.task.false_accept,
-                range=(interval.task.lo, interval.task.hi),
+                interval_level=1.0 - found.task.false_accept,
+                kind=found.kind,
+                range=(found.task.lo, found.task.hi),
                 unreached=unreached,
                 restart=restart,
                 width=width,
@@ -122,12 +123,53 @@ def make_answers(
     return tuple(answers)
 
 
-class MeanInterval(NamedTuple):
-    """Estimate and confidence sequence of one mean."""
+class Estimator(Protocol):
+    """Estimate and interval of one mean."""
 
-    task: MeanTask  # its bounds are ignored; both of its error rates are that of the interval
-    sums: WeightedSums = WeightedSums()
-    stats: ValueStats = ValueStats()
+    kind: ClassVar[str]  # of the interval, as in `Answer`
+
+    @property
+    def task(self) -> MeanTask:
+        """The mean; its bounds are ignored, and both of its error rates are that of the interval."""
+
+    @property
+    def episodes(self) -> int:
+        """Number of values consumed."""
+
+    @property
+    def mean(self) -> float:
+        """The observed mean, or rate."""
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Lower and upper bound of the true mean."""
+
+    def feed(self, values: NDArray[np.float64]) -> tuple[Self, bool]:
+        """Consume values until the interval is as narrow as wanted; return the estimate and whether it is."""
+
+
+def make_estimator(
+    question: Question, known: ValueRange, *, share: float, width: float | None, max_episodes: int
+) -> Estimator:
+    """Return the estimator of a question, for a fraction `share` of the error that it permits."""
+    delta = share * (1.0 - question.confidence)
+    task = mean_task(question, known, false_accept=delta, false_reject=delta)
+    if width is None:
+        return MeanInterval(task)
+    if isinstance(question.subject, Quantity) or not has_width_rule(delta, width):
+        return WidthMean(task, width)
+    return WidthShare(task, width_rule(delta, float(width), max_episodes))
+
+
+@dataclass(frozen=True)
+class MeanInterval:
+    """Estimate and confidence sequence of one mean, without a wanted width."""
+
+    task: MeanTask
+    sums: WeightedSums = field(default_factory=WeightedSums)
+    stats: ValueStats = field(default_factory=ValueStats)
+
+    kind: ClassVar[str] = "anytime"
 
     @property
     def episodes(self) -> int:
@@ -144,52 +186,33 @@ class MeanInterval(NamedTuple):
         """Lower and upper bound of the true mean, half of the error for either."""
         return confidence_sequence(self.task, self.stats, self.task.false_accept / 2.0)
 
-    def update(self, values: NDArray[np.float64]) -> MeanInterval:
-        """Return the estimate after further values `[B]`, or pairs `[B, 2]`."""
-        in_range = self.task.in_range(values)
-        if not in_range.all():
-            at = int(np.argmin(in_range))
-            total, weight = self.task.totals_and_weights(values[at : at + 1])
-            raise RangeError(self.episodes + at, float(total[0] / weight[0]), self.task.range_text)
-        sums = WeightedSums(*(float(column[-1]) for column in self.task.cumulative_sums(self.sums, values)))
-        return MeanInterval(self.task, sums, add_values(self.task, self.stats, values))
-
-    def is_narrow(self, width: float) -> bool:
-        """Return whether the interval is at most `width` wide."""
-        lower, upper = self.bounds
-        return upper - lower <= width
+    def feed(self, values: NDArray[np.float64]) -> tuple[MeanInterval, bool]:
+        """Consume all values `[B]`, or pairs `[B, 2]`."""
+        sums = self.task.add_checked(self.sums, values)
+        return MeanInterval(self.task, sums, add_values(self.task, self.stats, values)), False
 
 
-def estimate_means(
-    tasks: Sequence[MeanTask],
-    batches: Iterable[Sequence[NDArray[np.float64]]],
-    *,
-    width: float | None,
-    max_episodes: int,
-) -> list[MeanInterval]:
-    """Feed values to each estimate, in their order, until its interval is narrow enough or the episodes are spent.
+def run_estimators(
+    estimators: Sequence[Estimator], batches: Iterable[Sequence[NDArray[np.float64]]], *, max_episodes: int
+) -> list[Estimator]:
+    """Feed values to each estimator, in their order, until it has finished or the episodes are spent.
 
     Args:
-        tasks: means to estimate.
-        batches: one column per task: values `[B]`, for a rate totals and steps `[B, 2]`.
-        width: width of the interval at which to stop; None: use all episodes.
+        estimators: one per mean.
+        batches: one column per estimator: values `[B]`, for a rate totals and steps `[B, 2]`.
         max_episodes: maximum number of episodes.
     """
-    intervals, active = [MeanInterval(task) for task in tasks], set(range(len(tasks)))
-    used, next_check = 0, FIRST_WIDTH_CHECK
-    for columns in batches:
-        start = 0
-        while active and start < len(columns[0]) and used < max_episodes:
-            taken = min(len(columns[0]) - start, max_episodes - used, next_check - used)
-            for k in active:
-                intervals[k] = intervals[k].update(columns[k][start : start + taken])
-            start, used = start + taken, used + taken
-            if used == next_check:
-                next_check = int(np.ceil(WIDTH_CHECK_GROWTH * next_check))
-                active = {k for k in active if width is None or not intervals[k].is_narrow(width)}
+    found, active, used = list(estimators), list(range(len(estimators))), 0
+    for columns in batches if active else ():
+        taken = min(len(columns[0]), max_episodes - used)
+        for k in tuple(active) if taken else ():
+            found[k], finished = found[k].feed(columns[k][:taken])
+            if finished:
+                active.remove(k)
+        used += taken
         if not active or used == max_episodes:
             break
-    return intervals
+    return found
 
 
 def check_width(width: float | None) -> None:

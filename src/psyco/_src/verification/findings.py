@@ -101,7 +101,7 @@ class MeanFinding:
 
 @dataclass(frozen=True)
 class Answer:
-    """An estimate with a time-uniform interval: both bounds hold at the level under any stopping rule."""
+    """An estimate with an interval; both bounds hold together at the level."""
 
     question: str  # as text
     name: str | None
@@ -110,6 +110,7 @@ class Answer:
     lower: float  # bounds on the true value
     upper: float
     interval_level: float  # of both bounds together
+    kind: str  # for programs: anytime, valid under any stopping rule; or width, of a rule for a width fixed beforehand
     range: tuple[float, float]  # as in MeanFinding
     unreached: int | None
     restart: str | None
@@ -120,7 +121,8 @@ class Answer:
         """The answer in one line."""
         low, high = self.range
         known = f", if no value can lie outside of [{low:.12g}, {high:.12g}]" * (self.range != (0.0, 1.0))
-        level = f"{confidence_percent(self.interval_level)} confidence interval, at all times{known}"
+        when = "of a width fixed beforehand" if self.kind == "width" else "at all times"
+        level = f"{confidence_percent(self.interval_level)} confidence interval, {when}{known}"
         wide = self.width is not None and self.upper - self.lower > self.width
         short = f"; not yet as narrow as {self.width:g}" if wide else ""
         seen = f"after {self.episodes:,} episodes{_circumstances_text(self)}"

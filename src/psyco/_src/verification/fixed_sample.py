@@ -94,21 +94,31 @@ def _check_sample_size(task: Task | MeanTask) -> None:
 _MAX_BET = 0.9  # fraction of the largest bet that cannot ruin; 0.5 is slow where values have little spread
 
 
-def log_wealth(position: NDArray[np.float64], weight: NDArray[np.float64], q: float, delta: float) -> float:
-    """Return the running maximum of the log wealth from bets on a mean above q; positions, weights `[N]` in [0, 1].
-
-    Bets of Waudby-Smith and Ramdas for a known N, from the variance so far: sqrt(2 log(1/δ) / (N var)). A bet depends
-    on the past only, so the wealth reaches 1/δ with probability at most δ if the mean is at most q. It decreases in q,
-    and is 0 from the observed mean on.
-    """
-    if not len(position) or position.sum() <= q * weight.sum():
-        return 0.0
+def variance_before(position: NDArray[np.float64], weight: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the variance of the values before each one, smoothed towards 1/4; positions, weights `[N]` in [0, 1]."""
     n = np.arange(1, len(position) + 1)
     mean = (0.5 + np.cumsum(position)) / (1.0 + np.cumsum(weight))
     variance = (0.25 + np.cumsum((position - mean * weight) ** 2)) / (n + 1)
-    before = np.append(0.25, variance[:-1])
-    bets = np.minimum(np.sqrt(2.0 * np.log(1.0 / delta) / (len(position) * before)), _MAX_BET / q)
+    return np.append(0.25, variance[:-1])
+
+
+def log_wealth(
+    position: NDArray[np.float64], weight: NDArray[np.float64], bets: NDArray[np.float64], q: float
+) -> float:
+    """Return the running maximum of the log wealth from bets on a mean above q; positions, weights `[N]` in [0, 1].
+
+    A bet depends on the values before it only, so the wealth reaches 1/δ with probability at most δ if the mean is at
+    most q. It decreases in q, and is 0 from the observed mean on.
+    """
+    if not len(position) or position.sum() <= q * weight.sum():
+        return 0.0
+    bets = np.minimum(bets, _MAX_BET / q)
     return float(np.cumsum(np.log1p(bets * (position - q * weight))).max(initial=0.0))
+
+
+def bets_for_sample(position: NDArray[np.float64], weight: NDArray[np.float64], delta: float) -> NDArray[np.float64]:
+    """Return the bets of Waudby-Smith and Ramdas for a known N: sqrt(2 log(1/δ) / (N var))."""
+    return np.sqrt(2.0 * np.log(1.0 / delta) / (len(position) * variance_before(position, weight)))
 
 
 @dataclass(frozen=True)
@@ -157,7 +167,8 @@ class FixedMean:
         """Return whether the values show that their mean is above, or below, the bound."""
         distance = bound - self.task.lo if above else self.task.hi - bound
         q = max(distance / (self.task.hi - self.task.lo), SMALLEST)
-        return log_wealth(*self._positions_from(values, below=above), q, delta) >= np.log(1.0 / delta)
+        placed = self._positions_from(values, below=above)
+        return log_wealth(*placed, bets_for_sample(*placed, delta), q) >= np.log(1.0 / delta)
 
     def _positions_from(
         self, values: NDArray[np.float64], below: bool
@@ -172,8 +183,8 @@ class FixedMean:
             return self.task.lo, self.task.hi
         values = np.concatenate(state)
         above, below = (
-            solve_lower_bound(partial(log_wealth, *self._positions_from(values, below), delta=delta), delta)
-            for below in (True, False)
+            solve_lower_bound(partial(log_wealth, *placed, bets_for_sample(*placed, delta)), delta)
+            for placed in (self._positions_from(values, below) for below in (True, False))
         )
         width = self.task.hi - self.task.lo
         return self.task.lo + width * above, self.task.hi - width * below

@@ -16,12 +16,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from psyco._src.core.errors import RunError
 from psyco._src.envs.value_bounds import RecordedSystem, ValueRange, value_ranges
-from psyco._src.logic.ast import Constraint, Expectation, Requirement
+from psyco._src.logic.ast import Constraint, Expectation, Quantity, Question, Requirement
 from psyco._src.verification.base import ACCEPT, CONTINUE, REJECT, Counts, MeanTask, MeanTest, Test, Verdict
+from psyco._src.verification.estimation import check_width, make_estimator
+from psyco._src.verification.fixed_width import WidthShare
 from psyco._src.verification.methods import MEAN_METHODS, METHODS, make_tests
 from psyco._src.verification.tally import run_tests
 
 DECISION_QUANTILES = (0.5, 0.9, 0.99)  # probabilities of a verdict for which the number of episodes is shown
+QUESTION_PROBABILITIES = (0.5, 0.75, 0.9, 0.95, 0.99, 0.999)  # true ones for a table of a question
+QUESTION_STREAMS = 100  # simulated for a question about a mean
 NEGLIGIBLE = 1e-25  # rarer states are dropped: their total probability is below rounding errors
 
 
@@ -54,19 +58,80 @@ class Characteristics(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data; None where more episodes than the cap are needed."""
-        needed = {f"{chance:g}": self.needed(chance) for chance in DECISION_QUANTILES}
         return {
             "satisfied": self.satisfied.tolist(),
             "violated": self.violated.tolist(),
             "undecided": self.undecided.tolist(),
             "episodes": self.episodes.tolist(),
-            "needed": {key: [float(n) if np.isfinite(n) else None for n in values] for key, values in needed.items()},
+            "needed": _needed_to_json(self),
         }
 
     def needed(self, chance: float) -> NDArray[np.float64]:
         """Return the episodes that give a verdict with probability `chance`, `[P]`; infinite beyond the cap."""
-        enough = self.satisfied_by + self.violated_by >= chance
-        return np.where(enough.any(axis=0), np.argmax(enough, axis=0), np.inf)
+        return _first_with(self.satisfied_by + self.violated_by, chance)
+
+
+class AnswerCharacteristics(NamedTuple):
+    """The number of episodes until an answer is as narrow as wanted, at true probabilities or means `[T]`."""
+
+    question: Question
+    width: float
+    truth: NDArray[np.float64]  # [T]
+    narrow_by: NDArray[np.float64]  # [N+1, T] probability that the interval is narrow after at most n episodes
+    exact: bool  # else from simulated streams
+
+    @property
+    def truth_name(self) -> str:
+        """What `truth` is, as in a table."""
+        return "true mean" if isinstance(self.question.subject, Quantity) else "true p"
+
+    @property
+    def narrow(self) -> NDArray[np.float64]:
+        """Probability of a narrow interval within the maximum, `[T]`."""
+        return self.narrow_by[-1]
+
+    @property
+    def episodes(self) -> NDArray[np.float64]:
+        """Expected number of episodes, `[T]`."""
+        return (1.0 - self.narrow_by)[:-1].sum(axis=0)
+
+    def needed(self, chance: float) -> NDArray[np.float64]:
+        """Return the episodes that give a narrow interval with probability `chance`, `[T]`; infinite beyond the cap."""
+        return _first_with(self.narrow_by, chance)
+
+    @property
+    def note(self) -> str:
+        """The origin of the numbers, as text."""
+        return (
+            "exact, by dynamic programming"
+            if self.exact
+            else f"simulated with {QUESTION_STREAMS} streams of Beta-distributed values; others may behave otherwise"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data; None where more episodes than the cap are needed."""
+        return {
+            "question": str(self.question),
+            "width": self.width,
+            self.truth_name.removeprefix("true "): self.truth.tolist(),
+            "narrow": self.narrow.tolist(),
+            "episodes": self.episodes.tolist(),
+            "needed": _needed_to_json(self),
+            "note": self.note,
+        }
+
+
+def _first_with(by: NDArray[np.float64], chance: float) -> NDArray[np.float64]:
+    """Return the first n at which a probability `[N+1, P]` is at least `chance`, `[P]`; infinite if there is none."""
+    enough = by >= chance
+    return np.where(enough.any(axis=0), np.argmax(enough, axis=0), np.inf)
+
+
+def _needed_to_json(found: Characteristics | AnswerCharacteristics) -> dict[str, list[float | None]]:
+    return {
+        f"{chance:g}": [float(n) if np.isfinite(n) else None for n in found.needed(chance)]
+        for chance in DECISION_QUANTILES
+    }
 
 
 @dataclass(frozen=True, repr=False)
@@ -74,7 +139,7 @@ class VerificationPlan:
     """Operating characteristics of the tests of a requirement.
 
     `characteristics[k][method]` are those of constraint k: exact for a probability; for an expected value, one
-    simulation per mean.
+    simulation per mean. `answers` are those of the questions, if a width of their intervals was given.
     """
 
     requirement: Requirement
@@ -82,10 +147,12 @@ class VerificationPlan:
     share: float  # fraction of the permitted error for the look
     tests: dict[str, list[Test | MeanTest]]  # by method, one per constraint
     characteristics: tuple[dict[str, Any], ...]
+    answers: tuple[AnswerCharacteristics, ...] = ()
 
     def __repr__(self) -> str:
-        what = "; ".join(map(str, self.requirement.constraints))
-        return f"<Plan for {what}: {', '.join(self.tests)}, at most {self.max_episodes:,} episodes>"
+        what = "; ".join(map(str, (*self.requirement.constraints, *(found.question for found in self.answers))))
+        methods = f"{', '.join(self.tests)}, " if self.tests else ""
+        return f"<Plan for {what}: {methods}at most {self.max_episodes:,} episodes>"
 
     def __str__(self) -> str:
         head = f"{'method':11}{'satisfied':>10}{'violated':>10}{'undecided':>11}{'episodes':>10}"
@@ -100,6 +167,13 @@ class VerificationPlan:
                 ]
             if isinstance(constraint, Expectation):
                 lines += [next(iter(found.values()))[0].note]
+        for answer in self.answers:
+            lines += [
+                f"{answer.question}, width {answer.width:g}, at most {self.max_episodes:,} episodes",
+                f"{answer.truth_name:>9}{'narrow':>10}{'episodes':>10}",
+                *(f"{truth:9g}{yes:10.3f}{n:10.0f}" for truth, yes, n in _answer_rows(answer)),
+                answer.note,
+            ]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -115,19 +189,28 @@ class VerificationPlan:
             )
             above = f"{escape(str(constraint))}, at most {self.max_episodes:,} episodes"
             parts.append(f"<table><caption>{above}</caption><tr>{head}</tr>{body}</table>")
+        for answer in self.answers:
+            head = "".join(f"<th>{name}</th>" for name in ("truth", "narrow", "episodes"))
+            body = "".join(
+                f"<tr><td>{truth:g}</td><td>{yes:.3f}</td><td>{n:,.0f}</td></tr>"
+                for truth, yes, n in _answer_rows(answer)
+            )
+            above = f"{escape(str(answer.question))}, width {answer.width:g}, at most {self.max_episodes:,} episodes"
+            parts.append(f"<table><caption>{above}</caption><tr>{head}</tr>{body}</table>")
         return "".join(parts)
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Return plain data, one entry per constraint."""
-        return [
+        """Return plain data, one entry per constraint and one per answer."""
+        common = {"max_episodes": self.max_episodes, "share": self.share}
+        constraints = [
             {
                 "constraint": str(constraint),
-                "max_episodes": self.max_episodes,
-                "share": self.share,
+                **common,
                 **(_exact if isinstance(constraint, Constraint) else _simulated)(found),
             }
             for constraint, found in zip(self.requirement.constraints, self.characteristics, strict=True)
         ]
+        return [*constraints, *({**answer.to_json(), **common} for answer in self.answers)]
 
 
 def _rows(found: Any) -> Iterator[tuple[float, float, float, float, float]]:
@@ -137,6 +220,10 @@ def _rows(found: Any) -> Iterator[tuple[float, float, float, float, float]]:
         yield from zip(*columns, strict=True)
     else:
         yield from ((s.mean, s.satisfied, s.violated, s.undecided, s.median_episodes) for s in found)
+
+
+def _answer_rows(found: AnswerCharacteristics) -> Iterator[tuple[float, float, float]]:
+    yield from zip(found.truth, found.narrow, found.episodes, strict=True)
 
 
 def _exact(found: dict[str, Characteristics]) -> dict[str, Any]:
@@ -165,9 +252,10 @@ def make_plan(
     mean: Sequence[float] | None = None,
     spread: float | None = None,
     horizon: int | None = None,
+    width: float | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> VerificationPlan:
-    """Return the operating characteristics of one method, or of all, for every constraint.
+    """Return the operating characteristics of one method, or of all, for every constraint; and of the answers.
 
     Args:
         requirement: the requirement under test.
@@ -179,20 +267,29 @@ def make_plan(
         mean: true means of an expected value.
         spread: standard deviation of its values.
         horizon: maximum length of an episode, if the range of the values follows from it.
+        width: wanted width of the intervals of answers; None: questions are left out, as they use all episodes.
         on_progress: called with the name of each method before it is computed.
     """
-    if not requirement.constraints:
-        raise RunError("there is nothing to plan: the requirement has no constraint")
+    check_width(width)
+    questions = requirement.questions if width is not None else ()
+    if not requirement.constraints and not questions:
+        raise RunError(
+            "there is nothing to plan: the requirement has no constraint; for questions say how narrow their intervals "
+            "should be, width=0.05 (--width 0.05)"
+        )
+    if width is not None and not questions:
+        raise RunError("a width is for questions (P=?), and the requirement has none")
     if options and method is None:
         raise RunError("options belong to one method; say which")
     expected = [stated for stated in requirement.constraints if isinstance(stated, Expectation)]
+    uncertain = [*expected, *(question for question in questions if isinstance(question.subject, Quantity))]
     means, deviation = np.unique(mean or []).tolist(), spread or 0.0
-    if expected and (not means or spread is None):
+    if uncertain and (not means or spread is None):
         raise RunError(
-            f"how a test of {expected[0]} behaves depends on the values: say their mean and standard deviation, "
+            f"how a test of {uncertain[0]} behaves depends on the values: say their mean and standard deviation, "
             "mean=[10], spread=3 (--mean 10 --spread 3)"
         )
-    if len(expected) > 1:
+    if len(uncertain) > 1:
         raise RunError("one mean and spread fit one expected value: plan one at a time")
     # The average of a step of episodes of equal length is a mean like any other.
     known_ranges = [
@@ -200,7 +297,8 @@ def make_plan(
     ]
     tests: dict[str, list[Test | MeanTest]] = {}
     found: list[dict[str, Any]] = [{} for _ in requirement.constraints]
-    for name in [method] if method else list(MEAN_METHODS if expected else METHODS):
+    methods = [method] if method else list(MEAN_METHODS if expected else METHODS)
+    for name in methods if requirement.constraints else ():
         if on_progress is not None:
             on_progress(name)
         tests[name] = make_tests(
@@ -212,7 +310,42 @@ def make_plan(
                 found[k][name] = operating_characteristics(test, grid, max_episodes)
             else:
                 found[k][name] = [simulate(test, mean=m, spread=deviation, max_episodes=max_episodes) for m in means]
-    return VerificationPlan(requirement, max_episodes, share, tests, tuple(found))
+    answers = tuple(
+        _answer_characteristics(question, known, share, width or 0.0, max_episodes, p, means, deviation)
+        for question, known in zip(questions, known_ranges[len(known_ranges) - len(questions) :], strict=True)
+    )
+    return VerificationPlan(requirement, max_episodes, share, tests, tuple(found), answers)
+
+
+def _answer_characteristics(
+    question: Question,
+    known: ValueRange,
+    share: float,
+    width: float,
+    max_episodes: int,
+    p: Sequence[float] | None,
+    means: Sequence[float],
+    spread: float,
+) -> AnswerCharacteristics:
+    """Return the number of episodes of an answer: exact for a probability, unless it takes long; else simulated."""
+    estimator = make_estimator(question, known, share=share, width=width, max_episodes=max_episodes)
+    is_mean = isinstance(question.subject, Quantity)
+    truth = np.array(means if is_mean else _check_probabilities(np.unique(p or QUESTION_PROBABILITIES)), np.float64)
+    if isinstance(estimator, WidthShare):
+        by = estimator.rule.narrow_by(truth)
+        narrow_by = np.concatenate([by, np.repeat(by[-1:], max_episodes + 1 - len(by), axis=0)])
+        return AnswerCharacteristics(question, width, truth, narrow_by, True)
+    ends = np.zeros((max_episodes + 2, len(truth)))  # the last row: later than the maximum
+    for i, value in enumerate(truth):
+        shape = _beta_parameters(estimator.task, value, spread if is_mean else np.sqrt(value * (1.0 - value)))
+        for stream in range(QUESTION_STREAMS):
+            estimate, finished = estimator, False
+            for values in _beta_batches(estimator.task, *shape, np.random.default_rng(stream), max_episodes):
+                estimate, finished = estimate.feed(values[:, 0])
+                if finished:
+                    break
+            ends[estimate.episodes if finished else -1, i] += 1 / QUESTION_STREAMS
+    return AnswerCharacteristics(question, width, truth, np.cumsum(ends[:-1], axis=0), False)
 
 
 def operating_characteristics(test: Any, p: ArrayLike, max_episodes: int) -> Characteristics:
@@ -222,9 +355,7 @@ def operating_characteristics(test: Any, p: ArrayLike, max_episodes: int) -> Cha
     """
     if max_episodes < 1:
         raise RunError(f"the maximum number of episodes must be at least 1, got {max_episodes}")
-    p = np.atleast_1d(np.asarray(p, np.float64))
-    if not ((p >= 0.0) & (p <= 1.0)).all():
-        raise RunError(f"a true probability lies between 0 and 1, got {p.tolist()}")
+    p = _check_probabilities(np.atleast_1d(np.asarray(p, np.float64)))
     by = {decision: np.zeros((max_episodes + 1, p.size)) for decision in (ACCEPT, REJECT)}
     alive, first = (
         np.ones((p.size, 1)),
@@ -244,6 +375,12 @@ def operating_characteristics(test: Any, p: ArrayLike, max_episodes: int) -> Cha
             break
         alive, first = alive[:, kept[0] : kept[-1] + 1], first + int(kept[0])
     return Characteristics(p, by[ACCEPT], by[REJECT])
+
+
+def _check_probabilities(p: NDArray[np.float64]) -> NDArray[np.float64]:
+    if not ((p >= 0.0) & (p <= 1.0)).all():
+        raise RunError(f"a true probability lies between 0 and 1, got {p.tolist()}")
+    return p
 
 
 def default_probabilities(constraint: Constraint) -> NDArray[np.float64]:

@@ -15,7 +15,7 @@ from psyco._src.logic.parser import parse
 from psyco._src.policies.external import AnyPolicy, with_version
 from psyco._src.rollout.episodes import Stream
 from psyco._src.rollout.execution import IN_PROCESS, Execution
-from psyco._src.verification.certificate import Certificate, Look
+from psyco._src.verification.certificate import CHANGED_CODE_NOTE, Certificate, Look
 from psyco._src.verification.ledger import IGNORED_LOOKS_NOTE, Ledger, certificate_entries
 from psyco._src.verification.methods import METHODS
 from psyco._src.verification.verifier import verify
@@ -117,7 +117,7 @@ def _repeat(
             policy, domain, parse(claimed.requirement), method=claimed.method, options=claimed.options,
             max_episodes=max(_max_episodes(look, claimed), answered if itself else 0), seed=look.seed or 0,
             execution=execution, ledger=ledger, issued=claimed.issued,
-            notes=[note for note in claimed.notes if note == IGNORED_LOOKS_NOTE],
+            notes=[note for note in claimed.notes if note in (IGNORED_LOOKS_NOTE, CHANGED_CODE_NOTE)],
             estimate=estimate if itself else None, width=claimed.answers[0].width if claimed.answers else None,
         )  # fmt: skip
         looks[i] = dataclasses.replace(again.looks[-1], max_episodes=look.max_episodes)
