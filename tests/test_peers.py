@@ -70,6 +70,7 @@ def test_a_policy_of_plain_arrays_is_the_network_that_was_saved(tmp_path: Path) 
     np.testing.assert_allclose(ppolag.act(tmp_path / "p.npz")(x), 0.1 + 0.2 * wanted, rtol=1e-5)
 
 
+@pytest.mark.more
 def test_a_peer_is_computed_once_and_verified_like_anybody(tmp_path: Path) -> None:
     learned: list[Path] = []
 

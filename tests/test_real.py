@@ -21,7 +21,7 @@ NEEDS = {
 }
 
 
-@pytest.mark.full
+@pytest.mark.more
 @pytest.mark.parametrize(
     "words",
     [pytest.param(words, id=f"{words[1]}-{words[2]}", marks=pytest.mark.extra(NEEDS[words[2]])) for words in COMMANDS],
@@ -46,7 +46,7 @@ def test_every_task_is_a_requirement_that_can_be_read() -> None:
         assert bool(requirement.constraints) != name.endswith("-free")
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_the_benchmark_runs_a_task_once_and_puts_it_into_a_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -69,6 +69,7 @@ def test_an_unknown_task_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "there are: HalfCheetah" in capsys.readouterr().err
 
 
+@pytest.mark.more
 def test_an_expected_cost_alone_is_learned_on_a_host_domain() -> None:
     """A requirement without any formula has no column of satisfaction, also in the checks while learning."""
     result = psyco.synthesize(

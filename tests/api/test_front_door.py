@@ -72,8 +72,8 @@ def test_a_runs_own_requirement_is_text_whatever_it_ends_with(run: psyco.Run) ->
 
 
 def test_a_domain_is_an_object_or_a_name_everywhere(run: psyco.Run) -> None:
-    assert psyco.synthesize("obstacle-run", EASY, **flat(**SMALL)).policy.domain == "obstacle-run"
     values = {"grid": 3, "horizon": 6}
+    assert psyco.synthesize("obstacle-run", EASY, **flat(parameters=values, **SMALL)).policy.domain == "obstacle-run"
     assert psyco.verify(run, "obstacle-run", EASY, parameters=values, max_episodes=9).domain == "obstacle-run"
     with pytest.raises(psyco.DomainError, match="is already a domain"):
         psyco.verify(run, psyco.make("obstacle-run"), EASY, parameters={"grid": 3})
@@ -81,6 +81,7 @@ def test_a_domain_is_an_object_or_a_name_everywhere(run: psyco.Run) -> None:
         psyco.synthesize(3, EASY)  # type: ignore[arg-type]
 
 
+@pytest.mark.more
 def test_plan_predicts_what_synthesize_does() -> None:
     """The same cap, and the share that its first look at a candidate has."""
     plan = psyco.plan("P>=0.9 & C>=0.9", method="anytime", p=[0.95])
@@ -182,6 +183,7 @@ def test_importing_psyco_loads_nothing_heavy_and_lists_everything() -> None:
 # ---- domains of one's own ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.more
 def test_a_class_of_a_compiled_domain_is_named_on_the_command_line(cli, tmp_path: Path) -> None:
     name = "tests.environments:Slide"
     require = "P>=0.1 [ G (x <= 9) ] & C>=0.9"
@@ -195,6 +197,7 @@ def test_a_class_of_a_compiled_domain_is_named_on_the_command_line(cli, tmp_path
     assert drawn.status == 0, drawn.err
 
 
+@pytest.mark.more
 def test_an_entry_point_may_have_another_name_than_its_class(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from psyco._src.envs import registry
 
@@ -215,7 +218,7 @@ def test_an_entry_point_may_have_another_name_than_its_class(monkeypatch: pytest
 
 
 def test_results_print_what_matters_and_not_their_weights(run: psyco.Run) -> None:
-    result = psyco.synthesize("obstacle-run", EASY, **flat(**SMALL))
+    result = psyco.synthesize("obstacle-run", EASY, **flat(parameters={"grid": 3, "horizon": 6}, **SMALL))
     assert len(repr(result)) < 400 and "SATISFIED" in repr(result) and "array" not in repr(result)
     assert repr(result.policy).startswith("<Policy for obstacle-run: ")
     assert repr(run) == f"<Run {run.folder}: obstacle-run, finished, SATISFIED, 44 episodes>"
@@ -315,6 +318,7 @@ def test_ctrl_c_while_learning_says_how_to_go_on(cli, tmp_path: Path, monkeypatc
     assert "stopped by an error" not in done.err
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(("p", "status"), [("0.02", 0), ("0.999", 1)])
 def test_synthesize_ends_with_the_status_of_its_verdict(cli, tmp_path: Path, p: str, status: int) -> None:
     require = f"P>={p} [ F target ] & C>=0.9"
@@ -350,6 +354,7 @@ def test_progress_has_a_bar_on_a_narrow_terminal() -> None:
     assert "λ" in summary(metrics, 120)
 
 
+@pytest.mark.more
 def test_an_overwritten_run_leaves_no_page_of_the_old_one(tmp_path: Path) -> None:
     old = psyco.start("obstacle-run", EASY, tmp_path / "run", **flat(**SMALL))
     page = psyco.report(old)
@@ -390,6 +395,7 @@ def test_unreadable_configurations_are_not_called_the_same(cli, run: psyco.Run, 
     assert json.loads(cli("compare", tmp_path / "one", run.folder, "--json").out)["differences"] is None
 
 
+@pytest.mark.more
 def test_a_run_may_be_resumed_with_a_domain_that_no_name_brings_back(tmp_path: Path) -> None:
     from tests.environments import Slide
 

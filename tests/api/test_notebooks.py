@@ -45,7 +45,7 @@ def test_a_plan_shows_its_table():
     assert f"<td>0.95</td><td>anytime</td><td>{found.satisfied[1]:.3f}</td>" in shown
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_learning_shows_a_line_that_replaces_itself():
     out = io.StringIO()
     psyco.synthesize(

@@ -95,13 +95,16 @@ def test_reading_an_unfinished_run_makes_no_environment_either(cli, here: Path) 
 @pytest.mark.parametrize(
     "command",
     [
-        ("verify", "runs/slope"),
-        ("render", "runs/slope", "--episodes", 1),
-        ("verify", "--replay", "runs/slope/certificate.json", "runs/slope"),
-        ("resume", "runs/slope", "--episodes", "+22"),
-        ("synthesize", "--config", "runs/slope/config.toml", *SMALL, "--out", "again"),
+        pytest.param(("verify", "runs/slope"), id="verify"),
+        pytest.param(("render", "runs/slope", "--episodes", 1), id="render"),
+        pytest.param(("verify", "--replay", "runs/slope/certificate.json", "runs/slope"), id="replay"),
+        pytest.param(("resume", "runs/slope", "--episodes", "+22"), id="resume", marks=pytest.mark.more),
+        pytest.param(
+            ("synthesize", "--config", "runs/slope/config.toml", *SMALL, "--out", "again"),
+            id="config",
+            marks=pytest.mark.more,
+        ),
     ],
-    ids=["verify", "render", "replay", "resume", "config"],
 )
 def test_what_has_to_run_the_code_asks_for_trust_and_takes_it(cli, here: Path, command: tuple[object, ...]) -> None:
     refused: Said = cli(*command)
@@ -126,6 +129,7 @@ def test_exact_takes_trust_too(cli, here: Path) -> None:
     assert done.status == 2 and "no exact answers" in done.err, "trusted, made, and no finite domain"
 
 
+@pytest.mark.more
 def test_a_run_that_goes_on_plays_no_scaling_episode_again(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(here)
     psyco.resume("runs/slope", episodes="+22", trust=["slope_env:Slope"])
@@ -153,6 +157,20 @@ def test_workers_make_their_environments_once_per_run(here: Path, monkeypatch: p
     )
 
 
+def test_a_run_does_not_go_on_with_other_code_unless_that_is_asked_for(cli, here: Path) -> None:
+    changed = MODULE.replace("-abs(self.x)", "-2 * abs(self.x)")
+    (here / "slope_env.py").write_text(changed)
+    more = ("resume", "runs/slope", "--episodes", "+22", "--trust", "slope_env:Slope")
+    refused: Said = cli(*more)
+    assert refused.status == 2
+    assert "the code of slope_env:Slope has changed since the last checkpoint" in refused.err
+    done: Said = cli(*more, "--allow-changed-code")
+    assert done.status == 0, done.err
+    assert "note: The code of the environment changed during this run" in done.out
+    again: Said = cli("verify", "--replay", "runs/slope/certificate.json", "runs/slope", "--trust", "slope_env:Slope")
+    assert again.status == 0, again.err
+
+
 def test_hints_are_commands_that_a_shell_takes(cli, here: Path) -> None:
     (here / "runs/slope").rename(here / "runs/my slope")
     (here / "runs/my slope/policy.safetensors").unlink()
@@ -178,6 +196,7 @@ def test_all_missing_trust_is_asked_for_at_once() -> None:
         make_from_description(DomainDescription("__main__:B", {}))
 
 
+@pytest.mark.more
 def test_a_failing_sample_for_the_page_costs_no_certificate(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from psyco._src.core.errors import EpisodeError
     from psyco._src.runs import session

@@ -130,7 +130,7 @@ def test_bad_input_gets_its_message_and_status_2(cli, run, arguments, message):
     assert message in re.sub(r"\s+", " ", done.err.replace("│", " "))
 
 
-@pytest.mark.full
+@pytest.mark.more
 def test_any_option_of_a_learner_can_be_given(cli, tmp_path):
     cli(
         "synthesize", "obstacle-run", "--require", "P>=0.1 [ F target ] & C>=0.9", "--episodes", 44,

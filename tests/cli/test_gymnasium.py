@@ -33,6 +33,16 @@ def test_check_says_that_all_is_well_and_what_is_not(cli: Cli) -> None:
     assert failed["determinism"] is False
 
 
+def test_episodes_that_do_not_repeat_end_a_verification_with_status_2(cli: Cli) -> None:
+    asked = ["--domain", f"{HERE}:Leaky", "--horizon", "6", "--require", "P>=0.5 [ G (obs[1] <= 6) ] & C>=0.9"]
+    refused = cli("verify", f"python:{HERE}:to_the_left", *asked)
+    assert refused.status == 2, refused
+    assert "was not the same when it was played again" in " ".join(refused.err.split())
+    accepted = cli("verify", f"python:{HERE}:to_the_left", *asked, "--set", "seeded=false")
+    assert accepted.status == 0, accepted
+    assert "independent was assumed, not checked" in " ".join(accepted.out.split())
+
+
 @pytest.mark.extra("onnxruntime")
 def test_from_synthesis_over_verification_to_onnx(cli: Cli, tmp_path: Path) -> None:
     folder = tmp_path / "run"

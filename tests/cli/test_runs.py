@@ -88,6 +88,7 @@ def test_report_serves_on_loopback_and_ends_cleanly_on_ctrl_c(runs, env):
     assert "Traceback" not in err
 
 
+@pytest.mark.more
 def test_off_a_terminal_there_are_plain_whole_lines_and_quiet_is_quiet(cli, tmp_path):
     path = tmp_path / "small.toml"
     path.write_text(CONFIG.to_toml())
@@ -106,6 +107,7 @@ def test_off_a_terminal_there_are_plain_whole_lines_and_quiet_is_quiet(cli, tmp_
     assert "resumed after 155" in cli("-v", "resume", tmp_path / "quiet", "--episodes", "+50").err
 
 
+@pytest.mark.more
 def test_options_go_over_a_configuration_file(cli, tmp_path):
     path = tmp_path / "small.toml"
     path.write_text(CONFIG.to_toml())

@@ -8,6 +8,7 @@ import csv
 import dataclasses
 import io
 import json
+import os
 import struct
 import sys
 from collections.abc import Callable
@@ -15,9 +16,10 @@ from contextlib import chdir, redirect_stderr, redirect_stdout
 from functools import cache, cached_property
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 from unittest.mock import patch
 
+import gymnasium
 import matplotlib
 import numpy as np
 import typer.main
@@ -52,7 +54,8 @@ from psyco._src.runs.store import load_metrics, load_run_info, read_run
 from psyco._src.verification.certificate import Certificate, _checksum
 from psyco._src.verification.outcomes import verify_outcomes
 from psyco._src.verification.recordings import read_outcomes, read_traces
-from tests.fuzz.mutate import WORDS, as_json, mutate_bytes, mutate_json, requirement
+from tests.fuzz import study_kinds
+from tests.fuzz.mutate import WORDS, as_json, mutate_bytes, mutate_json, nudge_json, requirement
 from tests.runs.small import CONFIG, begun
 
 # A watch with everything that a state can hold: episodes with numbers, drift, an alarm, expected values and rates.
@@ -61,6 +64,7 @@ REFERENCE = Reference(100, np.zeros(2), np.ones(2))
 TRACES = b"episode,x,obs[0],obs[1],terminated\n" + b"".join(
     b"%d,4,9,0,0\n%d,1,9,0,1\n" % (i, i) for i in range(1, 81, 2)
 )
+FIVE_EPISODES = b"".join(TRACES.splitlines(keepends=True)[:11])
 
 
 def watcher(state: dict[str, Any] | None) -> psyco.FieldTest:
@@ -178,28 +182,54 @@ def _read_configuration(data: bytes, place: Place) -> None:
 
 
 def _make_domain(rng: Random, place: Place) -> bytes:
-    code = "os:system"  # what only a file names
+    # What only a file names: code, and files, one of which is a pipe that nobody writes to.
+    code = rng.choice(["os:system", "os:system", "os.path", "pipe", "./pipe", "secret", "../place/secret", "/dev/zero"])
     shapes = [code, [code], [[code]], {code: 1}, {"x": code}, {"x": [code]}, [{code: code}], [], {}]
-    parameters = {"horizon": 5, rng.choice(["wrappers", "signals", "name", "source"]): rng.choice(shapes)}
-    name = rng.choice(["CartPole-v1", "particle-dance", "obstacle-run", code])
+    key = rng.choice(["wrappers", "signals", "name", "source", "xml_file", "text"])
+    parameters = {"horizon": 5, key: rng.choice(shapes)}
+    name = rng.choice(["CartPole-v1", "particle-dance", "obstacle-run", "FuzzReader-v0", "FuzzReader-v0", code])
     return as_json(mutate_json(rng, {"name": name, "parameters": parameters})).encode(errors="replace")
+
+
+class Reader(gymnasium.Env[Any, Any]):
+    """An environment that is known by its id, and reads what its parameters name."""
+
+    named: ClassVar[list[str]] = []
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, **parameters: Any) -> None:
+        self.named += registry.texts(parameters)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros(1, np.float32), 0.0, False, False, {}
+
+
+gymnasium.register("FuzzReader-v0", Reader)
 
 
 def _make_again(data: bytes, place: Place) -> None:
     about = from_json(data, "the description")
     if isinstance(about, dict) and isinstance(parameters := about.get("parameters"), dict):
-        with patch.object(registry, "import_module") as imported:
+        with patch.object(registry, "import_module") as imported, chdir(place.folder):
+            if not os.path.lexists("pipe"):
+                os.mkfifo("pipe")
+            Reader.named.clear()
             try:
                 make_from_description(DomainDescription(str(about.get("name")), parameters))
             finally:
                 assert not imported.called, "it imports what nobody trusts"
+                assert not any(map(os.path.lexists, Reader.named)), "it reads a file that nobody trusts"
 
 
 # ---- the files of a run --------------------------------------------------------------------------------------------
 
 
 def _make_certificate(rng: Random, place: Place) -> bytes:
-    content = mutate_json(rng, place.certificate)
+    content = rng.choice([mutate_json, nudge_json])(rng, place.certificate)
     if isinstance(content, dict) and rng.random() < 0.7:  # anybody can compute a checksum
         rest = {key: value for key, value in content.items() if key != "checksum"}
         content = {**rest, "checksum": _checksum(rest)}
@@ -287,7 +317,7 @@ def _read_checkpoint(data: bytes, place: Place) -> None:
 
 
 def _make_watch(rng: Random, place: Place) -> bytes:
-    content = mutate_json(rng, place.watch)
+    content = rng.choice([mutate_json, nudge_json])(rng, place.watch)
     if isinstance(content, dict) and rng.random() < 0.9:  # anybody can compute a checksum
         content = {**content, "checksum": _watch_checksum(content)}
     data = as_json(content).encode(errors="replace")
@@ -301,7 +331,7 @@ def _read_watch(data: bytes, place: Place) -> None:
         session = open_session(watcher, traces=True, state=path)
         session.set_reference(REFERENCE)
         before = session.field_test.episodes
-        list(session.read_stream([TRACES[:150]], should_stop=lambda _: False))
+        list(session.read_stream([FIVE_EPISODES], should_stop=lambda _: False))
         assert before <= session.field_test.episodes <= before + 10
         assert watch_page(session, "the input")
 
@@ -326,7 +356,11 @@ def _make_traces(rng: Random, place: Place) -> bytes:
         b"episode,x,obs[0],obs[1],reward\n0,1,2,3,4\n0,2,2,2,1\n1,0,0,0,0\n",
         b'{"episode": 0, "x": 1, "obs": [1, 2], "reward": 1}\n{"episode": 1, "x": 2, "obs": [1, 2], "reward": 0}\n',
     ]
-    return mutate_bytes(rng, rng.choice(seeds), [b"\n0,", b"obs[7]", b"[1, [2]]", b"{}", b"episode", b"\n{"])
+    if rng.random() < 0.5:
+        return mutate_bytes(rng, rng.choice(seeds), [b"\n0,", b"obs[7]", b"[1, [2]]", b"{}", b"episode", b"\n{"])
+    numbers = ["0", "1", "-1", "1e308", "-0.0", "0.1", "5", "1e-320", "99", rng.choice(["nan", "inf", "", "x", "true"])]
+    rows = [[str(i // 3), *(rng.choice(numbers) for _ in range(4))] for i in range(rng.randint(1, 9))]
+    return "".join(",".join(row) + "\n" for row in [["episode", "x", "obs[0]", "obs[1]", "reward"], *rows]).encode()
 
 
 def _read_traces(data: bytes, place: Place) -> None:
@@ -436,7 +470,7 @@ LINES = [
     ["export", "NAME", "--onnx", "OUT"],
     ["export", "NAME", "--c", "OUT"],
     ["resume", "NAME"],
-    ["resume", "RUN", "--episodes", "NAME"],
+    ["resume", "RUN", "--episodes", "NAME", "--steps", "5"],
     ["exact", "NAME", "--require", "TEXT"],
     ["render", "NAME", "--out", "OUT"],
     ["verify", "NAME", "--require", "TEXT"],
@@ -446,7 +480,7 @@ LINES = [
     ["verify", "--replay", "NAME", "NAME"],
     ["verify", "NAME", "--require", "TEXT", "--width", "NAME"],
     ["watch", "--certificate", "TEXT", "--outcomes", "DATA", "--page", "OUT"],
-    ["watch", "--certificate", "NAME", "--outcomes", "DATA", "--state", "NAME"],
+    ["watch", "--certificate", "NAME", "--outcomes", "DATA", "--state", "OUT"],
     ["watch", "--certificate", "P>=0.9", "--outcomes", "NAME"],
     ["watch", "--certificate", "P>=0.9", "--traces", "DATA", "--range", "NAME"],
     ["plan", "TEXT", "--max-episodes", "3"],
@@ -577,6 +611,8 @@ KINDS = {
     "description": Kind(_make_description, _read_description),
     "metrics": Kind(_make_metrics, _read_metrics),
     "checkpoint": Kind(_make_checkpoint, _read_checkpoint),
+    "study": Kind(study_kinds.make_study, study_kinds.read_studies),
+    "tuning": Kind(study_kinds.make_tuning, study_kinds.read_tuning),
     "watch": Kind(_make_watch, _read_watch),
     "outcomes": Kind(_make_outcomes, _read_outcomes),
     "traces": Kind(_make_traces, _read_traces),

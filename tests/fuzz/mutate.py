@@ -116,6 +116,24 @@ def mutate_json(rng: Random, value: Any) -> Any:
     return changed
 
 
+def nudge_json(rng: Random, value: Any) -> Any:
+    """The same tree with another number in one place, mostly one that is possible."""
+    if isinstance(value, dict | list) and value:
+        keys = list(value) if isinstance(value, dict) else list(range(len(value)))
+        inside = [key for key in keys if isinstance(value[key], dict | list | int | float)]
+        if inside:
+            key, changed = rng.choice(inside), value.copy()
+            changed[key] = nudge_json(rng, value[key])
+            return changed
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return rng.choice([0, 1, 2, value + 1, value - 1, 2 * value, 10**6])
+    if isinstance(value, float):
+        return rng.choice([0.0, 1.0, 0.5, value + 1.0, -value, value / 2, 1e300, 1e-300])
+    return value
+
+
 def as_json(value: Any) -> str:
     """NaN, infinity and half characters included, as Python writes them."""
     return json.dumps(value, indent=2)

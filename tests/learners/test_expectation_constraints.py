@@ -77,7 +77,7 @@ def test_an_excess_is_the_distance_beyond_the_bound_relative_to_the_range():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["particle-dance", "CartPole-v1"])
+@pytest.mark.parametrize("name", [pytest.param("particle-dance", marks=pytest.mark.more), "CartPole-v1"])
 def test_steps_add_up_to_the_excess_of_their_episode(name):
     """But for bounds of whole episodes. CartPole's end early."""
     domain = psyco.make(name, horizon=30)
@@ -257,10 +257,9 @@ def test_an_expected_count_a_share_of_time_and_a_sum_are_learned_alike_and_quest
         assert metrics["lambda"].tobytes() == runs[0].metrics["lambda"].tobytes()
 
 
-@pytest.mark.slow
+@pytest.mark.more
 @pytest.mark.parametrize(
-    "learner",
-    ["safe-es", "ppo", *(pytest.param(name, marks=pytest.mark.full) for name in ("snes", "evosax"))],
+    "learner", ["safe-es", "ppo", "snes", pytest.param("evosax", marks=pytest.mark.extra("evosax"))]
 )
 def test_a_mixed_run_goes_on_from_its_checkpoint_byte_for_byte(learner, tmp_path):
     options = {"critic_hidden": 4, "population": 20} if learner == "ppo" else {}
@@ -277,7 +276,7 @@ def test_a_mixed_run_goes_on_from_its_checkpoint_byte_for_byte(learner, tmp_path
     assert {name for name in whole.metrics if name.endswith("]")} == columns
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_where_episodes_are_made_changes_nothing():
     domain = psyco.make("CartPole-v1", horizon=20)
     network = network_for(domain, hidden=4)

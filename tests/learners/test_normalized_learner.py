@@ -128,7 +128,7 @@ def test_what_hardly_ever_moves_does_not_become_huge() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("learner", ["safe-es", "ppo"])
+@pytest.mark.parametrize("learner", ["safe-es", pytest.param("ppo", marks=pytest.mark.more)])
 def test_learning_in_two_parts_is_learning_in_one(learner: str) -> None:
     problem = prepared(
         walking(),
@@ -147,6 +147,7 @@ def test_learning_in_two_parts_is_learning_in_one(learner: str) -> None:
     jax.tree.map(np.testing.assert_array_equal, again.at.state, whole.at.state)
 
 
+@pytest.mark.more
 def test_compiled_domains_can_have_it_too() -> None:
     domain = psyco.make("particle-dance", horizon=5)
     network = network_for(domain, hidden=4, bias="learned")

@@ -386,6 +386,7 @@ def test_it_stays_within_the_requirement_and_takes_what_that_leaves() -> None:
     assert -3.0 < np.median(returns) <= 3.0
 
 
+@pytest.mark.more
 def test_the_cost_of_the_violated_constraint_counts() -> None:
     """The first constraint always holds; under the second, which at first never does, the height falls."""
     learner, state, rows = learned(
@@ -398,6 +399,7 @@ def test_the_cost_of_the_violated_constraint_counts() -> None:
     assert np.isfinite(np.asarray(learner.deployed(state))).all()
 
 
+@pytest.mark.more
 def test_the_same_seed_gives_the_same_bytes_and_half_a_run_can_be_continued() -> None:
     problem = prepared(
         Hill(),
@@ -417,11 +419,8 @@ def test_the_same_seed_gives_the_same_bytes_and_half_a_run_can_be_continued() ->
     assert jax.tree.structure(initial_state(problem).state) == jax.tree.structure(whole.at.state)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "requirement",
-    [pytest.param("P>=0.5 [ G (abs(obs[0]) <= 2.5) ] & C>=0.9", marks=pytest.mark.full), "Rmin=? [ C ];"],
-)
+@pytest.mark.more
+@pytest.mark.parametrize("requirement", ["P>=0.5 [ G (abs(obs[0]) <= 2.5) ] & C>=0.9", "Rmin=? [ C ];"])
 def test_the_number_of_workers_does_not_show_on_gymnasium(requirement: str) -> None:
     made = [
         psyco.synthesize(
@@ -434,7 +433,7 @@ def test_the_number_of_workers_does_not_show_on_gymnasium(requirement: str) -> N
     assert made[0] == made[1]
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_severity_and_selection_work_with_it() -> None:
     settings = SMALL | {"candidates": 2, "severity": True, "selection_episodes": 20, "max_episodes": 100}
     result = psyco.synthesize(Hill(), "P>=0.6 [ G height <= 0.3 ] & C>=0.9", **flat(episodes=440, **settings))

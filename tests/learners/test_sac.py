@@ -214,6 +214,7 @@ def test_it_learns_choices_and_half_a_run_can_be_continued_with_the_same_bytes()
     assert jax.tree.structure(initial_state(problem).state) == jax.tree.structure(whole.at.state)
 
 
+@pytest.mark.more
 def test_the_next_proposal_does_not_depend_on_the_update() -> None:
     problem = prepared(psyco.make(Echo, horizon=8), MOST, **SMALL)
     learner: Any = problem.learner
@@ -228,7 +229,7 @@ def test_the_next_proposal_does_not_depend_on_the_update() -> None:
     assert not np.asarray(later.std[learner.population :]).any()
 
 
-@pytest.mark.full
+@pytest.mark.more
 def test_the_number_of_workers_does_not_show() -> None:
     options = {"critic_hidden": 8, "batch_size": 16}
     settings = psyco.Settings(learner="sac", options=options, max_episodes=20, hidden=8, verify_every=0, candidates=1)
@@ -302,7 +303,7 @@ def test_it_trains_the_network_that_acts(hidden: object) -> None:
     np.testing.assert_allclose(_scores(network, theta, x), acting, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.full
+@pytest.mark.more
 def test_a_run_that_is_interrupted_anywhere_ends_with_the_same_bytes(tmp_path: Path) -> None:
     """The replay buffer is part of the checkpoint: a resumed run samples the same steps."""
     small: Any = {

@@ -31,7 +31,7 @@ def test_lambda_falls_only_for_constraints_that_distinguish_episodes():
 
 
 def test_there_is_one_warning_when_no_cost_has_differed_for_long():
-    check = SignalCheck(["F x > 1"], graded=True)
+    check = SignalCheck(["F x > 1"], shaped=True)
     ones = np.ones((PATIENCE - 1, 4))
     assert check.warning(generations(ones)) is None
     assert check.warning(generations([[1, 1, 0, 1]])) is None  # begins anew
@@ -44,13 +44,13 @@ def test_there_is_one_warning_when_no_cost_has_differed_for_long():
 
 def test_there_is_no_warning_where_all_satisfy_or_shaping_costs_differ():
     many = 3 * PATIENCE
-    assert SignalCheck(["φ"], graded=True).warning(generations(np.zeros((many, 4)))) is None
-    graded = generations(np.ones((many, 4)), shaping_cost=np.tile([1.0, 2.0, 3.0, 4.0], (many, 1)))
-    assert SignalCheck(["φ"], graded=True).warning(graded) is None
-    assert SignalCheck(["φ"], graded=False).warning(graded) is not None  # snes uses the cost of the paper
+    assert SignalCheck(["φ"], shaped=True).warning(generations(np.zeros((many, 4)))) is None
+    shaped = generations(np.ones((many, 4)), shaping_cost=np.tile([1.0, 2.0, 3.0, 4.0], (many, 1)))
+    assert SignalCheck(["φ"], shaped=True).warning(shaped) is None
+    assert SignalCheck(["φ"], shaped=False).warning(shaped) is not None  # snes uses the cost of the paper
 
 
-@pytest.mark.slow  # as the next one, it compiles a run
+@pytest.mark.more
 @pytest.mark.parametrize("learner", ["safe-es", "ppo"])
 def test_a_constraint_that_never_holds_does_not_silence_the_return(learner, caplog):
     settings = psyco.Settings(
@@ -66,7 +66,7 @@ def test_a_constraint_that_never_holds_does_not_silence_the_return(learner, capl
     assert caplog.text.count("gives no learning signal") == 1
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_a_constraint_on_a_return_is_learned_from_before_it_is_ever_met():
     """By the Boolean cost alone, λ would fall to 0 at once, and nothing would be learned."""
     options = {"population": 20, "curriculum": 0.0, "gain": 1.0}

@@ -19,7 +19,7 @@ def files(folder, pattern):
     return {path.name: path.read_bytes() for path in folder.glob(pattern)}
 
 
-@pytest.mark.full
+@pytest.mark.more
 def test_every_figure_of_the_paper_is_there_as_png_svg_and_csv(reproduction):
     names = {path.stem for path in (reproduction / "figures").iterdir()}
     assert len(names) == 1 + sum(len(FIGURES[name]) for name in EXPERIMENTS) == 18
@@ -32,6 +32,7 @@ def test_every_figure_of_the_paper_is_there_as_png_svg_and_csv(reproduction):
         assert all(len(row) == len(rows[0]) for row in rows)
 
 
+@pytest.mark.more
 def test_a_line_in_a_table_is_the_mean_of_its_repetitions(part):
     with (part / "figures" / "obstacle-run-return.csv").open() as file:
         for row in csv.DictReader(file):
@@ -49,6 +50,7 @@ def same_in(folder, whole):
     assert set(claims) <= set(before)
 
 
+@pytest.mark.more
 def test_the_same_again_elsewhere_gives_the_same_figures_and_numbers(part, tmp_path):
     """Another number of workers and another folder."""
     done = reproduce(["obstacle-run"], tmp_path, **TINY, workers=1)
@@ -56,7 +58,7 @@ def test_the_same_again_elsewhere_gives_the_same_figures_and_numbers(part, tmp_p
     same_in(tmp_path, part)
 
 
-@pytest.mark.full
+@pytest.mark.more
 def test_one_part_alone_is_what_it_is_among_all(part, reproduction):
     same_in(part, reproduction)
 
@@ -81,6 +83,7 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path):
         reproduce(["belief"], tmp_path / "file")
 
 
+@pytest.mark.more
 def test_repetitions_are_added_until_every_claim_is_decided_or_all_are_spent(part, tmp_path, monkeypatch):
     """With few episodes some claims stay open, so the maximum number of repetitions is reached."""
     monkeypatch.setattr(module, "MAX_REPETITIONS", 3)

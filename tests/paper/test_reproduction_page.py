@@ -4,7 +4,7 @@ from psyco._src.paper.claims import CLAIMS
 from psyco._src.paper.figures import FIGURES
 from psyco._src.paper.reproduction import with_symbols
 
-pytestmark = pytest.mark.full  # draws every figure
+pytestmark = pytest.mark.more  # draws every figure
 
 CLAIM_COUNT = 1 + sum(map(len, CLAIMS.values()))
 FIGURE_COUNT = 1 + sum(map(len, FIGURES.values()))

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 import psyco
 from psyco import Continuous, Discrete, MultiBinary, MultiDiscrete, Outlook
-from psyco._src.logic.c_monitor import c_monitor
+from psyco._src.logic.c_monitor import c_comment, c_monitor
 from psyco._src.policies.c_export import HEADER, SOURCE, TEST, c_files
 from psyco._src.policies.network import Network, network_for
 from psyco._src.policies.serialization import Policy, policy_for
 from psyco._src.rollout.record import record_episodes
+from tests.logic.test_c_monitor import short_texts
 
 pytestmark = pytest.mark.slow  # runs a compiler
 
@@ -130,6 +131,25 @@ def test_the_whole_language_is_there(compiler: str, tmp_path: Path) -> None:
         judged = np.array(expected(psyco.Monitor(requirement, horizon=horizon), episodes))
         np.testing.assert_array_equal(found[:, 1:], judged)
         assert (judged[:, ::2].max(axis=0) > 0).all()
+
+
+def test_a_compiler_sees_nothing_but_comments_in_texts_of_a_file(compiler: str, tmp_path: Path) -> None:
+    """Every text of dangerous characters up to length 4; what is left after the comments are the declarations."""
+    texts = short_texts()
+    lines = [f"/* {c_comment(text)}*/int x{i}; /* {c_comment(text)} */" for i, text in enumerate(texts)]
+    (tmp_path / "comments.c").write_text("\n".join(lines) + "\n", encoding="ascii")
+    command = [compiler, *FLAGS, "-trigraphs", "-E", "-P", "comments.c"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split() == [word for i in range(len(texts)) for word in ("int", f"x{i};")]
+
+
+def test_a_domain_and_a_formula_with_hostile_names_are_exported(compiler: str, tmp_path: Path) -> None:
+    hostile = 'a*\\#include "/etc/passwd"\n??/\n*/ int y; /*'
+    network = Network(2, 2, hidden=3)
+    policy = Policy(np.zeros(network.size, np.float32), network, Discrete(2), hostile, {})
+    requirement = psyco.parse('"*??/": P>=0.5 [ G (2*x/3 < 1) ]')
+    build(compiler, tmp_path, c_files(policy, requirement))
 
 
 def test_signals_may_be_called_what_c_has_names_for(compiler: str, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_episodes_side_by_side_are_guarded_each_by_itself() -> None:
         )
 
 
-@pytest.mark.slow  # worker processes
+@pytest.mark.more
 def test_workers_count_the_fallback_too() -> None:
     def certified(**where: Any) -> str:
         guard = psyco.Guard(Alternating(), same, FEW)

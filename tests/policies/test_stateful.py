@@ -98,7 +98,7 @@ def lucky(kind: str, certificate: psyco.Certificate) -> int:
     return found
 
 
-@pytest.mark.slow  # worker processes
+@pytest.mark.more
 def test_workers_keep_memories_apart_too() -> None:
     def certified(**where: Any) -> str:
         domain = psyco.make(Steps, horizon=6)
@@ -216,6 +216,7 @@ def test_memories_stay_with_their_episodes_in_a_compiled_domain() -> None:
         assert (alone.length, alone.returns) == (together.length[row], together.returns[row])
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", ["obstacle-run", "particle-dance"])
 def test_stepping_a_compiled_domain_gives_the_episodes_of_compiled_code(name: str) -> None:
     """A policy of ours as a function of somebody else's: the same episodes, those that end early among them."""

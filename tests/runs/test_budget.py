@@ -143,6 +143,7 @@ def test_times_are_read_and_formatted() -> None:
     assert [duration(t) for t in (0.25, 42, 600, 9000)] == ["0.2 s", "42 s", "10 min", "2.5 h"]
 
 
+@pytest.mark.more
 def test_a_time_becomes_steps_once_and_the_run_repeats(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     small: dict[str, Any] = {
         "parameters": {"horizon": 5}, "hidden": 4, "options": {"population": 6, "checks": 2},
@@ -201,7 +202,7 @@ def test_the_planned_run_is_the_one_whose_speed_was_measured(monkeypatch: pytest
     assert takes == pytest.approx({phase.name: phase.seconds for phase in plan.phases}["learning"])
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_the_pace_of_learning_is_measured_on_both_kinds_of_domain(pole: psyco.GymDomain) -> None:
     options = {"population": 6, "checks": 2}
     settings = Settings(
@@ -283,7 +284,7 @@ def test_a_run_until_satisfied_that_is_resumed_within_a_segment_takes_no_further
     assert looks and all(generation % 4 == 0 for generation in looks)
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_divergence_is_an_error_without_a_certificate(pole: psyco.GymDomain, tmp_path: Path) -> None:
     with pytest.raises(psyco.RunError, match="learning has diverged"):
         psyco.start(

@@ -18,13 +18,14 @@ def checks(**settings):
     return {name: column[~np.isnan(metrics["verified_share"])] for name, column in metrics.items()}
 
 
+@pytest.mark.more
 def test_the_paper_keeps_its_verdict_by_the_prior():
     found = checks(learner="snes", population=10)
     assert set(found["verdict"]) == {"VIOLATED"}
     assert set(found["verified_episodes"]) == {1}
 
 
-@pytest.mark.parametrize("learner", ["safe-es", "ppo"])
+@pytest.mark.parametrize("learner", ["safe-es", pytest.param("ppo", marks=pytest.mark.more)])
 def test_other_learners_show_a_confidence_and_an_interval(learner):
     found = checks(learner=learner)
     assert set(found["verdict"]) == {""}

@@ -66,10 +66,14 @@ def go_on(folder: Path, problem: Problem) -> None:
             execute(found, checkpoint_every=0)
 
 
-@pytest.mark.parametrize("how", ["half", *(pytest.param(how, marks=pytest.mark.full) for how in ("before", "after"))])
+@pytest.mark.parametrize(
+    ("how", "every"),
+    [("half", 4), *(pytest.param(how, 1, marks=pytest.mark.more) for how in ("before", "half", "after"))],
+)
 def test_a_death_at_any_moment_of_writing_costs_nothing_but_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, every: int
 ) -> None:
+    """`make test` tries every fourth moment, `make test-all` each of them."""
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     problem = build_problem(SMALL)
     go_on(tmp_path / "first", problem)  # which compiles, and keeps what it compiled in files of its own
@@ -77,7 +81,7 @@ def test_a_death_at_any_moment_of_writing_costs_nothing_but_time(
         go_on(tmp_path / "whole", problem)
     assert moments() > 30, "configuration, checkpoints, outcome: each with its fsyncs and renames"
     expected = outcome(tmp_path / "whole")
-    for moment in range(1, moments() + 1):
+    for moment in range(1, moments() + 1, every):
         folder = tmp_path / f"run-{moment}"
         with dying(moment, how), suppress(Died):
             go_on(folder, problem)

@@ -194,7 +194,9 @@ class SimpleMemory:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("learner", ["ppo", "sac", "safe-es"])
+@pytest.mark.parametrize(
+    "learner", ["safe-es", *(pytest.param(name, marks=pytest.mark.more) for name in ("ppo", "sac"))]
+)
 def test_an_interrupted_run_plays_no_episode_twice(
     learner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,7 +242,7 @@ def test_an_interrupted_run_plays_no_episode_twice(
     assert not (folder / "generation.safetensors").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_a_generation_that_takes_long_is_written_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a kill costs a few seconds, not a generation."""
     written: list[str] = []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runs.small import outcome, psyco
+from tests.runs.small import CONFIG, environment, outcome, psyco
 from tests.soak import Soak, prepare, soak
 
 pytestmark = pytest.mark.slow  # needs other processes
@@ -36,12 +36,13 @@ def undisturbed(soaked: Soak) -> dict[str, bytes]:
     return soaked.undisturbed
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(30, marks=pytest.mark.full)])
-def test_a_run_killed_at_random_moments_ends_with_the_same_bytes(tmp_path: Path, soaked: Soak, kills: int) -> None:
-    """A slice of `make soak`."""
-    print(soak(soaked, tmp_path, kills))
+@pytest.mark.more
+def test_a_run_killed_at_random_moments_ends_with_the_same_bytes(tmp_path: Path, soaked: Soak) -> None:
+    """A slice of `make soak`; test_crash.py has every moment of writing."""
+    print(soak(soaked, tmp_path, kills=15))
 
 
+@pytest.mark.more
 def test_ctrl_c_ends_cleanly_and_resume_ends_with_the_same_bytes(
     tmp_path: Path, env: dict[str, str], config: Path, undisturbed: dict[str, bytes]
 ) -> None:
@@ -63,7 +64,7 @@ def test_ctrl_c_ends_cleanly_and_resume_ends_with_the_same_bytes(
 POLE = "P>=0.9 [ G (abs(obs[0]) <= 1) ] & C>=0.9"
 
 
-@pytest.mark.full
+@pytest.mark.more
 @pytest.mark.parametrize(
     "where",
     [
@@ -110,15 +111,16 @@ def test_a_killed_run_of_a_gymnasium_environment_ends_with_the_same_bytes(
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def test_a_second_process_on_a_folder_is_refused(tmp_path: Path, env: dict[str, str], config: Path) -> None:
+def test_a_second_process_on_a_folder_is_refused(tmp_path: Path) -> None:
     from psyco._src.runs.lock import is_locked, lock
 
-    folder = tmp_path / "run"
+    folder, config = tmp_path / "run", tmp_path / "small.toml"
     folder.mkdir()
+    config.write_text(CONFIG.to_toml())
     assert not is_locked(folder)
     with lock(folder):
         assert is_locked(folder)
-        process = psyco("synthesize", "--config", config, "--out", folder, env=env)
+        process = psyco("synthesize", "--config", config, "--out", folder, env=environment())
         _, errors = process.communicate()
         assert process.returncode == 2
         assert "in use by another process (process " in errors

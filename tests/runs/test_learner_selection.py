@@ -68,6 +68,7 @@ def test_defaults_fit_the_learner_and_the_domain(walk: psyco.GymDomain) -> None:
     assert Settings().hidden is None
 
 
+@pytest.mark.more
 def test_a_run_stores_its_learner_and_the_reason(tmp_path: Path) -> None:
     domain = psyco.make("tests.environments:Walk", horizon=5)
     run = psyco.start(

@@ -201,6 +201,7 @@ def test_share_and_after_are_the_ledgers_business(folder):
         psyco.verify(folder, share=1.0)
 
 
+@pytest.mark.more
 def test_a_longer_run_takes_further_looks(folder):
     before = psyco.open_run(folder).certificate
     psyco.resume(folder, episodes="+100")

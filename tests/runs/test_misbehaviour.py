@@ -98,18 +98,26 @@ def test_in_this_process(suffer: Callable[..., psyco.EpisodeError]) -> None:
 
 def test_in_worker_processes(suffer: Callable[..., psyco.EpisodeError], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_pool, "MAX_CRASHES", 1)  # by default every crash takes three workers
+    assert "killed by SIGKILL" in str(suffer("kill", workers=2))
+
+
+@pytest.mark.more
+def test_in_worker_processes_whatever_goes_wrong(
+    suffer: Callable[..., psyco.EpisodeError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_pool, "MAX_CRASHES", 1)
     for fault in ("exit", "object"):
         assert suffer(fault, workers=2).step == 3
     assert "killed by SIGSEGV" in str(suffer("segfault", workers=2))
-    assert "killed by SIGKILL" in str(suffer("kill", workers=2))
     hanging = suffer("hang in reset", workers=2, step_timeout=2.0)
     assert "step timeout of 2 s" in str(hanging) and hanging.step == 0
 
 
 @pytest.mark.extra("ray")
-@pytest.mark.full
+@pytest.mark.more
 def test_on_ray(suffer: Callable[..., psyco.EpisodeError]) -> None:
     import ray
+
     from psyco._src.rollout import ray_backend
 
     ray.init("local", num_cpus=1, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False)
@@ -144,6 +152,7 @@ class Headless(Walk):
             raise ConnectionError("cannot connect to display :0")
 
 
+@pytest.mark.more
 def test_an_environment_that_needs_a_display_says_so() -> None:
     domain = psyco.make(Headless, home=os.getpid(), horizon=20)
     with pytest.raises(psyco.DomainError, match=r"cannot make .*Headless: ConnectionError: cannot connect to display"):
@@ -180,7 +189,8 @@ def ended(pids: set[int], seconds: float) -> bool:
     return not any(map(is_running, pids))
 
 
-@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.full), 2])
+@pytest.mark.more
+@pytest.mark.parametrize("workers", [1, 2])
 def test_a_rude_environment_changes_nothing(
     workers: int, tmp_path: Path, env: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,7 +214,8 @@ def test_a_rude_environment_changes_nothing(
         assert ended(started, 5), "what an environment starts ends with its worker"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.full)])
+@pytest.mark.more
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_in_a_step_that_hangs_leaves_no_process(
     number: signal.Signals, mood: Path, undisturbed: dict[str, bytes], tmp_path: Path, env: dict[str, str]
 ) -> None:

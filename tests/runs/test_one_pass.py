@@ -76,7 +76,7 @@ def test_a_run_on_a_compiled_domain_goes_through_everything_once(tmp_path: Path)
     check_counts(calls)
 
 
-@pytest.mark.parametrize("learner", ["safe-es", "auto"])
+@pytest.mark.parametrize("learner", ["safe-es", pytest.param("auto", marks=pytest.mark.more)])
 def test_a_run_on_a_gymnasium_environment_goes_through_everything_once_and_steps_every_environment(
     learner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,6 +61,7 @@ def test_sufficient_candidates_come_first_by_return_the_rest_by_belief() -> None
     assert first.mean_return > max(c.mean_return for c in rest)
 
 
+@pytest.mark.more
 def test_candidates_play_the_same_episodes() -> None:
     problem = small(candidates=2, selection_episodes=50)
     same = constant(problem, 3)
@@ -85,6 +86,7 @@ def test_the_certificate_is_about_the_returned_policy_and_lists_every_look() -> 
     assert "out of reach" in words
 
 
+@pytest.mark.more
 def test_what_cannot_be_met_ends_without_a_certificate_and_says_why() -> None:
     result = psyco.synthesize(
         DOMAIN,
@@ -97,6 +99,7 @@ def test_what_cannot_be_met_ends_without_a_certificate_and_says_why() -> None:
     assert "lower probability" in result.remark
 
 
+@pytest.mark.more
 def test_learning_ends_when_all_is_satisfied_also_when_it_was_interrupted_there() -> None:
     problem = small("P>=0.01 [ F target ] & C>=0.9", until_satisfied=True)
     run = learned(problem)
@@ -108,6 +111,7 @@ def test_learning_ends_when_all_is_satisfied_also_when_it_was_interrupted_there(
     assert certify_best(problem, run.at).certificate.verdict is psyco.Verdict.SATISFIED
 
 
+@pytest.mark.more
 def test_later_looks_of_a_run_until_satisfied_need_more_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
     shares = []
     real = train.verify_parameters
@@ -127,6 +131,7 @@ def test_until_satisfied_needs_verifications() -> None:
         make_settings(until_satisfied=True, verify_every=0)
 
 
+@pytest.mark.more
 def test_severity_changes_costs_and_never_satisfaction() -> None:
     dance = psyco.make("particle-dance", horizon=10)
     requirement = parse("P>=0.5 [ G distance >= 0.8 ]")

@@ -22,6 +22,7 @@ from psyco._src.runs.config import Config
 from psyco._src.runs.session import build_problem, default_folder, execute, resume_run, start_run
 from psyco._src.runs.store import read_run
 from psyco._src.runs.train import Callback
+from psyco._src.verification.certificate import CHANGED_CODE_NOTE
 from tests.runs.small import CONFIG, outcome
 
 pytestmark = pytest.mark.slow  # whole runs
@@ -136,7 +137,7 @@ def test_a_finished_run_has_nothing_left_to_do(original: Path, finished: Path) -
     assert outcome(finished) == outcome(original)
 
 
-@pytest.mark.parametrize(("first", "more"), [(500, "1500"), (530, "+970")])
+@pytest.mark.parametrize(("first", "more"), [(500, "1500"), pytest.param(530, "+970", marks=pytest.mark.more)])
 def test_a_longer_run_is_the_run_that_was_long_from_the_start(
     original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int, more: str
 ) -> None:
@@ -290,6 +291,40 @@ def test_overwrite_replaces_a_run(original: Path, finished: Path) -> None:
         assert not (finished / "policy.safetensors").exists()
         execute(session)
     assert outcome(finished) == outcome(original)
+
+
+@pytest.mark.more
+def test_code_that_changed_behind_a_checkpoint_is_refused_or_noted(
+    stopped: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def content() -> dict[str, bytes]:
+        return {
+            path.name: path.read_bytes() for path in stopped.rglob("*") if path.is_file() and path.name != "run.log"
+        }
+
+    before = content()
+    monkeypatch.setattr("psyco._src.runs.problem.code_digest", lambda _: "f" * 64)
+    with pytest.raises(
+        RunError, match=r"code of particle-dance has changed .* ffffffffffff\.\.\. now.*--allow-changed-code"
+    ):
+        resume(stopped)
+    assert content() == before, "a refusal changes nothing"
+    (stopped / "run.json").write_text("damaged")  # the checkpoint knows it
+    with pytest.raises(RunError, match="has changed"):
+        resume(stopped)
+    with caplog.at_level(logging.WARNING, "psyco"):
+        resume(stopped, allow_changed_code=True)
+    assert "learning continues with the new code" in caplog.text
+    resume(stopped, episodes="+50", allow_changed_code=True)
+    resume(stopped, episodes="+50")  # it learned with this code until the last checkpoint
+    certificate = read_run(stopped).certificate
+    assert certificate is not None and certificate.notes[0] == CHANGED_CODE_NOTE
+
+
+def test_unknown_code_is_no_change(stopped: Path, original: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("psyco._src.runs.problem.code_digest", lambda _: None)
+    resume(stopped)
+    assert outcome(stopped) == outcome(original)
 
 
 def test_default_names_are_readable_and_free(tmp_path: Path) -> None:

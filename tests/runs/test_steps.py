@@ -69,6 +69,7 @@ def test_learning_ends_with_the_first_generation_at_whose_end_the_steps_are_spen
     assert found == [len(spent), *(g for g in reversed(expected) if g < len(spent))][:3]
 
 
+@pytest.mark.more
 def test_with_episodes_of_one_length_a_budget_in_steps_equals_one_in_episodes() -> None:
     ends = []
     for steps in (0, 160 * 5):
@@ -102,7 +103,7 @@ def test_the_fraction_of_learning_is_counted_in_the_unit_of_the_budget() -> None
         assert learner.progress(state._replace(steps=jnp.int32(1250))) == 0.25
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_a_run_of_steps_says_how_far_it_is_goes_on_and_can_be_made_longer(tmp_path: Path) -> None:
     class Stop(Exception):
         pass

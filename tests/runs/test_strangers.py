@@ -6,15 +6,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from psyco._src.core import files
 from psyco._src.core.errors import RunError
 from psyco._src.reports.run_page import compare_page, run_page
+from psyco._src.runs.checkpoint import CheckpointInfo, save_checkpoint
 from psyco._src.runs.lock import lock
-from psyco._src.runs.session import resume_run
+from psyco._src.runs.session import check_folder_free, resume_run
 from psyco._src.runs.store import FILES, METRICS, RUN_INFO, load_run_info, read_run
-from tests.runs.small import begun
+from tests.runs.small import CONFIG, REQUIREMENT, begun
+
+LEFTOVER = ".config.toml.0123456789abcdef.tmp"
 
 
 @pytest.fixture
@@ -65,7 +69,7 @@ def test_a_pipe_keeps_nobody_waiting(run: Path, name: str) -> None:
         _resume(run)
 
 
-@pytest.mark.parametrize("name", [".lock", ".config.toml.tmp", "metrics.csv", "run.log", "checkpoints", "tensorboard"])
+@pytest.mark.parametrize("name", [".lock", LEFTOVER, "metrics.csv", "run.log", "checkpoints", "tensorboard"])
 def test_going_on_writes_nothing_through_a_link(run: Path, secret: Path, name: str) -> None:
     (run / name).unlink(missing_ok=True)
     (run / name).symlink_to(secret.parent if "." not in name else secret)
@@ -76,14 +80,58 @@ def test_going_on_writes_nothing_through_a_link(run: Path, secret: Path, name: s
     assert sorted(secret.parent.iterdir()) == before
 
 
-def test_neither_the_lock_nor_a_temporary_file_is_written_through_a_link(run: Path, secret: Path) -> None:
+def test_the_lock_is_not_written_through_a_link(run: Path, secret: Path) -> None:
     (run / ".lock").symlink_to(secret)
     with pytest.raises(RunError, match="cannot write in"), lock(run):
         pass
-    (run / ".report.html.tmp").symlink_to(secret)
-    files.write(run / "report.html", b"page")
-    assert (run / "report.html").read_text() == "page"
     assert secret.read_text() == "precious"
+
+
+# ---- what is overwritten ----------------------------------------------------------------------------------------
+
+
+def test_a_run_is_overwritten_if_an_intact_file_shows_that_psyco_wrote_it(run: Path) -> None:
+    check_folder_free(run, overwrite=True)
+    (run / "config.toml").write_text("damaged")
+    check_folder_free(run, overwrite=True)  # run.json is intact
+    (run / "config.toml").write_text(CONFIG.to_toml())
+    (run / RUN_INFO).write_text("{}")
+    with pytest.raises(RunError, match="is not overwritten"):
+        check_folder_free(run, overwrite=True)
+    (run / "checkpoints").mkdir()
+    save_checkpoint(run, CheckpointInfo(3, CONFIG.identity, "", 1_700_000_000, 0, files.digest(b"")), {"x": np.ones(1)})
+    check_folder_free(run, overwrite=True)
+
+
+def test_a_run_that_was_killed_before_it_described_itself_is_overwritten(tmp_path: Path) -> None:
+    for name in (".lock", LEFTOVER, "start.safetensors"):
+        (tmp_path / name).touch()
+        check_folder_free(tmp_path, overwrite=False)
+    (tmp_path / "config.toml").write_text(CONFIG.to_toml())
+    check_folder_free(tmp_path, overwrite=True)
+
+
+@pytest.mark.parametrize("text", ['model = "theirs"', CONFIG.to_toml()], ids=["theirs", "a copy of ours"])
+def test_the_work_of_another_program_is_not_overwritten(tmp_path: Path, cli: Callable[..., Any], text: str) -> None:
+    """Its configuration has the same name, and may even be a copy of one of ours."""
+    (tmp_path / "checkpoints").mkdir()
+    for name in ("config.toml", "metrics.csv", "checkpoints/step-1.pt"):
+        (tmp_path / name).write_text(text)
+    said = cli("synthesize", "particle-dance", "--require", REQUIREMENT, "--out", tmp_path, "--overwrite")
+    assert said.status == 2 and "no intact file shows that PSyCo wrote it" in " ".join(said.err.split())
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["checkpoints", "config.toml", "metrics.csv", "step-1.pt"]
+
+
+def test_results_without_a_configuration_are_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text("theirs")
+    with pytest.raises(RunError, match=r"not empty and not a run \(metrics.csv"):
+        check_folder_free(tmp_path, overwrite=True)
+
+
+def test_a_run_with_a_link_out_of_it_is_not_overwritten(run: Path, secret: Path) -> None:
+    (run / "tensorboard").symlink_to(secret.parent)
+    with pytest.raises(RunError, match="is a link out of"):
+        check_folder_free(run, overwrite=True)
 
 
 # ---- what a file says ---------------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ def test_the_certificate_is_about_the_policy(result):
     assert psyco.replay(certificate, result.policy).matches
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_a_count_leads_to_the_bytes_that_the_domains_own_counter_leads_to(result):
     """The paper's counter is 0 at the start, also where agent and particle start in a collision."""
     counted = synthesized(DANCE.replace("collisions", "count(step > 0 & distance < 0.1)"))
@@ -70,6 +70,7 @@ def test_learning_helps(result):
     assert result.metrics["return"][-25:].mean() > result.metrics["return"][:25].mean() + 10
 
 
+@pytest.mark.more
 def test_several_constraints_have_columns_of_their_own():
     run = psyco.synthesize(
         psyco.make("obstacle-run"),
@@ -85,6 +86,7 @@ def test_several_constraints_have_columns_of_their_own():
     assert len(run.certificate.findings) == 2
 
 
+@pytest.mark.more
 def test_a_run_without_constraints_goes_on_after_its_last_segment():
     problem = prepared(
         psyco.make("obstacle-run"), "Rmax=? [ C ]",

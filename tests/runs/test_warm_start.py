@@ -56,7 +56,11 @@ def test_learning_begins_with_the_policy_that_was_given(own: dict[str, object], 
 
 @pytest.mark.parametrize(
     "learner",
-    ["safe-es", "snes", "ppo", *(pytest.param(name, marks=pytest.mark.full) for name in ("evosax", "sac"))],
+    [
+        "safe-es",
+        *(pytest.param(name, marks=pytest.mark.more) for name in ("ppo", "snes", "sac")),
+        pytest.param("evosax", marks=[pytest.mark.more, pytest.mark.extra("evosax")]),
+    ],
 )
 def test_every_learner_can_go_on_from_a_policy(learner: str) -> None:
     policy = walk_policy()
@@ -89,7 +93,7 @@ def test_settings_that_contradict_the_policy_are_refused() -> None:
         make_settings(start_from="runs/dance")
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_a_run_keeps_what_it_started_from_repeats_and_goes_on(cli, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     dance = ["synthesize", "particle-dance", "--set", "horizon=5", "--option", "verify_every=22",

@@ -14,7 +14,7 @@ import gymnasium
 from psyco._src.core.errors import ArgumentError, DomainError, RunError, suggest
 from psyco._src.core.options import declared
 from psyco._src.envs.base import Domain
-from psyco._src.envs.registry import DomainDescription, make, make_from_description, trusted_names
+from psyco._src.envs.registry import BUILT_IN, DomainDescription, make, make_from_description, texts, trusted_names
 from psyco._src.learners.learner_registry import LEARNERS
 from psyco._src.logic.ast import Requirement
 from psyco._src.logic.parser import AnyRequirement, as_requirement, parse
@@ -96,7 +96,8 @@ def _where(
     if domain is not None and not (isinstance(own, Policy) and domain == own.domain):
         where = as_domain(domain, parameters)
     elif isinstance(own, Policy):
-        named = trusted_names(trust) | (set() if domain is None else {own.domain})  # naming the domain trusts it
+        # What the caller names is trusted: the domain, and the parameters given here.
+        named = trusted_names(trust) | set(texts([own.domain if domain is not None else None, parameters or {}]))
         where = make_from_description(DomainDescription(own.domain, {**own.parameters, **(parameters or {})}), named)
     else:
         raise RunError(f"{own.source} is an external policy: give its domain with domain (--domain)")
@@ -109,6 +110,8 @@ def find_policy(policy: PolicyLike, trust: Collection[str] = ()) -> tuple[AnyPol
     if isinstance(policy, str | Path):
         if not str(policy).strip():
             raise RunError("an empty name is not a policy")
+        if str(policy) in BUILT_IN and not os.path.exists(policy):
+            raise RunError(f"{policy} is a domain: the policy comes first, then the domain")
         if os.path.isdir(policy):  # False, not an error, for an impossible name
             policy = read_run(Path(policy))
     elif isinstance(result := getattr(policy, "policy", None), Policy) and not isinstance(policy, Run | Guard):

@@ -159,6 +159,7 @@ def resume(
     execution: Execution = IN_PROCESS,
     callbacks: Sequence[Callback] = (),
     track: Sequence[str] = (),
+    allow_changed_code: bool = False,
 ) -> Run:
     """Continue an interrupted run to the same bytes, or extend a finished one and certify it again.
 
@@ -171,6 +172,8 @@ def resume(
         execution: devices, worker processes, Ray, time-outs: `psyco.Execution(...)`.
         callbacks: receivers of progress and metrics, see `psyco.Callback`.
         track: remote trackers to continue with, "mlflow" or "wandb"; a run folder cannot request them.
+        allow_changed_code: continue although the code of the environment has changed since the last checkpoint; the
+            certificate notes it.
 
     Returns:
         The finished run, as `open_run` returns it.
@@ -187,6 +190,7 @@ def resume(
         execution=execution,
         trust=trust,
         track=track,
+        allow_changed_code=allow_changed_code,
     ) as session:
         if session is not None:
             execute(session, callbacks=callbacks, checkpoint_every=execution.checkpoint_every)

@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from psyco._src.core.errors import RunError
-from psyco._src.envs.registry import domain_names
+from psyco._src.envs.registry import domain_names, texts
 from psyco._src.learners.learner_registry import AUTO_LEARNER, LEARNERS
 from psyco._src.runs.tracking import TRACKERS
 from psyco._src.verification.methods import METHODS
@@ -97,8 +98,8 @@ Trust = Annotated[
     list[str] | None,
     typer.Option(
         metavar="MODULE[:NAME]|FILE",
-        help="Python code that the given files name and that may run (a module: all of it), or a policy file that is "
-        "code itself: sb3:FILE.zip, FILE.pt. Repeatable.",
+        help="Python code that the given files name and that may run (a module: all of it), a file that their "
+        "parameters name, or a policy file that is code itself: sb3:FILE.zip, FILE.pt. Repeatable.",
         rich_help_panel=EXECUTION,
     ),
 ]
@@ -157,11 +158,24 @@ def given(context: typer.Context) -> dict[str, Any]:
 
 
 def code_of(*names: str | None) -> tuple[str, ...]:
-    """Return the names of code that the user typed; they may be imported, also from the working folder."""
+    """Return the names of code that the user typed, and make them importable.
+
+    The working folder is searched last, and only if a module is found nowhere else: otherwise trust in an installed
+    environment would make every module of a stranger's folder importable.
+    """
     typed = tuple(name for name in names if name is not None and ":" in name)
-    if typed and "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    modules = {name.removeprefix("python:").partition(":")[0].partition(".")[0] for name in typed}
+    if not all(map(_is_importable, modules)) and "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
     return typed
+
+
+def _is_importable(module: str) -> bool:
+    """Return whether a top-level module can be found, without importing it; other texts count as found."""
+    try:
+        return not module.isidentifier() or find_spec(module) is not None
+    except (ImportError, ValueError):  # of a module without a specification, such as __main__
+        return True
 
 
 def read_parameters(settings: list[str] | None, horizon: int | None = None) -> dict[str, Any]:
@@ -187,20 +201,16 @@ def read_domain_parameters(settings: list[str] | None, horizon: int | None = Non
     wrappers, signals = values.get("wrappers", ()), values.get("signals", {})
     if not isinstance(wrappers, tuple | list) or not isinstance(signals, dict):
         raise RunError("--set wrappers takes a list of names, --set signals a dictionary of them")
-    code_of(*map(str, wrappers), *map(str, signals.values()))
+    code_of(*texts([wrappers, signals]))
     return values
 
 
 def trusted(trust: list[str] | None, domain: str | None, parameters: dict[str, Any] | None = None) -> tuple[str, ...]:
-    """Return the code that may run: names after --trust, and names typed elsewhere on the command line."""
-    parameters = parameters or {}
-    typed = [domain, *parameters.get("wrappers", ()), *parameters.get("signals", {}).values()]
-    modules = [f"{name}:" for name in trust or () if ":" not in name]  # a whole module may be trusted
-    code_of(*modules)
-    return (
-        *(trust or ()),
-        *code_of(*(None if name is None else str(name) for name in typed), *(trust or ())),
-    )
+    """Return the names of code and files that may be used: those after --trust, and those typed elsewhere."""
+    # A whole module may be trusted; a file is no module.
+    code_of(*(f"{name}:" for name in trust or () if ":" not in name and not os.path.isfile(name)))
+    code_of(domain, *(trust or ()))
+    return tuple(texts([*(trust or ()), domain, parameters or {}]))
 
 
 def command(*words: str | Path) -> str:

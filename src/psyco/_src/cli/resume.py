@@ -36,6 +36,14 @@ def resume(
         str | None,
         typer.Option(metavar="N|+N", help="The same in steps, for a run with a budget of steps."),
     ] = None,
+    allow_changed_code: Annotated[
+        bool,
+        typer.Option(
+            "--allow-changed-code",
+            help="Continue although the code of the environment has changed since the last checkpoint; the certificate "
+            "notes it.",
+        ),
+    ] = False,
     trust: Trust = None,
     track: Track = None,
     as_json: Json = False,
@@ -59,6 +67,7 @@ def resume(
             execution=execution,
             track=track or (),
             callbacks=[callback],
+            allow_changed_code=allow_changed_code,
         )
     assert done.certificate is not None, "a finished run has a certificate"
     if before.state == "finished" and done.episodes == before.episodes and not as_json:

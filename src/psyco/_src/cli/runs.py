@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from psyco._src.cli.common import Json, console, make_console, plain, say
-from psyco._src.verification.certificate_html import terminal_colour
+from psyco._src.verification.theme import terminal_colour
 
 if TYPE_CHECKING:
     from psyco._src.runs.store import Run

@@ -38,7 +38,7 @@ from psyco._src.core.errors import EpisodeError, RunError
 from psyco._src.core.options import declared
 from psyco._src.runs.settings import LEARNING, MAIN, Settings, check_one_budget
 from psyco._src.runs.tracking import permitted_trackers
-from psyco._src.verification.certificate_html import terminal_colour
+from psyco._src.verification.theme import terminal_colour
 
 if TYPE_CHECKING:
     from psyco._src.envs.registry import DomainDescription
@@ -164,9 +164,9 @@ def print_options(learner: str | None) -> None:
 @contextmanager
 def following(folder: Path, description: DomainDescription | None, execution: Execution) -> Iterator[psyco.Callback]:
     """Show the progress of a run; after an interruption or a failed episode, print how to continue it."""
-    from psyco._src.envs.registry import required_code
+    from psyco._src.envs.registry import required_trust
 
-    named = required_code(description) if description else []
+    named = required_trust(description) if description else []
     trust = [word for name in named for word in ("--trust", name)]
     go_on = f"continue with: {command('psyco', 'resume', folder, *execution_words(execution), *trust)}"
     try:
@@ -179,7 +179,8 @@ def following(folder: Path, description: DomainDescription | None, execution: Ex
         raise
     except EpisodeError:
         if (kept := folder / "policy.safetensors").exists():
-            remark(f"the policy learned so far is in {kept}; after fixing the environment, {go_on}")
+            after_fix = f"after fixing the environment, {go_on} --allow-changed-code"
+            remark(f"the policy learned so far is in {kept}; {after_fix}")
         raise
 
 

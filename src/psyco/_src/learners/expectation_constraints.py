@@ -66,13 +66,13 @@ def excess(bounds: tuple[ExpectationBound, ...], episodes: Episodes) -> Array | 
     return jnp.stack(columns, axis=-1)
 
 
-def costs(bounds: tuple[ExpectationBound, ...], episodes: Episodes, *, graded: bool = True) -> Array:
+def costs(bounds: tuple[ExpectationBound, ...], episodes: Episodes, *, shaped: bool = True) -> Array:
     """Return the costs of each episode `[B, K]`: of the formulas, then the excesses.
 
-    The cost of a formula is its grade, if episodes have grades; without `graded` it is always the paper's cost.
+    The cost of a formula is its shaping cost, where episodes have one; without `shaped` always the paper's cost.
     """
     beyond = excess(bounds, episodes)
-    cost = episodes.shaping_cost if graded and episodes.shaping_cost is not None else episodes.cost
+    cost = episodes.shaping_cost if shaped and episodes.shaping_cost is not None else episodes.cost
     return cost if beyond is None else jnp.concatenate([cost, beyond], axis=-1)
 
 

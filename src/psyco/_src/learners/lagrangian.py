@@ -1,8 +1,9 @@
 """The Lagrangian controller: λ, the weight of the return against costs, from episodes of the deployed policy.
 
-Constraint k has its own λ_k in [0, 1]: 1 is all return, 0 all cost, and the smallest λ_k decides. Each generation
-moves them by these terms, in this order; `integral` is that of all learners but the paper's, the others are those of
-actor-critics:
+Constraint k has its own λ_k in [0, 1]: 1 is all return, 0 all cost, and the smallest λ_k decides. There are two ways to
+them: the rules (`CALIBRATIONS`) compute them anew from the belief, as in the paper; the controller (`Lagrangian`) moves
+them in each generation by these terms, in this order. All learners but the paper's have the integral term, and
+actor-critics the others too:
 
 - integral: λ_k moves by `gain` times the surplus over its target, so it settles where the target is met;
 - anti-windup: λ_k does not fall while the constraint is far from met and its cost is falling;

@@ -30,6 +30,7 @@ LEARNERS = Registry(
 )
 TUNED_BY_DEFAULT = "safe-es"  # by `psyco tune`, if no learner is named
 AUTO_LEARNER = "auto"  # instead of a name: see runs/budget.py
+MEMBERS = ("episodes_per_generation", "checks", "init", "propose", "update", "deployed")  # of the protocol `Learner`
 
 
 def make_learner(
@@ -65,7 +66,10 @@ def make_learner(
         episode_budget=episode_budget,
         step_budget=step_budget,
     )
-    return cast("Learner", dataclasses.replace(options, task=task))
+    learner = dataclasses.replace(options, task=task)
+    if missing := [name for name in MEMBERS if not hasattr(learner, name)]:
+        raise RunError(f"{type(learner).__name__} lacks {', '.join(missing)}; see `Learner` in learners/base.py")
+    return cast("Learner", learner)
 
 
 def make_task(requirement: Requirement, expectations: Sequence[ExpectationBound], **further: Any) -> LearningTask:

@@ -219,11 +219,11 @@ class SignalCheck:
 
     Args:
         constraints: the formulas of the probability constraints, as text.
-        graded: whether the learner uses grades where episodes have them.
+        shaped: whether the learner uses shaping costs where episodes have them.
     """
 
-    def __init__(self, constraints: Sequence[str], *, graded: bool) -> None:
-        self.constraints, self.graded = constraints, graded
+    def __init__(self, constraints: Sequence[str], *, shaped: bool) -> None:
+        self.constraints, self.shaped = constraints, shaped
         self.streak = np.zeros(len(constraints), int)  # successive generations without signal, of each constraint
         self.warned = False
 
@@ -231,7 +231,7 @@ class SignalCheck:
         """Return the warning that is due after further generations, stacked `[G]`, or None."""
         episodes, lam = generations.episodes, np.asarray(generations.info.lam)
         costs = np.asarray(
-            episodes.shaping_cost if self.graded and episodes.shaping_cost is not None else episodes.cost
+            episodes.shaping_cost if self.shaped and episodes.shaping_cost is not None else episodes.cost
         )  # [G, B, K]
         failing = ~np.asarray(episodes.satisfied).any(axis=1)  # [G, K] in all episodes
         no_signal = failing & (np.ptp(costs, axis=1) == 0)

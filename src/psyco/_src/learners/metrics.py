@@ -181,6 +181,8 @@ def _column(name: str, cells: Sequence[str]) -> NDArray[Any]:
         return np.array(cells, dtype=str)
     whole = name in ("generation", "episodes")
     values = [int(cell) if whole else _number(cell) for cell in cells]
+    if name == "length" and any(math.isnan(value) for value in values):  # numbers of steps are computed from it
+        raise ValueError("a cell of length is no number")
     low, high = RANGES.get(name.partition("[")[0], (-LARGEST, LARGEST))
     if any(not low <= value <= high for value in values if value == value):
         raise ValueError(f"{name} has a value that is not between {low:g} and {high:g}")

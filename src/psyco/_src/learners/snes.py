@@ -96,7 +96,7 @@ class SNES(LearnerOptions):
                 evidence = self._with_expectations(evidence, limit, beyond, belief.excess)
             rules = CALIBRATIONS[self.calibration](evidence)
             lam = jnp.min(rules, initial=1.0)  # line 14; the weakest constraint decides
-            cost = costs(expectations, episodes, graded=False).T
+            cost = costs(expectations, episodes, shaped=False).T
             values = es.normalize(jnp.vstack([self.problem.sign * episodes.returns, cost]))  # lines 15-16
             score = jnp.concatenate([lam[None], (lam - 1.0) * weight]) @ values  # lines 17-18 in one
             moved = es.tell(state.es, proposal.memo, score, learning_rate=self.learning_rate, sigma=self.sigma)

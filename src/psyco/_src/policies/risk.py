@@ -165,7 +165,7 @@ def _labelled(monitor: Monitor, path: Mapping[str, Any], within: int | None) -> 
         if status.outlook is Outlook.VIOLATED:
             break
         if step < last:  # no policy acts in the last state
-            inputs.append(risk_inputs(path["obs"][step], now, status))
+            inputs.append(risk_inputs(np.asarray(path["obs"][step], np.float32), now, status))  # as a guard sees it
     violated = status.outlook is Outlook.VIOLATED
     ahead = status.step - np.arange(len(inputs))
     return _EpisodeStates(np.array(inputs), violated & (ahead <= (within or last)), violated)

@@ -42,6 +42,7 @@ class CheckpointInfo:
     created: Count  # start of the run, in seconds since 1970
     metrics_size: Count  # bytes of metrics.csv that belong to this state
     metrics_digest: str  # SHA-256 of these bytes
+    code: tuple[str, ...] = ()  # hashes of the environment's code with which the state was learned, the newest last
 
 
 @dataclass(frozen=True)

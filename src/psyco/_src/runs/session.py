@@ -31,9 +31,8 @@ from psyco._src.logic.parser import parse
 from psyco._src.policies.network import Network
 from psyco._src.policies.serialization import Policy, load_policy
 from psyco._src.rollout.execution import IN_PROCESS, Execution
-from psyco._src.runs.checkpoint import Checkpoint, checkpoint_files, load_checkpoint
-from psyco._src.runs.writer import CHECKPOINT_EVERY, RunWriter
 from psyco._src.runs.checkpoint import FOLDER as CHECKPOINTS
+from psyco._src.runs.checkpoint import Checkpoint, checkpoint_files, load_checkpoint
 from psyco._src.runs.config import Config, is_sealed, read_config
 from psyco._src.runs.episode_cache import FileEpisodeCache
 from psyco._src.runs.lock import LOCK, lock
@@ -54,6 +53,7 @@ from psyco._src.runs.store import (
     PLAYED,
     POLICY,
     REQUIREMENT,
+    RUN_INFO,
     START,
     RunInfo,
     find_damage,
@@ -68,9 +68,12 @@ from psyco._src.runs.store import (
 from psyco._src.runs.tracking import RunName, permitted_trackers, start_trackers
 from psyco._src.runs.train import Callback, TrainingState, initial_state, is_stopped, learn
 from psyco._src.runs.warm_start import policy_reference
+from psyco._src.runs.writer import CHECKPOINT_EVERY, RunWriter
+from psyco._src.verification.certificate import CHANGED_CODE_NOTE
 
 logger = logging.getLogger(__name__)
 
+WANDB = "wandb"  # folder of a tracker, whose logs are links into its cache
 STEPS_TENSOR = ".state.steps"  # tensor of a checkpoint with the number of training steps
 
 
@@ -85,6 +88,7 @@ class RunSession:
     start: TrainingState | None = None  # state to resume from; None: the beginning
     metrics_size: int = 0  # bytes of metrics.csv that belong to `start`
     trackers: tuple[str, ...] = ()
+    code: tuple[str, ...] = ()  # hashes of the environment's code in this run, the newest last
 
     @property
     def work(self) -> str:
@@ -149,10 +153,12 @@ def start_run(folder: Path, config: Config, problem: Problem, *, overwrite: bool
         raise RunError(f"cannot make the folder {folder}: {error.strerror}") from None
     with lock(folder):
         check_folder_free(folder, overwrite)  # another process may have been faster
-        for name in (*FILES, *DERIVED):
-            (folder / name).unlink(missing_ok=True)
-        for name in (CHECKPOINTS, "tensorboard", "wandb"):
+        for name in (CHECKPOINTS, "tensorboard", WANDB):
             shutil.rmtree(folder / name, ignore_errors=True)
+        last = RUN_INFO, CONFIG  # by them a folder is recognised as a run, should a kill come in between
+        for name in (*sorted({*FILES, *DERIVED}.difference(last)), *last):
+            (folder / name).unlink(missing_ok=True)
+        files.remove_leftovers(folder, exclude=DERIVED)
         check_folder(folder)
         if problem.initial_policy is not None:
             files.write(folder / START, problem.initial_policy.to_bytes())
@@ -165,7 +171,8 @@ def start_run(folder: Path, config: Config, problem: Problem, *, overwrite: bool
             logger.info("started: %s, %s, seed %d", config.domain, config.settings.budget, config.settings.seed)
             if problem.learner_choice:
                 logger.info("%s", problem.learner_choice)
-            yield RunSession(folder, config, problem, info, trackers=config.tracking)
+            code = _code_history(folder, problem)
+            yield RunSession(folder, config, problem, info, trackers=config.tracking, code=code)
 
 
 def default_folder(domain: str, parent: Path = Path("runs")) -> Path:
@@ -179,24 +186,49 @@ def default_folder(domain: str, parent: Path = Path("runs")) -> Path:
 
 
 def check_folder_free(folder: Path, overwrite: bool) -> None:
-    """Raise an error if a folder holds a run already, or other files."""
+    """Raise an error if a folder holds a run already, or other files.
+
+    With `overwrite` a run is no error if PSyCo has certainly written it, and nothing in the folder leads out of it.
+    """
     if not folder.exists():
         return
     if not folder.is_dir():
         raise RunError(f"{folder} is a file; give --out the name of a folder")
+    if is_run(folder) and not overwrite:
+        raise RunError(
+            f"{folder} holds a run already: resume it ({resume_command(folder, read_run(folder).config)}), "
+            "choose another --out, or replace it with --overwrite"
+        )
+    check_folder(folder, exclude=(WANDB,))
+    names = {path.name for path in folder.iterdir() if files.target_of(path.name) is None}
     if is_run(folder):
-        if not overwrite:
+        if not _is_own_run(folder, names):
             raise RunError(
-                f"{folder} holds a run already: resume it ({resume_command(folder, read_run(folder).config)}), "
-                "choose another --out, or replace it with --overwrite"
+                f"{folder} is not overwritten: no intact file shows that PSyCo wrote it (neither {RUN_INFO} nor a "
+                "checkpoint); choose another --out, or delete the folder yourself"
             )
-        return
     # A run that was killed before its configuration was written leaves these files.
-    known = {LOCK, f".{CONFIG}.tmp", *FILES}
-    if unknown := {path.name for path in folder.iterdir()} - known:
+    elif unknown := names - {LOCK, START}:
         raise RunError(
             f"{folder} is not empty and not a run ({', '.join(sorted(unknown)[:3])}, ...); choose another --out"
         )
+
+
+def _is_own_run(folder: Path, names: Collection[str]) -> bool:
+    """Return whether PSyCo has certainly written a run, so that its files may be deleted.
+
+    Any program may have a config.toml, and users copy ours. So an intact run.json or an intact checkpoint is needed, or
+    an intact configuration beside which there is nothing but the files with which a run starts.
+    """
+    with suppress(RunError):
+        load_run_info(folder)
+        return True
+    if any(_intact_checkpoints(folder)):
+        return True
+    with suppress(RunError):
+        starting = {LOCK, LOG, START, CONFIG, REQUIREMENT}
+        return starting.issuperset(names) and is_sealed(read_text(folder / CONFIG, "configuration", inside=folder))
+    return False
 
 
 # ---- resume -------------------------------------------------------------------------------------------------
@@ -212,6 +244,7 @@ def resume_run(
     execution: Execution = IN_PROCESS,
     trust: Collection[str] = TRUST_NOTHING,
     track: Collection[str] = (),
+    allow_changed_code: bool = False,
 ) -> Iterator[RunSession | None]:
     """Resume a run from its newest intact checkpoint; yield None if it has finished.
 
@@ -223,11 +256,14 @@ def resume_run(
         execution: where episodes are computed.
         trust: code that the run may name.
         track: trackers beyond this machine that the run may continue to use.
+        allow_changed_code: continue although the code of the environment has changed; the certificate notes it.
     """
     if not is_run(folder):
         raise RunError(f"{folder} is not a run folder: it has no {CONFIG}")
-    check_folder(folder, exclude=("wandb",))  # its logs are links into its cache
+    check_folder(folder, exclude=(WANDB,))
     with lock(folder), _log_to(folder):
+        for place in (folder, folder / CHECKPOINTS):
+            files.remove_leftovers(place, exclude=DERIVED)
         found = list(_intact_checkpoints(folder))
         config = _find_config(folder, found)
         info = _find_run_info(folder, found)
@@ -257,18 +293,20 @@ def resume_run(
             )
         if info.outcome and longer:
             logger.info("this run was certified before: its new certificate is a further look, with fresh episodes")
+        start, size, learned_with = _choose_checkpoint(folder, config, problem, found)
+        code = _code_history(folder, problem, learned_with, allow_changed_code=allow_changed_code)
         open_ledger(folder, held=True).load()  # a damaged ledger should be found before learning, not after
         info = dataclasses.replace(info, outcome={}, remark="", network=problem.network)
         info.save(folder)
         _repair(folder / CONFIG, config.to_toml().encode())
         _repair(folder / REQUIREMENT, _requirement_file(config))
-        start, size = _choose_checkpoint(folder, config, problem, found)
         logger.info(
             "resumed after %d%s generations",
             start.generation if start else 0,
             f", with {settings.budget} in all," if settings.steps else f" of {problem.generations}",
         )
-        yield RunSession(folder, config, problem, info, start, size, permitted_trackers(config.tracking, track))
+        trackers = permitted_trackers(config.tracking, track)
+        yield RunSession(folder, config, problem, info, start, size, trackers, code)
 
 
 def _intact_checkpoints(folder: Path) -> Iterator[Checkpoint]:
@@ -367,8 +405,8 @@ def _spent(found: list[Checkpoint], problem: Problem) -> int:
 
 def _choose_checkpoint(
     folder: Path, config: Config, problem: Problem, found: list[Checkpoint]
-) -> tuple[TrainingState | None, int]:
-    """Return the newest state that fits the configuration and metrics.csv, and its number of bytes of metrics.csv."""
+) -> tuple[TrainingState | None, int, tuple[str, ...]]:
+    """Return the newest state that fits configuration and metrics.csv, with its bytes of metrics.csv and its code."""
     template = initial_state(problem)
     try:
         metrics = read_bytes(folder / METRICS, "table of metrics", inside=folder)
@@ -384,12 +422,38 @@ def _choose_checkpoint(
             if files.digest(metrics[: info.metrics_size]) != info.metrics_digest:
                 raise RunError(f"{METRICS} is damaged before this point")
             restored: TrainingState = checkpoint.restore(template)
-            return restored._replace(generation=info.generation), info.metrics_size
+            return restored._replace(generation=info.generation), info.metrics_size, info.code
         except RunError as error:
             logger.warning("the checkpoint after %d generations can't be used: %s", info.generation, error)
     if found or metrics:
         logger.warning("no intact checkpoint: learning starts over, which gives the same result")
-    return None, 0
+    return None, 0, ()
+
+
+def _code_history(
+    folder: Path, problem: Problem, learned_with: tuple[str, ...] = (), *, allow_changed_code: bool = False
+) -> tuple[str, ...]:
+    """Return the hashes of the environment's code in a run, with the present one; raise RunError if it has changed.
+
+    Args:
+        folder: the run folder.
+        problem: of the run.
+        learned_with: the hashes until the state from which the run is resumed.
+        allow_changed_code: a change is a warning.
+    """
+    now = problem.code_hash
+    if now is None or learned_with[-1:] == (now,):
+        return learned_with
+    if learned_with:
+        changed = f"the code of {problem.domain.name} has changed since the last checkpoint of {folder}"
+        if not allow_changed_code:
+            raise RunError(
+                f"{changed} (sha256 {learned_with[-1][:12]}... then, {now[:12]}... now): the rest would be learned in "
+                "another environment. Put the old code back, start another run, or continue with the new code: psyco "
+                "resume --allow-changed-code (in Python: allow_changed_code=True); the certificate notes it"
+            )
+        logger.warning("%s; learning continues with the new code", changed)
+    return (*learned_with, now)
 
 
 def _repair(path: Path, content: bytes) -> None:
@@ -419,7 +483,12 @@ def execute(
     folder, config, problem = session.folder, session.config, session.problem
     session.info.save(folder)
     seconds = dict(session.info.seconds)
-    header = {"identity": config.identity, "config": config.to_toml(), "created": session.info.created}
+    header = {
+        "identity": config.identity,
+        "config": config.to_toml(),
+        "created": session.info.created,
+        "code": session.code,
+    }
     with (
         RunWriter(folder, header, session.metrics_size, checkpoint_every) as writer,
         start_trackers(session.trackers, session.tracked_name) as tracking,
@@ -458,6 +527,9 @@ def execute(
                 issued=session.issued,
                 ledger=open_ledger(folder, work=session.work, held=True),
             )
+        if len(session.code) > 1:
+            notes = (CHANGED_CODE_NOTE, *done.certificate.notes)
+            done = done._replace(certificate=dataclasses.replace(done.certificate, notes=notes))
         # Write the results. run.json comes last: its checksums say that the run has finished.
         files.write(folder / POLICY, done.policy.to_bytes())
         files.write(folder / CERTIFICATE, done.certificate.to_json().encode())

@@ -39,7 +39,7 @@ from psyco._src.core import files
 from psyco._src.core.codec import decode, encode
 from psyco._src.core.errors import MissingFileError, RunError
 from psyco._src.core.files import from_json, leads_outside, read_bytes, read_text
-from psyco._src.envs.registry import required_code
+from psyco._src.envs.registry import proposed_trust
 from psyco._src.learners.metrics import Metrics, from_csv
 from psyco._src.policies.network import Network
 from psyco._src.policies.serialization import Policy, load_policy
@@ -353,8 +353,8 @@ def open_ledger(folder: Path, *, work: str = "", held: bool = False) -> Ledger:
 
 def resume_command(folder: Path, config: Config | None, *options: str) -> str:
     """Return the shell command that resumes a run."""
-    code = required_code(config.description) if config else []
-    trust = (f"--trust {shlex.quote(name)}" for name in code)
+    named = proposed_trust(config.description) if config else []
+    trust = (f"--trust {shlex.quote(name)}" for name in named)
     return " ".join(["psyco resume", shlex.quote(str(folder)), *options, *trust])
 
 

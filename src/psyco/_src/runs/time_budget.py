@@ -63,7 +63,7 @@ def learning_throughput(
     for turn in range(2):  # the first turn compiles
         began, before = time.perf_counter(), int(at.state.steps)
         if simulator is None:
-            at, _ = run_segment(problem, (), key, at, SignalCheck([], graded=False))
+            at, _ = run_segment(problem, (), key, at, SignalCheck([], shaped=False))
         else:
             for state, _ in run_generations(
                 problem.wrapped_learner, problem.sampler, key, at.state, first=turn, generations=1

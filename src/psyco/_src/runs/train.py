@@ -110,7 +110,7 @@ def learn(problem: Problem, callbacks: Sequence[Callback] = (), start: TrainingS
     key = stream_key(problem.settings.seed, Stream.TRAIN)
     signal_check = SignalCheck(
         [str(bound.formula) for bound in problem.requirement.probability_bounds],
-        graded=problem.learner.checks > 0,
+        shaped=problem.learner.checks > 0,
     )
     for callback in callbacks:
         callback.on_progress(_learning_progress(problem, at))
