@@ -58,9 +58,9 @@ from ._src.logic.ast import Constraint as Constraint
 from ._src.logic.ast import Expectation as Expectation
 from ._src.logic.ast import Question as Question
 from ._src.logic.ast import Requirement as Requirement
-from ._src.logic.parser import AnyRequirement as AnyRequirement
 from ._src.logic.parser import parse as parse
 from ._src.logic.parser import parse_formula as parse_formula
+from ._src.logic.requirement import AnyRequirement as AnyRequirement
 from ._src.logic.runtime_monitor import ConstraintStatus as ConstraintStatus
 from ._src.logic.runtime_monitor import Monitor as Monitor
 from ._src.logic.runtime_monitor import Outlook as Outlook

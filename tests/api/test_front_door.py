@@ -16,7 +16,7 @@ import pytest
 
 import psyco
 from psyco._src.api.coerce import as_subject
-from psyco._src.logic.parser import as_requirement
+from psyco._src.logic.requirement import as_requirement
 from psyco._src.runs.budget import COMPILED_DEFAULTS
 from psyco._src.verification.verifier import look_share
 from tests.making import flat

@@ -40,7 +40,8 @@ from psyco._src.field.service import _checksum as _watch_checksum
 from psyco._src.field.service import open_session
 from psyco._src.logic.ast import Signal, walk
 from psyco._src.logic.batch_monitor import compile_monitor
-from psyco._src.logic.parser import outcome_requirement, parse
+from psyco._src.logic.parser import parse
+from psyco._src.logic.requirement import outcome_requirement
 from psyco._src.policies.external import open_policy
 from psyco._src.policies.network import Network
 from psyco._src.policies.serialization import Policy, load_policy

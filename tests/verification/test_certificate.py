@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import inspect
 import json
 import random
 import re
@@ -13,6 +12,7 @@ import pytest
 
 import psyco
 from psyco._src.core.errors import RunError
+from psyco._src.core.provenance import code_digest
 from psyco._src.policies.network import network_for
 from psyco._src.policies.serialization import policy_for
 from psyco._src.rollout.episodes import Stream, episode_keys, stream_key
@@ -100,8 +100,8 @@ def test_it_holds_what_a_third_party_needs(certificate):
 
 
 def test_optional_fields_are_written_and_read_back(certificate):
-    code = hashlib.sha256(inspect.getsource(type(DOMAIN)).encode()).hexdigest()
-    assert (certificate.horizon, certificate.code) == (10, code)
+    assert (certificate.horizon, certificate.code) == (10, code_digest(DOMAIN))
+    assert len(certificate.code) == 64
     share = ShareEstimate(satisfied=7, lower=0.3, upper=0.9, interval_level=0.98)
     full = dataclasses.replace(
         certificate,

@@ -5,7 +5,7 @@ import pytest
 
 import psyco
 from psyco._src.core.errors import RequirementError, RunError
-from psyco._src.logic.parser import outcome_requirement
+from psyco._src.logic.requirement import outcome_requirement
 from psyco._src.verification.base import CONTINUE, Counts, add_outcome
 from psyco._src.verification.methods import METHODS, make_test
 

@@ -9,7 +9,7 @@ from scipy import stats
 
 import psyco
 from psyco._src.core.errors import RunError
-from psyco._src.logic.parser import outcome_requirement
+from psyco._src.logic.requirement import outcome_requirement
 from psyco._src.verification.outcomes import verify_outcomes
 from psyco._src.verification.recordings import read_outcomes
 

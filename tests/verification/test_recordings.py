@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 import psyco
 from psyco._src.core.errors import PsycoError, RunError
-from psyco._src.logic.parser import outcome_requirement, parse
+from psyco._src.logic.parser import parse
+from psyco._src.logic.requirement import outcome_requirement
 from psyco._src.verification import recordings
 
 ONE = outcome_requirement("P>=0.5 & C>=0.9")

@@ -17,7 +17,8 @@ from psyco._src.envs.base import Domain
 from psyco._src.envs.registry import BUILT_IN, DomainDescription, make, make_from_description, texts, trusted_names
 from psyco._src.learners.learner_registry import LEARNERS
 from psyco._src.logic.ast import Requirement
-from psyco._src.logic.parser import AnyRequirement, as_requirement, parse
+from psyco._src.logic.parser import parse
+from psyco._src.logic.requirement import AnyRequirement, as_requirement
 from psyco._src.policies import external
 from psyco._src.policies.external import AnyPolicy, as_policy
 from psyco._src.policies.guard import Guard

@@ -13,7 +13,8 @@ from psyco._src.envs.base import Domain, counters_of
 from psyco._src.envs.gym_env import GymDomain
 from psyco._src.envs.registry import BUILT_IN
 from psyco._src.learners.metrics import Metrics
-from psyco._src.logic.parser import AnyRequirement, as_requirement, parse
+from psyco._src.logic.parser import parse
+from psyco._src.logic.requirement import AnyRequirement, as_requirement
 from psyco._src.logic.runtime_monitor import Monitor, episode_verdict
 from psyco._src.policies.c_export import c_files
 from psyco._src.policies.external import AnyPolicy

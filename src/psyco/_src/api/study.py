@@ -9,7 +9,7 @@ from typing import Any
 from psyco._src.api.coerce import verb
 from psyco._src.core.errors import RunError
 from psyco._src.core.options import changed
-from psyco._src.logic.parser import AnyRequirement, as_requirement
+from psyco._src.logic.requirement import AnyRequirement, as_requirement
 from psyco._src.runs.settings import Settings
 from psyco._src.studies.pareto import (
     ParetoFront,

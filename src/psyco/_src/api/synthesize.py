@@ -13,7 +13,7 @@ from typing import Any, TextIO
 from psyco._src.api.coerce import AnyDomain, PolicyLike, as_domain, as_start, find_run, verb
 from psyco._src.core.errors import check_known
 from psyco._src.learners.metrics import Metrics, concatenate
-from psyco._src.logic.parser import AnyRequirement, as_requirement
+from psyco._src.logic.requirement import AnyRequirement, as_requirement
 from psyco._src.policies.serialization import Policy
 from psyco._src.rollout.episodes import Stream
 from psyco._src.rollout.execution import IN_PROCESS, Execution

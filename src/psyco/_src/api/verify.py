@@ -30,7 +30,8 @@ from psyco._src.exact import solver
 from psyco._src.exact.solver import ExactAnswer
 from psyco._src.learners.learner_registry import AUTO_LEARNER
 from psyco._src.logic.ast import Requirement
-from psyco._src.logic.parser import AnyRequirement, as_requirement, outcome_requirement, parse
+from psyco._src.logic.parser import parse
+from psyco._src.logic.requirement import AnyRequirement, as_requirement, outcome_requirement
 from psyco._src.logic.runtime_monitor import Monitor
 from psyco._src.policies.external import with_version
 from psyco._src.policies.network import network_for

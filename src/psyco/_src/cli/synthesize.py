@@ -220,7 +220,7 @@ def _configure(base: Config | None, given: dict[str, Any], settings: dict[str, A
         settings: those that are settings.
         options: values of `--option`: further settings, or options of the learner.
     """
-    from psyco._src.logic.parser import as_requirement
+    from psyco._src.logic.requirement import as_requirement
     from psyco._src.runs.config import Config
 
     if base is None:

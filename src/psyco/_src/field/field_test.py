@@ -22,7 +22,8 @@ from psyco._src.core.codec import decode, encode
 from psyco._src.core.errors import RunError
 from psyco._src.core.files import read_text
 from psyco._src.logic.ast import Constraint, Expectation, LongRun, Requirement
-from psyco._src.logic.parser import outcome_requirement, parse
+from psyco._src.logic.parser import parse
+from psyco._src.logic.requirement import outcome_requirement
 from psyco._src.verification.anytime import confidence_sequence
 from psyco._src.verification.base import Counts, MeanTask, Task
 from psyco._src.verification.betting import CELLS, ValuePoints, log_evidence, solve_lower_bound

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache, lru_cache
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from lark import Lark, Token, Transformer_NonRecursive, UnexpectedToken, v_args
 from lark.exceptions import UnexpectedInput, VisitError
 
-from psyco._src.core.errors import RequirementError, RunError, SourceLocation
-from psyco._src.core.files import read_text
+from psyco._src.core.errors import RequirementError, SourceLocation
 from psyco._src.logic.ast import (
     DEFAULT_CONFIDENCE,
     Aggregate,
@@ -656,49 +653,3 @@ def _other_prism(token: Token, accepts: set[str]) -> str:
 def _bare_formula(token: Token, accepts: set[str]) -> str:
     is_formula_start = token.type in _OPERAND | {"PREFIX", "NOT"}
     return "a formula stands inside P>=p [ ... ]; " if is_formula_start and "PROB" in accepts else ""
-
-
-# Requirements from user input: a Requirement, its text, or the path of its file.
-
-
-AnyRequirement: TypeAlias = Requirement | str | Path
-
-REQUIREMENT_SUFFIXES = (".props", ".prop", ".pctl", ".txt")  # text with such an ending is a file name
-
-_PROBABILITY_WITHOUT_FORMULA = re.compile(
-    r"\bP\s*(?:=\s*\?|(?:>=|<=|>|<|≥|≤)\s*[\d.eE+-]+|in\s*\[[^\[\]]*\])(?=\s*(?:&|∧|and\b|;|$))"
-)
-
-
-def as_requirement(requirement: AnyRequirement, parser: Callable[[str], Requirement] | None = None) -> Requirement:
-    """Return a requirement given as such, as text, or as a file; `parser` replaces `parse`."""
-    if isinstance(requirement, Requirement):
-        return requirement
-    if not isinstance(requirement, str | Path):
-        raise RequirementError(f"{requirement!r} is not a requirement; give its text, or the name of a file")
-    # Imported here because the parser takes longer to load than everything else in `psyco.runtime`.
-
-    text = str(requirement)
-    if isinstance(requirement, Path) or _is_file(requirement):
-        try:
-            text = read_text(requirement, "requirement")
-        except RunError as error:
-            raise RequirementError(str(error)) from None
-    return (parser or parse)(text)
-
-
-def outcome_requirement(text: str) -> Requirement:
-    """Parse a requirement for recorded outcomes: `P>=0.85` may stand without a formula."""
-    return parse(_PROBABILITY_WITHOUT_FORMULA.sub(lambda bound: f'{bound[0]} [ "satisfied" ]', text))
-
-
-def _is_file(text: str) -> bool:
-    """Return whether a text names a file, readable or not."""
-    if text.strip().endswith(REQUIREMENT_SUFFIXES):
-        return True
-    try:
-        return not Path(text).is_dir() and Path(text).exists()  # also a pipe, which `read_text` refuses
-    except PermissionError:
-        return True
-    except (OSError, ValueError):  # too long for a file name, or with characters that are not allowed in one
-        return False

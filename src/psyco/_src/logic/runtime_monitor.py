@@ -33,8 +33,8 @@ from psyco._src.logic.ast import (
 )
 from psyco._src.logic.exact_constants import exact_comparison
 from psyco._src.logic.nnf import Atom, NnfAnd, NnfNext, NnfNode, NnfOr, NnfUnrolled, to_nnf
-from psyco._src.logic.parser import AnyRequirement, as_requirement
 from psyco._src.logic.progression import Letter, Remainder
+from psyco._src.logic.requirement import AnyRequirement, as_requirement
 from psyco._src.logic.scalar_eval import StepEvaluator, Values
 from psyco._src.logic.verbalize import Known, counters_in, remaining
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psyco._src.core.errors import RunError
-from psyco._src.logic.parser import AnyRequirement
+from psyco._src.logic.requirement import AnyRequirement
 from psyco._src.logic.runtime_monitor import Monitor, Outlook, Status
 from psyco._src.policies.risk import Risk, risk_inputs
 from psyco._src.policies.serialization import Policy

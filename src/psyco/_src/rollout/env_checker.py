@@ -147,7 +147,7 @@ def _containment(domain: GymDomain, seed: int, actions: NDArray[Any], length: in
     """Replay the recorded actions of one episode, and check that the observation space contains every observation."""
     env = domain.make_env()
     try:
-        observation, _ = env.reset(seed=seed)
+        (observation, _), ended = env.reset(seed=seed), False
         for t in range(length + 1):
             if not env.observation_space.contains(observation):
                 return CheckResult(
@@ -155,13 +155,14 @@ def _containment(domain: GymDomain, seed: int, actions: NDArray[Any], length: in
                     f"at step {t} of the episode with seed {seed} the observation {observation!r} is not in "
                     f"{env.observation_space}: check shape, dtype and bounds of the space",
                 )  # fmt: skip
-            if t < length:
+            if t < length and not ended:  # one that cannot repeat an episode may end earlier
                 action: Any = actions[t + 1]
                 if domain.actions.size is None:
                     action = int(action)
                 else:
                     action = np.asarray(action, domain.action_space.dtype).reshape(domain.action_space.shape or ())
-                observation, *_ = env.step(action)
+                observation, _, terminated, truncated, _ = env.step(action)
+                ended = terminated or truncated
     finally:
         close_envs(env)
     return CheckResult("observations", True, "all observations are in their space")

@@ -16,7 +16,7 @@ from psyco._src.envs.gym_env import (
     transition_signals,
 )
 from psyco._src.logic.ast import Signal, walk
-from psyco._src.logic.parser import AnyRequirement
+from psyco._src.logic.requirement import AnyRequirement
 from psyco._src.logic.runtime_monitor import FOREVER, Monitor
 from psyco._src.logic.validate import check_signals
 
