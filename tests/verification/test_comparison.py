@@ -57,7 +57,7 @@ def test_verdicts(coin: Any, new: float, old: float, margin: float, verdict: str
     found = psyco.compare_policies(succeeding(new), succeeding(old), coin, SUCCESS, margin=margin, max_episodes=300)
     assert found.verdict.name == verdict
     success, reward = found.measures
-    assert reward.measure == "return"
+    assert reward.measure == "pairs won by return"
     assert (success.wins, success.losses) == (reward.wins, reward.losses)  # the reward is the success
     assert success.lower <= new - old <= success.upper
     if new >= old:
@@ -97,17 +97,28 @@ def test_the_result_does_not_depend_on_batches(coin: Any, monkeypatch: pytest.Mo
 
 
 def test_comparisons_with_one_policy_share_one_error(coin: Any) -> None:
-    """Whatever the margin: another margin is another try."""
+    """Whatever margin and bound: with others it is another try."""
     account = Ledger()
     new = old = as_policy(succeeding(0.8))
-    looks = [
-        comparison.compare_policies(
-            new, old, coin, psyco.parse(SUCCESS), margin=margin, confidence=0.95, max_episodes=20, ledger=account
+    looks = []
+    for margin, bound in ((0.05, "0.5"), (0.1, "0.6")):
+        asked = psyco.parse(SUCCESS.replace("0.5", bound))
+        looks.append(
+            comparison.compare_policies(
+                new, old, coin, asked, margin=margin, confidence=0.95, max_episodes=20, ledger=account
+            )
         )
-        for margin in (0.05, 0.1)
-    ]
     assert [look.share for look in looks] == [pytest.approx(1 / 2), pytest.approx(1 / 6)]
     assert [look.seed_block for look in looks] == [0, 1]
+    assert [entry.look.episodes for entry in account.entries] == [look.pairs for look in looks]
+
+
+def test_an_expected_value_is_compared_by_its_mean(coin: Any) -> None:
+    """A new policy that wins most pairs by a little, and loses the others by much, is worse."""
+    cost = "R{reward}<=0.5 [ C ] within [0,1] & C>=0.95"
+    found = psyco.compare_policies(succeeding(0.6), succeeding(0.2), coin, cost, margin=0.05, max_episodes=300)
+    assert [each.verdict.name for each in found.measures[:1]] == ["WORSE"]
+    assert found.measures[0].difference == pytest.approx(found.measures[0].old_mean - found.measures[0].new_mean)
 
 
 @pytest.mark.parametrize(
@@ -118,6 +129,12 @@ def test_comparisons_with_one_policy_share_one_error(coin: Any) -> None:
         ({"confidence": 1.0}, "a confidence lies between 0 and 1"),
         ({"requirement": "P in [0.2,0.6] [ F (obs[0] >= 2) ]"}, "bounds both sides"),
         ({"max_episodes": 0}, "max_episodes"),
+        ({"margin": "a"}, "a margin is at least 0"),
+        ({"confidence": "a"}, "a confidence lies between"),
+        ({"requirement": "P=? [ F (obs[0] >= 2) ]"}, "is a question"),
+        ({"requirement": "R{reward}<=0.5 [ S ]"}, "bounds a rate"),
+        ({"requirement": "P>=0.5 [ G info.kost <= 0 ]"}, "info.kost"),
+        ({"requirement": "R{reward}<=0.2 [ C ] within [0,0.5]"}, "outside of its range|within"),
     ],
 )
 def test_bad_arguments(coin: Any, changes: dict[str, Any], message: str) -> None:

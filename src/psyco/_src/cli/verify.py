@@ -156,7 +156,18 @@ def verify(
         _refuse(
             context,
             "a comparison tests by betting on pairs of episodes, and takes no certificate",
-            {"method", "option", "retryable", "after", "ignore_looks", "estimate", "width", "policy_version"},
+            {
+                "method",
+                "option",
+                "retryable",
+                "after",
+                "ignore_looks",
+                "estimate",
+                "width",
+                "policy_version",
+                "cut",
+                "first_index",
+            },
         )
         if policy is None:
             raise RunError("--against needs the new policy too: psyco verify NEW --against OLD")

@@ -1,9 +1,11 @@
 """Compare two policies on paired episodes: show that the new one is at least as good, or that it is worse.
 
-Episode i of both policies has one seed. Per measure (each constraint's formula or quantity, and the return) a pair is
-won, lost or tied: d = 1, -1 or 0. For a probability the mean of d is p_new - p_old; for values it is the share of pairs
-won minus the share lost. The mean is tested by betting (`betting`), which is sound for any dependence within a pair and
-whenever one stops. So episodes that share their random numbers need no other test; they only tie more often.
+Episode i of both policies has one seed. Each pair gives a difference d in [-1, 1] per measure. For the formula of a
+constraint d is 1, -1 or 0, and its mean p_new - p_old. For a bounded quantity d is the difference of the values as a
+fraction of their range, so its mean is that of the expected values. A return needs no range: d says which policy has
+the larger one, and its mean is the share of pairs won minus the share lost. The mean is tested by betting (`betting`),
+which is sound for any dependence within a pair and whenever one stops. So episodes that share their random numbers need
+no other test; they only tie more often.
 """
 
 from __future__ import annotations
@@ -26,24 +28,32 @@ from psyco._src.envs.base import Domain
 from psyco._src.envs.registry import describe
 from psyco._src.logic.ast import Constraint, Expectation, Requirement
 from psyco._src.policies.external import AnyPolicy
-from psyco._src.rollout.episodes import Episodes, concatenate_episodes, stream_key
+from psyco._src.policies.serialization import Policy
+from psyco._src.rollout.episodes import (
+    Episodes,
+    Stream,
+    check_value_ranges,
+    concatenate_episodes,
+    episode_keys,
+    stream_key,
+)
 from psyco._src.rollout.execution import IN_PROCESS, Execution
 from psyco._src.rollout.gym_sampler import GymSampler
 from psyco._src.rollout.repeatability import pack_policy
 from psyco._src.rollout.sampler import make_sampler
-from psyco._src.verification.base import ACCEPT, CONTINUE, REJECT, MeanTask
+from psyco._src.verification.base import ACCEPT, CONTINUE, REJECT, MeanTask, Verdict
 from psyco._src.verification.betting import Betting, ValueStats, Wealth, add_values, confidence_sequence
 from psyco._src.verification.certificate import now
-from psyco._src.verification.episode_stream import EpisodeStream, episode_columns
-from psyco._src.verification.ledger import Ledger, make_target, single_look
+from psyco._src.verification.episode_stream import EpisodeStream, check_info_keys, episode_columns, is_rate
+from psyco._src.verification.ledger import Ledger, LookTarget, single_look
 from psyco._src.verification.rounding import percent, rounded_down, rounded_up
-from psyco._src.verification.verifier import check_replays
+from psyco._src.verification.verifier import check_determinism, check_replays, decidable_ranges
 
 FORMAT = "psyco-comparison-1"
 DEFAULT_MARGIN = 0.05
 COMPILED_BATCH, HOST_BATCH = 250, 32  # pairs
 NEVER = 1e-300  # an error rate that no evidence reaches
-RETURN = "return"
+RETURN = "pairs won by return"
 
 
 class ComparisonVerdict(Enum):
@@ -64,13 +74,11 @@ class MeasureComparison:
     wins: int
     losses: int
     ties: int
-    lower: float  # bounds on the mean of wins - losses; for a probability, on p_new - p_old
+    new_mean: float  # of the episodes' values: a share, a mean, the mean return
+    old_mean: float
+    difference: float  # the observed mean of d
+    lower: float  # bounds on the mean of d
     upper: float
-
-    @property
-    def difference(self) -> float:
-        """The observed share of wins minus that of losses."""
-        return (self.wins - self.losses) / max(self.wins + self.losses + self.ties, 1)
 
 
 @dataclass(frozen=True, repr=False)
@@ -108,9 +116,9 @@ class PolicyComparison:
         lines = [f"{verdict}: {self.verdict.value} (margin {self.margin:g})"]
         for found in self.measures:
             lines.append(
-                f"  {found.verdict.name.replace('_', ' ')}  {found.measure}: {found.wins} won, {found.losses} lost, "
-                f"{found.ties} tied, difference {found.difference:+.4f} "
-                f"({rounded_down(found.lower)} to {rounded_up(found.upper)})"
+                f"  {found.verdict.name.replace('_', ' ')}  {found.measure}: {found.new_mean:.4g} against "
+                f"{found.old_mean:.4g}; {found.wins} won, {found.losses} lost, {found.ties} tied; difference "
+                f"{found.difference:+.4f} ({rounded_down(found.lower)} to {rounded_up(found.upper)})"
             )
         error = (1.0 - self.confidence) * self.share
         lines += [
@@ -118,6 +126,7 @@ class PolicyComparison:
             f"block {self.seed_block}; new sha256:{self.new[:16]}, old sha256:{self.old[:16]}",
             f"  Each verdict, and each end of an interval, is wrong with probability at most {percent(error)}, however "
             "many pairs are looked at and whenever one stops.",
+            "  Pairs won by return say nothing about the mean return: few large losses may outweigh many small wins.",
             *(f"  note: {note}" for note in self.notes),
         ]
         return "\n".join(lines)
@@ -160,7 +169,7 @@ def compare_policies(
         old: the policy to compare it with.
         domain: the domain in which both act.
         requirement: its constraints, without their bounds, and the return are the measures.
-        margin: by how much the new policy may be worse, in probability or in the share of pairs.
+        margin: how much worse the new policy may be: in probability, in part of a quantity's range, in share of pairs.
         confidence: 1 minus the permitted error of each verdict.
         max_episodes: maximum number of episodes of each policy, after which the verdict is UNDECIDED.
         seed: seed of the episodes.
@@ -168,43 +177,58 @@ def compare_policies(
         ledger: earlier looks, and the share of the permitted error for this one; by default it is the only look.
         issued: time of issue; None: now.
     """
-    if not 0.0 <= margin < 1.0:
-        raise RunError(f"a margin is at least 0 and below 1, as in 0.05; got {margin:g}")
-    if not 0.0 < confidence < 1.0:
-        raise RunError(f"a confidence lies between 0 and 1, as in 0.95; got {confidence:g}")
+    if not isinstance(margin, int | float) or not 0.0 <= margin < 1.0:
+        raise RunError(f"a margin is at least 0 and below 1, as in 0.05; got {margin!r}")
+    if not isinstance(confidence, int | float) or not 0.0 < confidence < 1.0:
+        raise RunError(f"a confidence lies between 0 and 1, as in 0.95; got {confidence!r}")
     seed, max_episodes = check_seed(seed), check_count("max_episodes", max_episodes)
     names = _measure_names(requirement)
+    ranges = decidable_ranges(requirement, domain)
     policies = (new, old)
     for policy in policies:
         policy.check(domain)
+        if not isinstance(policy, Policy):
+            check_determinism(policy, domain, stream_key(seed, Stream.RECORD), execution)
     samplers = [make_sampler(domain, policy.network, requirement, execution=execution) for policy in policies]
     samplers = [replace(each, with_digests=True) if isinstance(each, GymSampler) else each for each in samplers]
     packed = [pack_policy(policy) for policy in policies]
     where, ledger = describe(domain), ledger or single_look()
-    claim = make_target(requirement, where, "compare", {})
-    claim = claim._replace(statement=json.dumps(["at least as good as", old.digest, claim.statement]))
-    look = ledger.begin(claim, new.digest, seed)[-1]
+    # Bounds, margin and confidence don't matter: to ask again with others is another try.
+    claim = json.dumps(["at least as good as", old.digest, names, *where], sort_keys=True, default=str)
+    look = ledger.begin(LookTarget(claim, json.dumps(["compare", {}])), new.digest, seed)[-1]
     key = stream_key(seed, ledger.stream, look.seed_block or 0)
     streams = [
         EpisodeStream(sampler, jnp.asarray(policy.theta), key, domain, requirement)
         for sampler, policy in zip(samplers, policies, strict=True)
     ]
-    measures, signs, played = _test(streams, requirement, names, margin, (1.0 - confidence) * look.share, max_episodes)
-    found = tuple(_measure_result(name, each, row) for name, each, row in zip(names, measures, signs.T, strict=True))
+    spans = [span.hi - span.lo for span in ranges]
+    gates = _make_measures(len(names), margin, (1.0 - confidence) * look.share)
+    measures, played = _test(streams, gates, spans, max_episodes)
+    ours, theirs = (_values(requirement, episodes) for episodes in played)
+    differences = _differences(requirement, ours, theirs, spans)
+    found = tuple(_results(names, measures, ours, theirs, differences))
     verdict = _overall([each.verdict for each in found])
-    decided = verdict is not ComparisonVerdict.UNDECIDED
+    decided = any(each.verdict is not ComparisonVerdict.UNDECIDED for each in found)
     notes: list[str] = []
     for stream, policy, copy, episodes in zip(streams, policies, packed, played, strict=True):
+        notes += policy.notes
+        notes += check_info_keys(requirement, domain, episodes.missing_info)
         notes += check_replays(stream, policy, copy, execution, episodes, decided)
+    pairs = len(played[0].returns)
+    code = {ComparisonVerdict.WORSE: Verdict.VIOLATED, ComparisonVerdict.UNDECIDED: Verdict.UNDECIDED}
+    ended = replace(look, verdict=code.get(verdict, Verdict.SATISFIED), episodes=pairs, max_episodes=max_episodes)
+    ledger.end(ended)
     return PolicyComparison(
-        verdict, found, len(signs), margin, confidence, look.share,
+        verdict, found, pairs, margin, confidence, look.share,
         str(requirement), where.name, dict(where.parameters), new.digest, old.digest, seed, look.seed_block or 0,
         max_episodes, tuple(dict.fromkeys(notes)), issued or now(), package_versions(),
     )  # fmt: skip
 
 
 def _measure_names(requirement: Requirement) -> list[str]:
-    """Return the measures; raise for an interval, in which neither more nor less is better."""
+    """Return the measures; raise for an interval, in which neither more nor less is better, for rates and questions."""
+    if requirement.questions:
+        raise RequirementError(f"{requirement.questions[0]} is a question, which a comparison does not answer")
     names = []
     for constraint in requirement.constraints:
         if constraint.comparison == "in":
@@ -215,50 +239,50 @@ def _measure_names(requirement: Requirement) -> list[str]:
         if isinstance(constraint, Constraint):
             names.append(f"P [ {constraint.formula} ]")
         else:
+            if is_rate(constraint):
+                raise RequirementError(f"{constraint} bounds a rate; compare policies by totals or probabilities")
             names.append(constraint.subject.text("=?"))
     return [*names, RETURN]
 
 
-def _test(
-    streams: Sequence[EpisodeStream],
-    requirement: Requirement,
-    names: Sequence[str],
-    margin: float,
-    error: float,
-    max_episodes: int,
-) -> tuple[list[_Measure], NDArray[np.float64], list[Episodes]]:
-    """Run the tests of all measures; return them, and what they consumed: signs `[pairs, measures]`, and the episodes.
+def _make_measures(count: int, margin: float, error: float) -> list[_Measure]:
+    """Return the tests of all measures.
 
     A wrong NOT WORSE needs the gate of a measure that is worse to accept, so every gate has the whole error. A wrong
     WORSE or BETTER can come from any measure, so these claims share it.
     """
-    shared = error / len(names)
+    shared = error / count
     gate = Betting(MeanTask(-1.0, 1.0, -margin, false_accept=error if margin else shared, false_reject=shared))
     better = Betting(MeanTask(-1.0, 1.0, 0.0, false_accept=shared, false_reject=NEVER))
-    measures = [_Measure(gate, better, gate.init(), better.init()) for _ in names]
-    consumed: list[NDArray[np.float64]] = []
+    return [_Measure(gate, better, gate.init(), better.init()) for _ in range(count)]
+
+
+def _test(
+    streams: Sequence[EpisodeStream], measures: list[_Measure], spans: Sequence[float], max_episodes: int
+) -> tuple[list[_Measure], list[Episodes]]:
+    """Run the tests of all measures; return them, and the episodes of both policies that they consumed."""
     played: list[list[Episodes]] = []
+    requirement = streams[0].requirement
     for pairs in _pairs(streams, max_episodes):
-        new, old = (_scores(requirement, episodes) for episodes in pairs)
-        signs = np.sign(new - old)
-        fed = [_feed_gate(each, column) for each, column in zip(measures, signs.T, strict=True)]
+        new, old = (_values(requirement, episodes) for episodes in pairs)
+        differences = _differences(requirement, new, old, spans)
+        fed = [_feed_gate(each, column) for each, column in zip(measures, differences.T, strict=True)]
         worse = [used for each, used in fed if each.gate_said == REJECT]
         if worse:
             used = min(worse)
         elif all(each.gate_said == ACCEPT for each, _ in fed):
             used = max(used for _, used in fed)
         else:
-            used = len(signs)
+            used = len(differences)
         # A gate that has decided after this pair did not see the end of the comparison.
         measures = [
             _feed_better(each if seen <= used else before, column[:used])
-            for (each, seen), before, column in zip(fed, measures, signs.T, strict=True)
+            for (each, seen), before, column in zip(fed, measures, differences.T, strict=True)
         ]
-        consumed.append(signs[:used])
         played.append([jax.tree.map(lambda column, used=used: column[:used], episodes) for episodes in pairs])
         if worse or all(each.gate_said == ACCEPT for each in measures):
             break
-    return measures, np.concatenate(consumed), [concatenate_episodes(list(arm)) for arm in zip(*played, strict=True)]
+    return measures, [concatenate_episodes(list(arm)) for arm in zip(*played, strict=True)]
 
 
 def _feed_gate(measure: _Measure, values: NDArray[np.float64]) -> tuple[_Measure, int]:
@@ -281,37 +305,63 @@ def _pairs(streams: Sequence[EpisodeStream], max_episodes: int) -> Iterator[list
     size = COMPILED_BATCH if all(stream.sampler.compiled for stream in streams) else HOST_BATCH
     for first in range(0, max_episodes, size):
         count = min(size, max_episodes - first)
-        yield [jax.device_get(concatenate_episodes(list(stream.sample(count, first=first)))) for stream in streams]
+        pairs = [jax.device_get(concatenate_episodes(list(stream.sample(count, first=first)))) for stream in streams]
+        for stream, episodes in zip(streams, pairs, strict=True):
+            keys = episode_keys(stream.key, first, count)
+            check_value_ranges(episodes, stream.requirement, stream.domain, keys)
+        yield pairs
 
 
-def _scores(requirement: Requirement, episodes: Episodes) -> NDArray[np.float64]:
-    """Return a score of each episode in each measure `[B, measures]`; more is better."""
-    scores = []
+def _values(requirement: Requirement, episodes: Episodes) -> NDArray[np.float64]:
+    """Return the value of each episode in each measure, `[B, measures]`."""
     columns = episode_columns(requirement, episodes)[: len(requirement.constraints)]
-    for constraint, column in zip(requirement.constraints, columns, strict=True):
-        values = np.asarray(column, np.float64)
-        if isinstance(constraint, Expectation) and values.ndim == 2:  # a rate: total per step
-            values = values[:, 0] / values[:, 1]
-        scores.append(-values if constraint.comparison in ("<=", "<") else values)
-    returns = np.asarray(episodes.returns, np.float64)
-    scores.append(returns if requirement.goal.maximize else -returns)
-    return np.stack(scores, axis=1)
+    return np.stack([np.asarray(column, np.float64) for column in (*columns, episodes.returns)], axis=1)
 
 
-def _measure_result(name: str, measure: _Measure, signs: NDArray[np.float64]) -> MeasureComparison:
-    if measure.gate_said == REJECT:
-        verdict = ComparisonVerdict.WORSE
-    elif measure.better_said == ACCEPT:
-        verdict = ComparisonVerdict.BETTER
-    elif measure.gate_said == ACCEPT:
-        verdict = ComparisonVerdict.NOT_WORSE
-    else:
-        verdict = ComparisonVerdict.UNDECIDED
-    task = measure.gate.task
-    lower, upper = confidence_sequence(task, add_values(task, ValueStats(), signs), task.false_accept)
-    return MeasureComparison(
-        name, verdict, int((signs > 0).sum()), int((signs < 0).sum()), int((signs == 0).sum()), lower, upper
-    )
+def _differences(
+    requirement: Requirement, new: NDArray[np.float64], old: NDArray[np.float64], spans: Sequence[float]
+) -> NDArray[np.float64]:
+    """Return d of each pair and measure, `[B, measures]`; above 0 the new policy is better.
+
+    Args:
+        requirement: has the constraints.
+        new: values of the new policy `[B, measures]`.
+        old: values of the old policy.
+        spans: widths of the ranges of the quantities, in their order.
+    """
+    wide = iter(spans)
+    columns = []
+    for constraint, difference in zip(requirement.constraints, (new - old).T, strict=False):
+        if isinstance(constraint, Expectation):
+            difference = difference / next(wide)
+        columns.append(-difference if constraint.comparison in ("<=", "<") else difference)
+    won = np.sign(new[:, -1] - old[:, -1])
+    columns.append(won if requirement.goal.maximize else -won)
+    return np.clip(np.stack(columns, axis=1), -1.0, 1.0)  # rounding may lead out by a little
+
+
+def _results(
+    names: Sequence[str],
+    measures: Sequence[_Measure],
+    new: NDArray[np.float64],
+    old: NDArray[np.float64],
+    differences: NDArray[np.float64],
+) -> Iterator[MeasureComparison]:
+    for k, (name, measure) in enumerate(zip(names, measures, strict=True)):
+        d, task = differences[:, k], measure.gate.task
+        if measure.gate_said == REJECT:
+            verdict = ComparisonVerdict.WORSE
+        elif measure.better_said == ACCEPT:
+            verdict = ComparisonVerdict.BETTER
+        elif measure.gate_said == ACCEPT:
+            verdict = ComparisonVerdict.NOT_WORSE
+        else:
+            verdict = ComparisonVerdict.UNDECIDED
+        yield MeasureComparison(
+            name, verdict, int((d > 0).sum()), int((d < 0).sum()), int((d == 0).sum()),
+            float(new[:, k].mean()), float(old[:, k].mean()), float(d.mean()),
+            *confidence_sequence(task, add_values(task, ValueStats(), d), task.false_accept),
+        )  # fmt: skip
 
 
 def _overall(verdicts: Sequence[ComparisonVerdict]) -> ComparisonVerdict:

@@ -2,7 +2,8 @@
 
 A look costs a share of the permitted error and a block of fresh episodes. In a run's folder the ledger is a file,
 written durably before a look begins, so that a look counts as spent even if its process dies. Only the owner of a look
-may repeat it: a resumed run repeats its own looks, with the same result; any later caller takes the next look.
+may repeat it: a resumed run repeats its own looks, with the same result; any later caller takes the next look. A look
+whose episodes are no functions of their seeds is repeated by nobody.
 """
 
 from __future__ import annotations
@@ -90,11 +91,18 @@ class Ledger:
     guard: Callable[[], AbstractContextManager[None]] = nullcontext
     _begun: int = 0  # looks begun by this object
 
-    def begin(self, target: LookTarget, policy: str, seed: int) -> tuple[Look, ...]:
-        """Enter a new look, whose share of the error is then spent; return all looks at this target up to it."""
+    def begin(self, target: LookTarget, policy: str, seed: int, *, seeded: bool = True) -> tuple[Look, ...]:
+        """Enter a new look, whose share of the error is then spent; return all looks at this target up to it.
+
+        Args:
+            target: the claim under test.
+            policy: digest of the policy.
+            seed: of the episodes.
+            seeded: whether episodes repeat under their seeds; if not, the owner too takes the next look.
+        """
         with self.guard():
             self.load()
-            position = self._find_own(target, policy, seed)
+            position = self._find_own(target, policy, seed) if seeded else None
             self._begun += 1
             if position is None:
                 position = len(self.entries)
@@ -102,9 +110,8 @@ class Ledger:
                 self._save()
             return tuple(entry.look for entry in self.entries[: position + 1] if entry.target == target)
 
-    def end(self, certificate: Certificate) -> None:
+    def end(self, finished: Look) -> None:
         """Enter the outcome of a look; a failure is logged only, since the look is spent and its outcome is known."""
-        finished = certificate.looks[-1]
         try:
             with self.guard():
                 self.load()

@@ -100,6 +100,7 @@ def verify(
     estimate: int | None = None,
     width: float | None = None,
     notes: Sequence[str] = (),
+    test_episodes: int | None = None,
 ) -> Certificate:
     """Verify a policy on fresh episodes and return the certificate.
 
@@ -117,10 +118,12 @@ def verify(
         estimate: number of further episodes for estimates without stopping bias, after the decision.
         width: width of the intervals at which answers stop; None: use `max_episodes`.
         notes: caveats for the certificate.
+        test_episodes: number of episodes after which the tests end, where it is less than the maximum, as it is for a
+            test that was ended as futile; None: `max_episodes`.
     """
     verifier = _Verifier(
         domain, requirement, method, options, max_episodes, seed, execution, ledger or single_look(), issued,
-        estimate=estimate, width=width, notes=notes,
+        estimate=estimate, width=width, notes=notes, test_episodes=test_episodes,
     )  # fmt: skip
     return verifier.look(policy).answered()
 
@@ -215,6 +218,7 @@ class _Verifier:
     estimate: int | None = None
     width: float | None = None
     notes: Sequence[str] = ()
+    test_episodes: int | None = None
     min_accept_probability: float = 0.0
     progress: Callable[[int], None] | None = None
     known_ranges: tuple[ValueRange, ...] | None = None
@@ -254,15 +258,15 @@ class _Verifier:
         ranges, most = self.value_ranges, self.max_episodes
         make_tests(method, requirement, value_ranges=ranges, max_episodes=most, **options)
         if not isinstance(policy, Policy):
-            _check_determinism(policy, self.domain, stream_key(self.seed, Stream.RECORD), self.execution)
+            check_determinism(policy, self.domain, stream_key(self.seed, Stream.RECORD), self.execution)
         target = make_target(requirement, where, method, options)
-        *earlier, look = ledger.begin(target, policy.digest, self.seed)
+        *earlier, look = ledger.begin(target, policy.digest, self.seed, seeded=_is_seeded(self.domain))
         source = EpisodeStream(
             sampler, jnp.asarray(policy.theta), stream_key(self.seed, ledger.stream, look.seed_block or 0),
             self.domain, requirement, self.progress, ranges,
         )  # fmt: skip
         done = verify_parameters(
-            source, method=method, max_episodes=most, share=look.share, options=options,
+            source, method=method, max_episodes=self.test_episodes or most, share=look.share, options=options,
             min_accept_probability=self.min_accept_probability,
         )  # fmt: skip
         consumed = done.consumed
@@ -286,7 +290,7 @@ class _Verifier:
             ],
             estimate=None if self.estimate is None else estimate_after_decision(source, done.episodes, self.estimate),
         )  # fmt: skip
-        ledger.end(certificate)
+        ledger.end(certificate.looks[-1])
         answer = partial(answer_questions, share=look.share, width=self.width, max_episodes=most)
         return _Look(certificate, partial(answer, source, done.sampled), replayed)
 
@@ -303,7 +307,7 @@ def check_replays(
     sampler, domain = source.sampler, source.domain
     if not isinstance(sampler, GymSampler | ExternalSampler):
         return []  # a function of the key
-    if isinstance(domain, GymDomain) and not domain.seeded:
+    if not _is_seeded(domain):
         return [
             f"{domain.name} does not repeat an episode under its seed (seeded=False): that its episodes are "
             "independent was assumed, not checked, and this certificate cannot be repeated."
@@ -311,10 +315,16 @@ def check_replays(
     if not decided:
         return []
     digests = np.asarray(episodes.digests)
-    indices, early = choose_replays(np.asarray(episodes.satisfied))
+    replays = choose_replays(np.asarray(episodes.satisfied))
+    indices = replays.indices
     keys = episode_keys(source.key, jnp.array(indices), 1)  # one for each
-    ReplayCheck(sampler, policy, packed, execution)(indices, keys, digests[indices], early)
+    ReplayCheck(sampler, policy, packed, execution)(replays, keys, digests[indices])
     notes = []
+    if isinstance(sampler, GymSampler) and (crashes := sum(sampler.crashes)):
+        notes.append(
+            f"A process ended {crashes:,} {'time' if crashes == 1 else 'times'} while it played counted episodes of "
+            f"{domain.name}; they were played again by their seeds."
+        )
     if len(digests) > 1 and (digests == digests[0]).all():
         notes.append(
             f"All {len(digests):,} episodes of {domain.name} are the same: it ignores its seed, or has no chance "
@@ -326,6 +336,11 @@ def check_replays(
             "replayed episodes only."
         )
     return notes
+
+
+def _is_seeded(domain: Domain) -> bool:
+    """Whether episodes are declared to repeat under their seeds."""
+    return not isinstance(domain, GymDomain) or domain.seeded
 
 
 def _fallback_notes(episodes: Episodes) -> list[str]:
@@ -344,7 +359,7 @@ def _first(episodes: Episodes, count: int) -> Episodes:
     return first
 
 
-def _check_determinism(policy: ExternalPolicy | Guard, domain: Domain, key: Array, execution: Execution) -> None:
+def check_determinism(policy: ExternalPolicy | Guard, domain: Domain, key: Array, execution: Execution) -> None:
     """Raise for an external policy whose actions depend on anything but its own episode; see `DeterminismProbe`."""
     sampler = make_sampler(domain, DeterminismProbe(policy), Requirement(), execution=execution)
     sampler(jnp.zeros((DETERMINISM_EPISODES, 0)), episode_keys(key, 0, DETERMINISM_EPISODES))
