@@ -34,7 +34,7 @@ demo: $(VENV)/installed  ## synthesize, verify and draw a policy for Particle Da
 	$(BIN)/psyco report runs/demo
 
 quick: lint  ## what one runs before a commit: below 60 seconds; ruff, mypy, core, logic, verification, rooms, and a small synthesis
-	$(TESTED) -m "not (slow or more or full or extra or browser)" $(QUICK)
+	$(TESTED) --hypothesis-profile=quick -m "not (slow or more or full or extra or browser)" $(QUICK)
 
 test: lint  ## ruff, mypy, and every test that the default install can run: at most six minutes on two cores, installing included
 	$(TESTED) -m "not (more or full or extra or browser)"

@@ -35,6 +35,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 # The same examples in every run, on every machine. A first call may compile, so time is no failure.
 # Hypothesis would also draw constants of the modules that are loaded, and which these are depends on the tests before.
 settings.register_profile("psyco", derandomize=True, deadline=None)
+settings.register_profile("quick", settings.get_profile("psyco"), max_examples=20)  # `make quick`
 settings.load_profile("psyco")
 HypothesisProvider._local_constants = Constants()
 

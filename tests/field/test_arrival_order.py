@@ -8,6 +8,7 @@ from scipy import stats
 
 import psyco
 from psyco._src.core.errors import RunError
+from psyco._src.field import arrival_order
 from psyco._src.field.service import _checksum, open_session
 from tests.verification.test_recorded_columns import play_in_parallel, table
 
@@ -109,7 +110,7 @@ def test_an_episode_that_never_ends_does_not_block_silently(tmp_path):
 
 def test_repetitions_and_the_first_index(tmp_path):
     state = tmp_path / "state.json"
-    data = b"index,outcome\n7,1\n5,1\n5,0\n7,0\n6,1\n3,0\n"
+    data = b"index,outcome\n7,1\n5,1\n5,1\n7,1\n6,1\n3,0\n"
     session, messages = watch(data, first_index=5, state=state)
     assert counts(session) == (3, 0)
     assert [text for _, _, text in messages] == [
@@ -121,6 +122,30 @@ def test_repetitions_and_the_first_index(tmp_path):
     assert counts(watch(b"index,outcome\n9,1\n", state=state)[0]) == (5, 0)
     with pytest.raises(RunError, match="was begun with index 5; leave out --first-index"):
         watch(b"index,outcome\n9,1\n", first_index=6, state=state)
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+@pytest.mark.parametrize("first", [0, 1])  # with 1, the outcomes are held back
+def test_a_repetition_with_another_outcome_is_an_error(tmp_path, size, first):
+    state, lines = tmp_path / "state.json", [b"index,outcome\n", *(b"%d,1\n" % i for i in range(first, 4))]
+    again = rf"line {len(lines) + 1} of the input: index 2 comes again with outcome 0; on line {4 - first} it was 1\."
+    with pytest.raises(RunError, match=again):
+        watch(b"".join([*lines, b"2,0\n"]), size=size, state=state)
+    for _ in range(2):  # the outcomes are known after an interruption, and the error comes again
+        with pytest.raises(RunError, match="line 2 of the input: index 2 comes again with outcome 0"):
+            watch(b"index,outcome\n2,0\n", size=size, state=state)
+    with pytest.raises(RunError, match="line 4 of the input: index 2 comes again with outcome 0"):
+        watch(b"index,outcome\n2,1\n4,1\n2,0\n", size=size, state=state)
+    session, _ = watch(b"index,outcome\n0,1\n2,1\n", size=size, state=state)
+    assert counts(session) == (5, 0)
+
+
+def test_the_latest_outcomes_are_remembered(monkeypatch, tmp_path):
+    monkeypatch.setattr(arrival_order, "MAX_REMEMBERED", 2)
+    session, _ = watch(b"index,outcome\n0,1\n1,1\n2,1\n", size=1, state=tmp_path / "state.json")
+    assert [episode.number for episode in session.order.state.counted] == [1, 2]
+    _, messages = watch(b"index,outcome\n3,1\n0,0\n", size=1, state=tmp_path / "state.json")
+    assert [text for _, _, text in messages] == ["index 0 was counted before; it is not counted again"]
 
 
 def test_times_only_show_that_the_order_is_another():
@@ -191,6 +216,8 @@ def test_a_trace_without_an_end_is_an_error_or_violated():
         (["held", 0, "values"], [[1.0, 1], [1.0, 1]]),
         (["held", 0, "values"], []),
         (["held", 0, "values"], ["1"]),
+        (["counted", 0, "number"], 5),
+        (["counted", 0, "values"], [[7.0, 1]]),
         (["column"], "other"),
         (["started"], "soon"),
     ],

@@ -191,6 +191,14 @@ def test_a_faulty_environment_is_named_with_episode_and_step(fault: str, message
     assert "tests.environments:Walk, episode with seed 8, at step 2" in str(error)
 
 
+@pytest.mark.parametrize("seeds", [[5, 7, 8], [8, 5, 7]])
+def test_an_exception_in_the_first_step_is_not_blamed_on_what_reset_returned(seeds: list[int]) -> None:
+    sampler = sampler_for(psyco.make(Walk, fault="raise", at=1, horizon=10), FORMULA)
+    with pytest.raises(psyco.EpisodeError, match="at step 1: ZeroDivisionError: the simulator fell over") as caught:
+        sampler.run(random_theta(sampler, 3), seeds)
+    assert (caught.value.seed, caught.value.step) == (8, 1)
+
+
 def test_what_was_learned_before_a_fault_is_kept(tmp_path) -> None:
     """The first generation is as in a sound environment; the fault comes later, in the middle of a segment."""
 

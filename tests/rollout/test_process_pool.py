@@ -1,5 +1,6 @@
 """Worker processes: the same bytes with any number of them, whatever happens to them."""
 
+import dataclasses
 import os
 import signal
 import threading
@@ -106,6 +107,30 @@ def test_an_environment_that_crashes_once_costs_time_only(tmp_path) -> None:
     assert (tmp_path / "crashed").exists()
     for ours, theirs in zip(episodes, sound.run(theta, [1, 3, 5, 7, 8, 9]), strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_without_seeds_an_episode_that_counts_is_not_played_again_after_a_crash(tmp_path, counted: bool) -> None:
+    """Episodes that crash would be left out of the test."""
+    pool = shared_pool(2, None)
+    faulty, _, theta = sampler("crash once", pool, marker=str(tmp_path / "crashed"), seeded=False)
+    faulty = dataclasses.replace(faulty, with_digests=counted)
+    if not counted:
+        assert len(faulty.run(theta, [1, 3, 5, 7, 8, 9]).returns) == 6
+        return
+    with pytest.raises(psyco.EpisodeError, match=r"in an episode that counts.*seeded=False"):
+        faulty.run(theta, [1, 3, 5, 7, 8, 9])
+
+
+def test_a_certificate_says_how_often_a_process_ended(tmp_path) -> None:
+    domain = psyco.make(Walk, fault="crash once", at=2, horizon=10, marker=str(tmp_path / "crashed"))
+    # The marker is made in the first counted episode: the policy is a network, which is not asked before.
+    network = network_for(domain, hidden=4)
+    policy = psyco.Policy(np.zeros(network.size, np.float32), network, domain.actions, domain.name, domain.parameters)
+    certificate = psyco.verify(
+        policy, domain, "P>=0.1 [ G (abs(obs[0]) <= 9) ]", max_episodes=60, execution=Execution(workers=2)
+    )
+    assert "A process ended 1 time while it played counted episodes" in " ".join(certificate.notes)
 
 
 @pytest.mark.more

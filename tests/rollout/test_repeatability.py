@@ -11,9 +11,10 @@ from psyco._src.rollout.repeatability import MAX_REPLAYS, choose_replays, first_
 def test_the_first_the_last_and_violations_are_played_again(count: int) -> None:
     satisfied = np.ones((count, 2), bool)
     satisfied[count // 3 :: 7, 1] = False
-    chosen, early = choose_replays(satisfied)
+    chosen, early, used = choose_replays(satisfied)
     assert chosen == sorted(set(chosen))
-    assert len(chosen) <= MAX_REPLAYS
+    assert len(chosen) + 2 * len(used) <= MAX_REPLAYS
+    assert count // 3 in used and set(used) <= early
     assert {0, count - 1, count // 3} <= set(chosen)
     assert early <= set(chosen)
     assert count // 3 in early  # what a violation has taught shows with the policy as it is now

@@ -137,6 +137,15 @@ def test_another_simulator_is_noticed(tmp_path: Path, caplog: pytest.LogCaptureF
     assert "does not do what it did before" in caplog.text
 
 
+def test_counted_episodes_are_not_exchanged_for_others(tmp_path: Path) -> None:
+    memory = FileEpisodeCache(tmp_path / "played", "run", "code")
+    GymSampler(JOB, in_process_backend(), episode_cache=memory).run(THETA, SEEDS)
+    memory.clear()  # these were not counted
+    GymSampler(JOB, in_process_backend(), episode_cache=memory, with_digests=True).run(THETA, SEEDS)
+    with pytest.raises(psyco.RunError, match="cannot be repeated with other episodes"):
+        memory.clear()
+
+
 @pytest.mark.parametrize("cut", [0.0, 0.1, 0.3, 0.9, None])
 def test_a_damaged_file_is_played_again(tmp_path: Path, cut: float | None) -> None:
     with pytest.raises(Stop):

@@ -14,6 +14,7 @@ from psyco._src.runs.store import load_run_info
 from psyco._src.verification import episode_stream
 from psyco._src.verification import verifier as verification
 from psyco._src.verification.ledger import look_share
+from tests.environments import Walk
 from tests.runs.small import CONFIG
 from tests.runs.test_crash import Died, dying
 
@@ -246,3 +247,37 @@ def test_replay_repeats_every_look_at_the_policy(folder):
     lie.write_text(json.dumps(text))
     differences = psyco.replay(lie, folder).differences
     assert any(f"looks.{earlier}.satisfied" in each for each in differences)
+
+
+class Unplugged(Walk):
+    """Its connection may be lost while a certificate is made."""
+
+    lost = False
+
+    def step(self, action):
+        if Unplugged.lost:
+            raise ConnectionError("lost")
+        return super().step(action)
+
+
+@pytest.mark.parametrize("seeded", [True, False])
+def test_a_look_without_seeds_is_not_repeated(tmp_path, monkeypatch, seeded):
+    """A run repeats its own look only if that has the same result."""
+    domain = psyco.make(Unplugged, horizon=4, seeded=seeded)
+    settings = psyco.Settings(
+        learner="snes", episodes=20, hidden=4, max_episodes=40, candidates=1, options={"population": 10}
+    )
+    verify_parameters = verification.verify_parameters
+
+    def lose(*arguments, **more):
+        monkeypatch.setattr(Unplugged, "lost", (tmp_path / "run" / "looks.json").exists())
+        return verify_parameters(*arguments, **more)
+
+    with monkeypatch.context() as context:
+        context.setattr(verification, "verify_parameters", lose)
+        with pytest.raises(psyco.EpisodeError, match="lost"):
+            psyco.start(domain, "P>=0.1 [ G (abs(obs[0]) <= 3) ] & C>=0.9", tmp_path / "run", settings=settings)
+    monkeypatch.setattr(Unplugged, "lost", False)
+    certificate = psyco.resume(tmp_path / "run", trust=["tests.runs.test_looks:Unplugged"]).certificate
+    assert [look.seed_block for look in certificate.looks] == ([0] if seeded else [0, 1])
+    assert certificate.share == look_share(1 if seeded else 2)

@@ -30,7 +30,7 @@ FENCE = re.compile(r"^``` ?(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 # What a command is given instead of what the page says.
 REPLACED = {
-    "--episodes": "200",
+    "--episodes": "60",
     "--steps": "2000",
     "--time": "5s",
     "--points": "2",
@@ -39,10 +39,10 @@ REPLACED = {
     "--trials": "3",
 }
 # What it is given where the page says nothing of it.
-LEARNING = {"--episodes": "200", "--max-episodes": "100", "--candidates": "1"}
+LEARNING = {"--episodes": "60", "--max-episodes": "100", "--candidates": "1"}
 OPTIONS: Mapping[str, Mapping[str, str]] = {
     "synthesize": LEARNING,
-    "pareto": {"--episodes": "200", "--points": "2", "--seeds": "1", "--workers": "1"},
+    "pareto": {"--episodes": "60", "--points": "2", "--seeds": "1", "--workers": "1"},
     "study": {"--workers": "1"},
     "tune": {"--trials": "3", "--rerun-seeds": "1", "--validation-seeds": "2", "--workers": "1"},
     "verify": {"--max-episodes": "100"},
@@ -52,18 +52,18 @@ BUDGETS = {"--episodes", "--steps", "--time", "--config"}  # one of them is enou
 # The same for functions of `psyco`.
 SETTINGS = {"max_episodes": 100, "candidates": 1, "verify_every": 0}
 ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
-    "synthesize": {"episodes": 200, "settings": SETTINGS},
-    "start": {"episodes": 200, "settings": SETTINGS},
+    "synthesize": {"episodes": 60, "settings": SETTINGS},
+    "start": {"episodes": 60, "settings": SETTINGS},
     "verify": {"max_episodes": 100},
     "learn_risk": {"episodes": 100},
-    "pareto_front": {"points": 2, "seeds": 1, "workers": 1, "settings": {"episodes": 200}},
+    "pareto_front": {"points": 2, "seeds": 1, "workers": 1, "settings": {"episodes": 60}},
     "study": {"workers": 1},
     "tune": {
         "trials": 3,
         "rerun_seeds": 1,
         "validation_seeds": 2,
         "workers": 1,
-        "settings": {"episodes": 200},
+        "settings": {"episodes": 60},
     },
 }
 PROGRAM = '#include <stdio.h>\n#include "psyco_policy.h"\nint main(void) {\n%s\nreturn 0;\n}\n'
@@ -125,6 +125,7 @@ class Reader:
         self.session: dict[str, Any] = {"psyco": psyco}
         monkeypatch.chdir(folder)
         monkeypatch.syspath_prepend(folder)
+        monkeypatch.setattr("psyco._src.paper.reproduction.MAX_REPETITIONS", 4)
         shutil.copytree(ROOT / "examples", folder / "examples")
         study = folder / "examples" / "study.toml"
         study.write_text(study.read_text().replace("20_000", "200").replace("seeds = 5", "seeds = 1"))

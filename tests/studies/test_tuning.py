@@ -439,14 +439,13 @@ def test_kills_change_no_byte(tmp_path: Path) -> None:
             env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )  # fmt: skip
 
-    assert started(tmp_path / "first").wait() == 0  # which compiles
     began = time.monotonic()
     assert started(tmp_path / "alone").wait() == 0
     seconds = time.monotonic() - began
     rng, kills = np.random.default_rng(0), 0
     while kills < 3:
         process = started(tmp_path / "killed")
-        time.sleep(seconds * float(rng.uniform(0.3, 0.9)))
+        time.sleep(seconds * float(rng.uniform(0.2, 0.6)))  # the first one compiled, too
         if process.poll() is not None:
             assert process.returncode == 0
             break  # it was faster

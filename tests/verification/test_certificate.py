@@ -21,7 +21,7 @@ from psyco._src.verification.certificate_html import certificate_html
 from psyco._src.verification.findings import Estimate, ShareEstimate
 from psyco._src.verification.methods import METHODS
 from psyco._src.verification.recertify import replay
-from psyco._src.verification.verifier import look_share
+from psyco._src.verification.verifier import certify_candidates, look_share
 
 SAFE = "G (!caught | collisions <= 1)"  # one formula and one batch size nearly everywhere: compiled once
 REQUIRE = f"P>=0.3 [ {SAFE} ] & C>=0.98"
@@ -291,6 +291,20 @@ def test_a_retry_is_accounted_for():
     assert "2 looks" in second.guarantee.statement
     assert second.guarantee.false_accept == pytest.approx(1e-7)
     assert replay(second.to_json(), policy()).matches
+
+
+@pytest.mark.parametrize("width", [None, 0.4])
+def test_a_test_that_was_ended_for_futility_is_repeated_beside_a_question(width):
+    require = f"P>=0.9 [ {SAFE} ] & C>=0.98; P=? [ {SAFE} ]"
+    settings = {"max_episodes": 250, "min_accept_probability": 0.9, "width": width}
+    found = certify_candidates([policy()], DOMAIN, psyco.parse(require), **settings).certificate
+    assert (found.verdict.name, found.episodes < 250) == ("UNDECIDED", True)
+    assert (found.answers[0].episodes == 250) == (width is None)
+    assert replay(found.to_json(), policy()).differences == ()
+    lie = json.loads(found.to_json())
+    lie["answers"][0]["episodes"] = 251
+    differences = replay(signed(lie), policy()).differences
+    assert [each.split(":")[0] for each in differences] == ["answers.0.episodes"]
 
 
 def test_an_error_that_is_used_up_cannot_be_used_again():

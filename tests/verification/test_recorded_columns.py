@@ -104,6 +104,9 @@ def test_gaps_after_the_last_episode_that_is_tested_do_not_matter(tmp_path):
     with pytest.raises(RunError, match="indices 30 and 33 are missing") as fixed:
         outcomes(tmp_path, text, max_episodes=31, method="fixed")
     assert "--max-episodes" not in str(fixed.value), "the number would depend on the outcomes"
+    with pytest.raises(RunError, match="indices 30 and 33 are missing") as narrow:
+        outcomes(tmp_path, text, width=0.1)
+    assert "--max-episodes" not in str(narrow.value), "nor is an answer of a given width valid at such a number"
 
 
 def test_the_first_index_may_be_another(tmp_path):

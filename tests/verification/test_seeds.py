@@ -55,6 +55,23 @@ def test_a_counter_in_a_module_is_an_error():
         verify(Counting, "P>=0.5 [ G (info.cost <= 1) ] & C>=0.9")
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_an_environment_that_remembers_its_first_violation_is_an_error(seed):
+    """In a new environment every episode is the same; only one that has seen the violation avoids it."""
+
+    class Learned(Walk):
+        learned = False
+
+        def step(self, action):
+            *outcome, info = super().step(action)
+            bad = self.x > 1.5 and not self.learned
+            self.learned |= bad
+            return *outcome, {**info, "bad": float(bad)}
+
+    with pytest.raises(RunError, match=r"in an environment that had played other episodes: info\.bad at step \d"):
+        verify(Learned, "P>=0.5 [ G (info.bad <= 0) ] & C>=0.9", max_episodes=400, seed=seed)
+
+
 def test_answers_need_repeatable_episodes_too():
     with pytest.raises(RunError, match="played again"):
         verify(Manufactured, "P=? [ G (obs[0] <= 1) ]")

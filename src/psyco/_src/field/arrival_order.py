@@ -23,6 +23,7 @@ from psyco._src.verification.recorded_columns import (
 )
 
 MAX_GAPS = 1000  # the latest gaps in the episode numbers are kept
+MAX_REMEMBERED = 1000  # the latest counted outcomes are kept, to be compared with repetitions
 
 OrderColumn: TypeAlias = Literal["index", "started", "line"]
 HeldValues: TypeAlias = tuple[EpisodeValue, ...]  # of each constraint
@@ -61,7 +62,7 @@ class EpisodeIds(NamedTuple):
 
 
 class HeldEpisode(NamedTuple):
-    """The outcome of an episode that waits for episodes that began before."""
+    """The outcome of an episode that waits for episodes that began before, or did so before it was counted."""
 
     number: Count  # its index
     line: Count
@@ -75,6 +76,7 @@ class OrderState(NamedTuple):
     first_index: Count = 0
     next_index: Count = 0  # to be counted
     held: tuple[HeldEpisode, ...] = ()
+    counted: tuple[HeldEpisode, ...] = ()  # the latest, up to the next index
     started: str | None = None  # when the last episode began
     line: Count = 0  # of the last episode
 
@@ -94,6 +96,7 @@ class ArrivalOrder:
         self.in_flight, self.column, self.first_index = in_flight, state.column, state.first_index
         self.next_index, self.line = state.next_index, state.line  # the next index to count
         self.held = {held.number: held for held in state.held}
+        self.counted = {counted.number: counted for counted in state.counted}
         self.open_index = self.next_index  # of the oldest episode that has not ended
         self._advance()
         self.start = RecordedStart() if state.started is None else parse_start({STARTED: state.started}, "the state")
@@ -103,7 +106,8 @@ class ArrivalOrder:
         """The order as plain data."""
         held = tuple(self.held[index] for index in sorted(self.held))
         started = None if self.start.started is None else str(self.start.started.value)
-        return OrderState(self.column, self.first_index, self.next_index, held, started, self.line)
+        counted = tuple(self.counted.values())
+        return OrderState(self.column, self.first_index, self.next_index, held, counted, started, self.line)
 
     @property
     def waiting(self) -> str:
@@ -136,6 +140,17 @@ class ArrivalOrder:
                 "with the outcome that it should count as, and raise --in-flight once"
             )
 
+    def check_repetition(self, episode: IncomingEpisode, origin: object) -> None:
+        """Raise RunError where an episode comes again with another outcome, as far as outcomes are remembered."""
+        index, values = episode.start.number, tuple(episode.values or ())
+        known = None if index is None else self.held.get(index) or self.counted.get(index)
+        if known is not None and known.values != values:
+            raise RunError(
+                f"line {episode.line} of {origin}: {INDEX} {index} comes again with outcome {_describe(values)}; on "
+                f"line {known.line} it was {_describe(known.values)}. Remove the wrong line; if that is the earlier "
+                "one, begin anew with another --state"
+            )
+
     def note(self, episode: IncomingEpisode) -> None:
         """Note an episode that was counted or is held back."""
         self.column, self.line = self._column(episode), episode.line
@@ -158,8 +173,15 @@ class ArrivalOrder:
     def drop(self, count: int) -> None:
         """Forget outcomes that have been counted."""
         for index in range(self.next_index, self.next_index + count):
-            del self.held[index]
+            self.counted[index] = self.held.pop(index)
+            self.counted.pop(index - MAX_REMEMBERED, None)
         self.next_index += count
 
     def _column(self, episode: IncomingEpisode) -> OrderColumn:
         return "index" if episode.start.number is not None else "started" if episode.start.started else "line"
+
+
+def _describe(values: HeldValues) -> str:
+    """Return the outcome or value of each constraint in words."""
+    numbers = [(f"{float(total)!r}".removesuffix(".0"), steps) for total, steps in values]
+    return ", ".join(total if steps == 1 else f"{total} in {steps} steps" for total, steps in numbers)

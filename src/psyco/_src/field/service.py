@@ -120,8 +120,11 @@ def read_state(path: Path) -> WatchState | None:
     held = [episode.number for episode in order.held]
     if order.next_index < order.first_index or held != sorted(set(held)) or (held and held[0] < order.next_index):
         raise RunError(f"{path} is damaged: the indices of the episodes that it holds back do not fit each other")
-    counted = {bool(drift.episodes), drift.states > 0.0, bool(drift.total)}
-    if len(counted) > 1 or len(drift.total) != len(drift.far):
+    counted = [episode.number for episode in order.counted]
+    if counted != list(range(max(order.next_index - len(counted), order.first_index), order.next_index)):
+        raise RunError(f"{path} is damaged: the indices of the episodes that it has counted do not fit each other")
+    has_observations = {bool(drift.episodes), drift.states > 0.0, bool(drift.total)}
+    if len(has_observations) > 1 or len(drift.total) != len(drift.far):
         raise RunError(f"{path} is damaged: the sums of its observations do not fit each other")
     return state
 
@@ -279,6 +282,7 @@ class WatchSession:
             for episode in episodes:
                 if episode.values is not None and not first_new:
                     if not self._is_new(episode, repeated >= counted):
+                        self.order.check_repetition(episode, STREAM_NAME)
                         repeated += 1
                         continue
                     first_new = episode.line
@@ -393,6 +397,7 @@ class WatchSession:
             ids, is_new, problem = self.ids.add(episode.id)
         else:
             ids, is_new = self.ids, not self.order.is_counted(index)
+            self.order.check_repetition(episode, source or STREAM_NAME)
             problem = "" if is_new else self._repetition(index)
         alarm = None
         if is_new:
@@ -535,9 +540,9 @@ def open_session(
         )
     if any((len(point.intervals), len(point.lost)) != (count, count) for point in progress.history):
         raise RunError(f"{state} is damaged: its history is that of other constraints; begin a new one")
-    for held in progress.order.held:
+    for known in (*progress.order.counted, *progress.order.held):
         try:
-            field_test.check_values(held.values)
+            field_test.check_values(known.values)
         except RunError as error:
             raise RunError(f"{state} is damaged: {error}; begin a new one") from None
     if new_file:

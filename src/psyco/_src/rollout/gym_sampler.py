@@ -11,7 +11,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from operator import add, length_hint
 from threading import Lock
@@ -103,6 +103,7 @@ class GymSampler:
     with_obs_stats: bool = False
     episode_cache: EpisodeCache | None = None
     with_digests: bool = False
+    crashes: list[int] = field(default_factory=list, init=False, repr=False)  # of worker processes, in each batch
 
     @property
     def domain(self) -> GymDomain:
@@ -176,8 +177,10 @@ class GymSampler:
         size = min(batch_size(self.job.domain), -(-count // self.workers), max_size)
         firsts = range(0, count, size)
         chunks = [whole.take(list(range(first, min(first + size, count)))) for first in firsts]
+        before = getattr(self.backend, "crashes", 0)
         for number, result in self.backend(self.job, chunks):
             yield firsts[number], result
+        self.crashes.append(getattr(self.backend, "crashes", 0) - before)
 
 
 def _identical(one: Episodes, other: Episodes) -> bool:
@@ -313,7 +316,7 @@ class EpisodeRunner:
                     actions = act(obs, raw, added, shown)
                     if t == 0:
                         recorder.add_first_actions(actions)
-                    t, turn = t + 1, iter(steps)
+                    t, turn, outcomes = t + 1, iter(steps), []
                     outcomes = [step(action) for step, action in zip(turn, actions, strict=True)]
                     raw, reward, terminated, truncated, infos = zip(*outcomes, strict=True)
                     exact, obs = observe(raw)

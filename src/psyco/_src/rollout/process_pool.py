@@ -1,7 +1,8 @@
 """Gymnasium episodes in several processes of one machine.
 
 Chunks go to idle workers and come back by number, so the result depends neither on the order nor on the number of the
-workers. The chunk of a worker that crashes is run again; an environment that hangs is ended and named.
+workers. The chunk of a worker that crashes is run again, unless its episodes are counted and could come out
+differently; an environment that hangs is ended and named.
 """
 
 from __future__ import annotations
@@ -38,11 +39,15 @@ def shared_pool(processes: int, step_timeout: float | None) -> ProcessPool:
 
 
 class ProcessPool:
-    """A Backend of worker processes."""
+    """A Backend of worker processes.
+
+    `crashes` counts how often a process ended while it played counted episodes.
+    """
 
     def __init__(self, processes: int, step_timeout: float | None) -> None:
         patrol = min(PATROL_SECONDS, (step_timeout or PATROL_SECONDS) / 4)
         self.step_timeout, self._pool = step_timeout, WorkerPool(processes, _start_worker, patrol=patrol)
+        self.crashes = 0
         atexit.register(self.close)
 
     @property
@@ -53,7 +58,7 @@ class ProcessPool:
     def __call__(self, job: Job, chunks: list[Chunk]) -> Iterator[tuple[int, Any]]:
         """Run all chunks; yields the number of each with its result, as soon as it is finished."""
         try:
-            yield from self._run(job.domain.name, pack(job), chunks)
+            yield from self._run(job, chunks)
         except BaseException:
             self.close()  # the other workers are busy with chunks that are not needed any more
             raise
@@ -62,7 +67,9 @@ class ProcessPool:
         """End all workers; idle ones close their environments first."""
         self._pool.close(CLOSING_SECONDS)
 
-    def _run(self, environment: str, packed: PackedJob, chunks: list[Chunk]) -> Iterator[tuple[int, Any]]:
+    def _run(self, job: Job, chunks: list[Chunk]) -> Iterator[tuple[int, Any]]:
+        environment, packed = job.domain.name, pack(job)
+
         def message(number: int, worker: Worker) -> tuple[PackedJob | None, Chunk]:
             is_known, worker.label = worker.label == packed, packed
             return None if is_known else packed, chunks[number]
@@ -70,6 +77,15 @@ class ProcessPool:
         for events in self._pool.run(len(chunks), message):
             for event in events:
                 if isinstance(event, Crash):
+                    self.crashes += chunks[event.task].with_digests
+                    if not may_repeat(job, chunks[event.task]):
+                        problem = (
+                            f"it ended its worker process ({event.status}) in an episode that counts: it crashes, or "
+                            "memory runs out. It does not repeat an episode under its seed (seeded=False), so what "
+                            "would have happened is not known, and playing another episode instead would leave this "
+                            "one out. Make the crash an outcome: catch it and report it in info"
+                        )
+                        raise _error(event.worker, environment, problem)
                     if event.final:
                         problem = (
                             f"it ended its worker process {event.crashes} times ({event.status}): it crashes, or "
@@ -84,6 +100,11 @@ class ProcessPool:
                 if self.step_timeout is not None and worker.hangs(self.step_timeout):
                     problem = f"no answer within the step timeout of {self.step_timeout:g} s"
                     raise _error(worker, environment, problem)
+
+
+def may_repeat(job: Job, chunk: Chunk) -> bool:
+    """Whether a chunk whose process has ended may be run again: not if it could leave out episodes that count."""
+    return job.domain.seeded or not chunk.with_digests
 
 
 def _start_worker() -> Worker:

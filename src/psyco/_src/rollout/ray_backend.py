@@ -1,8 +1,9 @@
 """Gymnasium episodes on a Ray cluster: tasks get parameters and seeds, and return Episodes.
 
 Ray runs a task again when its node is lost. An episode is a function of its parameters and its seed, so that costs time
-and changes no result. Every node needs PSyCo and the environment installed. A task steps its environments in a process
-beside Ray's own, so that an environment that crashes or hangs is named instead of retried without end.
+and changes no result; with `seeded=False` a lost task of counted episodes is an error. Every node needs PSyCo and the
+environment installed. A task steps its environments in a process beside Ray's own, so that an environment that crashes
+or hangs is named instead of retried without end.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 from psyco._src.core.errors import PsycoError, RunError, format_exception
 from psyco._src.rollout.gym_sampler import Backend, Chunk, Job
-from psyco._src.rollout.process_pool import JobUnpacker, PackedJob, pack, shared_pool
+from psyco._src.rollout.process_pool import JobUnpacker, PackedJob, may_repeat, pack, shared_pool
 
 CONNECT_SECONDS = 5.0  # for a connection to the address
 HEALTH_CHECK_SECONDS = 20.0  # for the cluster's answer
@@ -33,6 +34,7 @@ class _RayBackend:
         self.ray, self.step_timeout = ray, step_timeout
         # Unlimited: a node may be lost at any time, and errors of an environment are returned as values.
         self.task = ray.remote(max_retries=-1)(_run_chunk)
+        self.single_task = ray.remote(max_retries=0)(_run_chunk)  # for episodes that may not be played again
         self._stored: tuple[PackedJob | None, Any] = (
             None,
             None,
@@ -43,7 +45,12 @@ class _RayBackend:
         packed = pack(job)
         if self._stored[0] != packed:
             self._stored = packed, self.ray.put(packed)
-        tasks = [self.task.remote(self._stored[1], chunk, self.step_timeout) for chunk in chunks]
+        tasks = [
+            (self.task if may_repeat(job, chunk) else self.single_task).remote(
+                self._stored[1], chunk, self.step_timeout
+            )
+            for chunk in chunks
+        ]
         pending = tasks
         try:
             while pending:

@@ -1,4 +1,4 @@
-"""Whether episodes are functions of their seeds: some are played again, each alone, and compared bit by bit.
+"""Whether episodes are functions of their seeds: some are played again, and compared bit by bit.
 
 An episode that depends on anything else (a hazard that was drawn when its environment was made, statistics that a
 wrapper keeps, a policy that remembers) may depend on the other episodes, which a test takes as independent.
@@ -32,11 +32,19 @@ MAX_REPLAYS = 16  # of one verification
 MAX_VIOLATIONS = 4  # among them: what a policy or a wrapper has learned from a violation would show there
 
 
-def choose_replays(satisfied: NDArray[np.bool_]) -> tuple[list[int], set[int]]:
-    """Return the indices of at most `MAX_REPLAYS` of B episodes, and of those among them to play again as `early`.
+class Replays(NamedTuple):
+    """Which episodes are played again."""
+
+    indices: list[int]  # each alone in a new environment
+    early: set[int]  # among them, by the policy in its current state
+    used: list[int]  # among them, twice more in environments that have played other episodes
+
+
+def choose_replays(satisfied: NDArray[np.bool_]) -> Replays:
+    """Return at most `MAX_REPLAYS` replays of B episodes.
 
     They are the first, the last, some of the violations, and others evenly spread; the early ones are the violations
-    and the first half.
+    and the first half. The first and the last violation are played in used environments too.
 
     Args:
         satisfied: whether each episode satisfied each constraint `[B, K]`.
@@ -44,8 +52,10 @@ def choose_replays(satisfied: NDArray[np.bool_]) -> tuple[list[int], set[int]]:
     failed = np.flatnonzero(~satisfied.all(axis=1)).tolist()
     half = MAX_VIOLATIONS // 2
     violations = {*failed[:half], *failed[-half:]}
-    spread = np.linspace(0, len(satisfied) - 1, MAX_REPLAYS - len(violations)).astype(int).tolist()
-    return sorted({*violations, *spread}), {*violations, *spread[: len(spread) // 2]}
+    used = sorted({*failed[:1], *failed[-1:]})
+    count = MAX_REPLAYS - len(violations) - 2 * len(used)
+    spread = np.linspace(0, len(satisfied) - 1, count).astype(int).tolist()
+    return Replays(sorted({*violations, *spread}), {*violations, *spread[: len(spread) // 2]}, used)
 
 
 def play_alone(
@@ -115,7 +125,7 @@ def pack_policy(policy: AnyPolicy) -> bytes | None:
 
 @dataclass(frozen=True)
 class ReplayCheck:
-    """Plays counted episodes again, each alone, and compares their signals.
+    """Plays counted episodes again, and compares their signals.
 
     Args:
         sampler: has made the episodes, with digests.
@@ -129,27 +139,41 @@ class ReplayCheck:
     packed: bytes | None
     execution: Execution
 
-    def __call__(self, indices: Sequence[int], keys: Array, digests: NDArray[np.uint64], early: set[int]) -> None:
+    def __call__(self, replays: Replays, keys: Array, digests: NDArray[np.uint64]) -> None:
         """Raise RunError if an episode is not the same when it is played again.
 
         Args:
-            indices: of B episodes in their stream.
+            replays: indices of B episodes in their stream. The policy in its current state plays the early ones, with
+                all that it may remember; a copy, which remembers nothing, plays the others.
             keys: of the episodes `[B]`.
             digests: of the episodes `[B, S]`.
-            early: indices that the policy in its current state plays again, with all that it may remember; a copy,
-                which remembers nothing, plays the others.
         """
+        indices, early, used = replays
         # Workers get a copy anyway.
         one_group = self.packed is None or self.execution.uses_workers
         first = [i for i, index in enumerate(indices) if one_group or index in early]
         paths = dict(zip(first, self._play(self.policy.network, keys[np.array(first, int)]), strict=True))
         if rest := [i for i in range(len(indices)) if i not in paths]:
             paths |= zip(rest, self._play(self._copy, keys[np.array(rest, int)]), strict=True)
+        where = f"alone in {'another process' if self.execution.uses_workers else 'a new environment'}"
         for i, index in enumerate(indices):
-            changed = digest_path(self._judged(paths[i])) != digests[i]
-            if changed.any():
-                names = np.array(sorted(self._judged(paths[i])))[changed].tolist()
-                raise RunError(self._message(index, keys[i : i + 1], digests[i], paths[i], names))
+            self._compare(index, keys[i : i + 1], digests[i], paths[i], where)
+        if used and isinstance(self.sampler, GymSampler):
+            rows = [indices.index(index) for index in used]
+            theta, seeds = np.stack([self.policy.theta] * len(used)), episode_seeds(keys[np.array(rows)])
+            # The second time in the same environments: what one has kept of this very episode would show.
+            for _ in range(2):
+                for i, path in zip(rows, self.sampler.record(theta, seeds, self._recorded), strict=True):
+                    where = "in an environment that had played other episodes"
+                    self._compare(indices[i], keys[i : i + 1], digests[i], path, where, paths[i])
+
+    def _compare(
+        self, index: int, key: Array, digests: NDArray[np.uint64], path: Signals, where: str, *others: Signals
+    ) -> None:
+        changed = digest_path(self._judged(path)) != digests
+        if changed.any():
+            names = np.array(sorted(self._judged(path)))[changed].tolist()
+            raise RunError(self._message(index, key, digests, path, names, where, others))
 
     def _play(self, network: Actor, keys: Array) -> list[Signals]:
         theta = np.broadcast_to(self.policy.theta, (len(keys), self.policy.theta.size))
@@ -173,20 +197,26 @@ class ReplayCheck:
         return policy.network
 
     def _message(
-        self, index: int, key: Array, digests: NDArray[np.uint64], replayed: Signals, names: Sequence[str]
+        self,
+        index: int,
+        key: Array,
+        digests: NDArray[np.uint64],
+        replayed: Signals,
+        names: Sequence[str],
+        where: str,
+        known: Sequence[Signals],
     ) -> str:
         """Return the error for an episode; further replays show where it differs, if they give the counted one."""
-        others = [] if self.packed is None else self._play(self._copy, key)
+        others = [*known, *([] if self.packed is None else self._play(self._copy, key))]
         if isinstance(self.sampler, GymSampler):  # in environments that have played other episodes
             theta = np.asarray(self.policy.theta)[None]
             others += self.sampler.record(theta, episode_seeds(key), self._recorded)
         counted = [path for path in others if np.array_equal(digest_path(self._judged(path)), digests)]
         found = next(filter(None, (first_difference(path, replayed) for path in counted or others)), None)
         what = f"{', '.join(names)} {'differs' if len(names) == 1 else 'differ'}" if found is None else str(found)
-        where = "in another process" if self.execution.uses_workers else "in a new environment"
         happened = (
             f"{self.sampler.domain.name}: episode {index} of the verification (seed {episode_seeds(key)[0]}) was not "
-            f"the same when it was played again alone {where}: {what}. "
+            f"the same when it was played again {where}: {what}. "
         )
         if not isinstance(self.policy, Policy) and found is not None and found.signal == "action":
             return happened + (

@@ -7,7 +7,8 @@
 Cached episodes may become part of a certificate. So a file that another user has written, that is damaged, or that
 belongs to another configuration, to other code of the environment or to other package versions is ignored, and its
 episodes are played again; that is no error. And since a simulator may depend on more than that, some of the episodes
-are played again in any case (`GymSampler`), and all of them if these come out differently.
+are played again in any case (`GymSampler`), and all of them if these come out differently. That is an error if some of
+them were counted in a look: other episodes would be a second look for the price of one.
 """
 
 from __future__ import annotations
@@ -87,7 +88,14 @@ class FileEpisodeCache:
             self.save()
 
     def clear(self) -> None:
-        """Drop all episodes, since the simulator has changed."""
+        """Drop all episodes, since the simulator has changed; raise RunError if some were counted in a look."""
+        if any(episode.digests is not None for episode in self.episodes.values()):
+            raise RunError(
+                "the environment does not do what it did before the interruption, when episodes of the certificate "
+                "were already counted; this look cannot be repeated with other episodes. Start the run again in "
+                "another folder; if the environment cannot repeat an episode, make it with seeded=False (--set "
+                "seeded=false)"
+            )
         logger.warning("the environment does not do what it did before the interruption: episodes are played again")
         self.episodes, self.size = {}, 0
 

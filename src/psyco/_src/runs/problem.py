@@ -135,8 +135,8 @@ class Problem:
         return Policy(check_finite(theta), self.network, self.domain.actions, *self.description)
 
     def with_cache(self, cache: EpisodeCache) -> Problem:
-        """Return the problem with a cache of episodes, if episodes cost time."""
-        if not isinstance(self.sampler, GymSampler):
+        """Return the problem with a cache of episodes, if episodes cost time and repeat under their seeds."""
+        if not isinstance(self.sampler, GymSampler) or not self.sampler.domain.seeded:
             return self
         return dataclasses.replace(
             self,

@@ -3,7 +3,7 @@
 A look costs a share of the permitted error and a block of fresh episodes. In a run's folder the ledger is a file,
 written durably before a look begins, so that a look counts as spent even if its process dies. Only the owner of a look
 may repeat it: a resumed run repeats its own looks, with the same result; any later caller takes the next look. A look
-whose episodes are no functions of their seeds is repeated by nobody.
+whose episodes are no functions of their seeds is never repeated.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def verify_outcomes(
     cap = count if max_episodes is None else max_episodes
     if cap > count:
         raise RunError(f"there are {count:,} outcomes; a maximum of {cap:,} episodes needs as many")
-    _check_complete(recorded, cap, method)
+    _check_complete(recorded, cap, method, width)
     columns = [column[:cap] for column in recorded.columns]
     tests = make_tests(method, requirement, value_ranges=recorded.value_ranges, max_episodes=cap, **options)
     tallies = run_tests(tests, _growing_batches(columns[: len(tests)]), max_episodes=cap)
@@ -68,17 +68,19 @@ def verify_outcomes(
     )  # fmt: skip
 
 
-def _check_complete(recorded: RecordedEpisodes, cap: int, method: str) -> None:
+def _check_complete(recorded: RecordedEpisodes, cap: int, method: str, width: float | None) -> None:
     """Raise where one of the first `cap` episodes is missing: those that still run are not like those that ended."""
     order = recorded.order
     if not order.missing or (ready := order.missing[0][0] - order.first_index) >= cap:
         return
-    # The number of episodes before the gap depends on the outcomes, so it must not be the maximum of every test.
+    # The number of episodes before the gap depends on the outcomes, so it must not be the maximum of every test, nor of
+    # an answer with a width.
+    valid = ready > 0 and width is None and method in METHODS and METHODS[method].open_ended
     before = f", or test only the episodes before (max_episodes={ready}, --max-episodes {ready})"
     raise RunError(
         f"{describe_missing(order.missing)} missing: an episode that is left out may still run, and without it short "
         f"episodes would count too often. Add every episode as soon as it has ended"
-        f"{before * (ready > 0 and method in METHODS and METHODS[method].open_ended)}"
+        f"{before * valid}"
     )
 
 

@@ -113,9 +113,12 @@ def _repeat(
         ledger = Ledger(entries[:i], partial(_same, look.share), stream, look.seed_block)
         # Answers and estimate are known of the last look only.
         itself = look.seed_block == claimed.seed_block
+        tested = most = _max_episodes(look, claimed)
+        if itself and claimed.answers:  # they go on after the tests
+            most = min(look.max_episodes or 1, MAX_REPLAY_EPISODES)
         again = verify(
             policy, domain, parse(claimed.requirement), method=claimed.method, options=claimed.options,
-            max_episodes=max(_max_episodes(look, claimed), answered if itself else 0), seed=look.seed or 0,
+            max_episodes=most, test_episodes=tested if claimed.findings else most, seed=look.seed or 0,
             execution=execution, ledger=ledger, issued=claimed.issued,
             notes=[note for note in claimed.notes if note in (IGNORED_LOOKS_NOTE, CHANGED_CODE_NOTE)],
             estimate=estimate if itself else None, width=claimed.answers[0].width if claimed.answers else None,

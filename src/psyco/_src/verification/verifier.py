@@ -118,8 +118,8 @@ def verify(
         estimate: number of further episodes for estimates without stopping bias, after the decision.
         width: width of the intervals at which answers stop; None: use `max_episodes`.
         notes: caveats for the certificate.
-        test_episodes: number of episodes after which the tests end, where it is less than the maximum, as it is for a
-            test that was ended as futile; None: `max_episodes`.
+        test_episodes: maximum number of episodes of the tests, if another than that of the answers: a replay ends a
+            test where it was ended for futility; None: `max_episodes`.
     """
     verifier = _Verifier(
         domain, requirement, method, options, max_episodes, seed, execution, ledger or single_look(), issued,
