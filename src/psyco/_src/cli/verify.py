@@ -145,7 +145,7 @@ def verify(
 
         psyco verify --replay runs/dance/certificate.json runs/dance
 
-        psyco verify runs/new --against runs/old --margin 0.02
+        psyco verify runs/dance --against runs/dance-naive --margin 0.02
     """
     values = read_domain_parameters(parameters, horizon)
     code_of(policy)

@@ -96,12 +96,13 @@ class Axes:
 
     def line(self, xs: Sequence[float], ys: Sequence[float], kind: str = "line") -> Markup:
         """Return a line through points; those that are not finite are left out."""
-        return element("path", class_=kind, d=f"M{'L'.join(self._points(xs, ys))}")
+        points = self._points(xs, ys)
+        return element("path", class_=kind, d=f"M{'L'.join(points)}") if points else Markup("")
 
     def band(self, xs: Sequence[float], lower: Sequence[float], upper: Sequence[float], kind: str = "band") -> Markup:
-        """Return the area between two lines."""
+        """Return the area between two lines; without a finite point there is none."""
         outline = [*self._points(xs, upper), *reversed(self._points(xs, lower))]
-        return element("path", class_=kind, d=f"M{'L'.join(outline)}Z")
+        return element("path", class_=kind, d=f"M{'L'.join(outline)}Z") if outline else Markup("")
 
     def horizontal(self, y: float, kind: str = "limit") -> Markup:
         """Return a line across the chart."""
