@@ -66,6 +66,7 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
         "settings": {"episodes": 60},
     },
 }
+UNSAFE = ("particle-dance", "")  # return alone: a block that learns a risk needs a policy that collides on every machine
 PROGRAM = '#include <stdio.h>\n#include "psyco_policy.h"\nint main(void) {\n%s\nreturn 0;\n}\n'
 TRAINING = re.compile(r"\.learn\([\d_]+")  # of Stable-Baselines3, in steps
 VERDICTS = {
@@ -184,7 +185,8 @@ class Reader:
 
 def _with(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Callable[..., Any]:
     def called(*positional: Any, **given: Any) -> Any:
-        return function(*positional, **given | arguments | _settings(function, given, arguments))
+        more = {"episodes": 6_000} if positional == UNSAFE else {}
+        return function(*positional, **given | arguments | more | _settings(function, given, arguments))
 
     return called
 
