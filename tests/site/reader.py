@@ -66,7 +66,7 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
         "settings": {"episodes": 60},
     },
 }
-UNSAFE = ("particle-dance", "")  # return alone: a block that learns a risk needs a policy that collides on every machine
+UNSAFE = ("particle-dance", "")  # return alone: the block about risks needs a policy that collides
 PROGRAM = '#include <stdio.h>\n#include "psyco_policy.h"\nint main(void) {\n%s\nreturn 0;\n}\n'
 TRAINING = re.compile(r"\.learn\([\d_]+")  # of Stable-Baselines3, in steps
 VERDICTS = {
