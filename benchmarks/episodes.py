@@ -1,4 +1,4 @@
-"""How few episodes: answers of a wanted width, for probabilities and means; verdicts by other mixtures.
+"""How few episodes: answers of a wanted width, for probabilities and means; verdicts by other mixtures; CVaR.
 
 PyDSMC (0.3.9 was run beside this) takes a number of episodes that does not depend on what it sees: for a probability
 that of Clopper and Pearson at p = 0.5, for a mean that of Hoeffding.
@@ -17,10 +17,13 @@ from scipy import special, stats
 
 from psyco._src.verification.anytime import log_evidence
 from psyco._src.verification.base import Counts, MeanTask, decisions
+from psyco._src.verification.betting import Betting
+from psyco._src.verification.cvar import BettingCVaR, excess
 from psyco._src.verification.estimation import MeanInterval
 from psyco._src.verification.fixed_sample import clopper_pearson
 from psyco._src.verification.fixed_width import WidthMean, width_rule
 from psyco._src.verification.operating_characteristics import operating_characteristics
+from psyco._src.verification.tally import run_tests
 
 DELTA, WIDTH = 0.05, 0.05
 STREAMS = 20
@@ -30,6 +33,7 @@ def main() -> None:
     _probabilities()
     _means()
     _verdicts()
+    _cvar()
 
 
 # ---- answers --------------------------------------------------------------------------------------------------------
@@ -223,3 +227,59 @@ def _verdicts() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+# ---- CVaR -----------------------------------------------------------------------------------------------------------
+
+CVAR_BOUND, CVAR_RANGE, TAIL, CVAR_CAP = 25.0, 100.0, 0.05, 20_000
+
+
+def _cvar() -> None:
+    """Print the median number of episodes until CVaR{x}(0.95)<=25 is shown, or its contrary, for values in [0, 100]."""
+    poisson = {f"Poisson({mean})": partial(_poisson, mean) for mean in (5, 10, 14, 20)}
+    rare = {f"0 or 100, {1 - p:g}/{p:g}": partial(_rare, p) for p in (0.005, 0.02)}
+    task = MeanTask(0.0, CVAR_RANGE, upper=CVAR_BOUND, cvar=1.0 - TAIL, false_accept=DELTA, false_reject=DELTA)
+    test = BettingCVaR(task)
+    print(
+        f"\n  CVaR{{x}}({1 - TAIL:g})<={CVAR_BOUND:g}, values in [0, {CVAR_RANGE:g}], error {DELTA:g}: episodes, median"
+    )
+    heads = ("true CVaR", "this test", "c known before", "DKW, fixed number")
+    print(f"  {'values':24}" + "".join(f"{head:>18}" for head in heads))
+    for name, draw in (poisson | rare).items():
+        values = draw(np.random.default_rng(0), (STREAMS, CVAR_CAP))
+        many = np.sort(values.ravel())[::-1]
+        true, c = many[: int(TAIL * many.size)].mean(), float(np.quantile(values, 1.0 - TAIL))
+        own = [run_tests([test], [[row]], max_episodes=CVAR_CAP)[0].episodes for row in values]
+        known = "-"
+        if true < CVAR_BOUND:
+            most = float(excess(np.array([CVAR_RANGE]), c, TAIL)[0])
+            mean = Betting(MeanTask(c, most, upper=CVAR_BOUND, false_accept=DELTA, false_reject=DELTA))
+            rows = [[excess(row, c, TAIL)] for row in values]
+            known = f"{np.median([run_tests([mean], [row], max_episodes=CVAR_CAP)[0].episodes for row in rows]):,.0f}"
+        print(f"  {name:24}{true:18.1f}{np.median(own):18,.0f}{known:>18}{_dkw_episodes(many, true):18,.0f}")
+
+
+def _poisson(mean: float, rng: np.random.Generator, size: tuple[int, int]) -> NDArray[Any]:
+    return rng.poisson(mean, size).astype(np.float64)
+
+
+def _rare(p: float, rng: np.random.Generator, size: tuple[int, int]) -> NDArray[Any]:
+    return CVAR_RANGE * (rng.random(size) < p)
+
+
+def _dkw_episodes(values: NDArray[Any], true: float) -> float:
+    """Return the number that suffices by the inequality of Dvoretzky, Kiefer and Wolfowitz; values from the top.
+
+    The distribution function is known up to ε = sqrt(log(1/δ) / 2n): at worst, a part ε of the episodes has the largest
+    value, or for VIOLATED is missing at the top.
+    """
+
+    def cvar(epsilon: float) -> float:
+        skipped = 0.0 if true < CVAR_BOUND else epsilon
+        part = TAIL - epsilon if true < CVAR_BOUND else TAIL
+        first, last = (round(share * values.size) for share in (skipped, skipped + max(part, 0.0)))
+        return float(values[first:last].sum() / values.size + (TAIL - part) * CVAR_RANGE) / TAIL
+
+    grid = np.geomspace(1e-5, TAIL, 2000)
+    enough = [e for e in grid if (cvar(e) <= CVAR_BOUND) == (true < CVAR_BOUND)]
+    return math.log(1.0 / DELTA) / (2.0 * max(enough) ** 2)

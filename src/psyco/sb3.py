@@ -96,7 +96,7 @@ class SharedLambda:
         with double_precision():
             self.belief, c_sat, lam_k = self.controller.update(self.belief, self.lam_k, now, checks)
         self.c_sat = np.asarray(c_sat)
-        cost = costs(self.controller.task.expectations, checks)
+        cost = costs(self.controller.task.expectations, checks, self.belief.recent)
         self.equal_cost_streak = np.where(gives_no_signal(cost), self.equal_cost_streak + len(cost), 0.0)
         floor = jnp.maximum(lam_k, MIN_LAMBDA_WITHOUT_SIGNAL)
         self.set(jnp.where(self.equal_cost_streak >= SIGNAL_PATIENCE, floor, lam_k))
@@ -200,7 +200,7 @@ class ConstrainedEnv(gymnasium.Wrapper):  # type: ignore[type-arg]
         """Return the cost of an episode `[K]`; an excess is in the unit of its value."""
         widths = [bound.width for bound in self.task.expectations]
         units = np.append(np.ones(episode.cost.shape[1]), widths)
-        return np.asarray(costs(self.task.expectations, episode)[0] * units, np.float64)
+        return np.asarray(costs(self.task.expectations, episode, self.shared.belief.recent)[0] * units, np.float64)
 
 
 @dataclass

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from scipy import optimize
 
 import psyco
-from psyco._src.core.errors import RequirementError
+from psyco._src.core.errors import RequirementError, RunError
 from psyco._src.envs.actions import Discrete
 from psyco._src.exact import plain_chain
 from psyco._src.exact import unfold as unfolding
@@ -112,6 +112,7 @@ QUANTITIES = [
         'R{"end"}=? [ C ]',
     ),
     *("R{x}=? [ S ]", "S=? [ a ]", "P=? [ F a ]", "P=? [ G (x < 2 | visits <= 1) ]"),
+    *("CVaR{x}(0.75)=? [ C ]", "CVaR{-x}(0.5)=? [ F a ]", "CVaR{visits}(0.875)=? [ I=4 ]", "CVaR(0.25)=? [ C<=3 ]"),
 ]
 ASKED = psyco.parse("; ".join(QUANTITIES)).questions
 
@@ -161,6 +162,14 @@ def number(subject, signals):
     return Fraction(by_definition.satisfied(subject, signals))
 
 
+def tail_mean(values, subject):
+    """The mean of the worst values, by the definition."""
+    total, left = Fraction(0), 1 - Fraction(subject.cvar)
+    for value, p in sorted(values, reverse=True):
+        total, left = total + value * min(p, left), left - min(p, left)
+    return total / (1 - Fraction(subject.cvar))
+
+
 def answered(chain, policy, require):
     with mock.patch.object(unfolding, "check_consistency"):  # it samples, and is tested elsewhere
         return psyco.exact(lambda seen: policy[int(seen[0])], chain, require)
@@ -174,6 +183,8 @@ def test_expected_values_and_rates_of_random_chains_are_the_exact_fractions(chai
     found = answered(chain, policy, "; ".join(QUANTITIES)).answers
     for question, answer in zip(ASKED, found, strict=True):
         exact = sum(p * number(question.subject, signals) for p, signals, _ in episodes)
+        if isinstance(question.subject, Quantity) and question.subject.cvar is not None:
+            exact = tail_mean([(number(question.subject, signals), p) for p, signals, _ in episodes], question.subject)
         if isinstance(question.subject, Quantity) and isinstance(question.subject.over, LongRun):
             exact /= sum(p * length for p, _, length in episodes)
         assert answer == pytest.approx(float(exact), abs=1e-12), question
@@ -265,6 +276,23 @@ def test_the_expected_return_and_the_reward_added_up_are_one():
     assert found.value.expected[0] == pytest.approx(found.value.expected_return, abs=1e-12)
     assert found.value.expected[0] == found.value.by_constraint(psyco.parse("R<=1 [ C ]; R<=1 [ C ]"))[0]
     assert found.verdict.name == "SATISFIED"
+
+
+def test_the_worst_episodes_of_obstacle_run_are_those_that_sampling_finds():
+    """The intervals miss by chance with probability 1e-6."""
+    policy, ask = random_policy(3), "CVaR{caught}(0.9)=? [ C ] & C>=0.999999"
+    bounds = "CVaR{caught}(0.9)<=3.7 [ C ]; CVaR{distance}(0.9)>=2 [ C ]; R{caught}<=1 [ C ]"
+    found = psyco.exact(policy, SMALL, f"{bounds}; {ask}")
+    worst, nearest, mean = found.value.expected
+    assert mean < 1 < worst == found.answers[0]
+    assert nearest < psyco.exact(policy, SMALL, "R{distance}=? [ C ]").answers[0]
+    assert found.optimum is None
+    (answer,) = psyco.verify(policy, SMALL, ask, max_episodes=2000).answers
+    assert answer.lower < worst < answer.upper < answer.lower + 2
+    with pytest.raises(RunError, match="the optimum under a bound on CVaR is not computed"):
+        constrained_optimum(SMALL, bounds)
+    with pytest.raises(RunError, match="about the first state alone"):
+        psyco.exact(policy, SMALL, "CVaR{caught}(0.9)=? [ I=0 ]")
 
 
 @pytest.mark.parametrize("stated", ["R{{caught}}<={} [ C ]", "R{{caught}}<={} [ S ]"])

@@ -13,6 +13,9 @@ from psyco._src.learners.base import LearningTask
 from psyco._src.learners.belief import double_precision
 from psyco._src.learners.expectation_constraints import (
     ExpectationBound,
+    add_recent,
+    costs,
+    empty_recent,
     excess,
     expectation_bounds,
     step_costs,
@@ -66,6 +69,12 @@ def test_each_bound_that_can_fail_is_a_constraint_and_questions_are_none():
     # Of a rate r, (x - r) is added up over at most 10 steps. P>=0.5 is none of a mean; S<=0.2 has no lower bound.
     assert sides(f"P>=0.5 [ F {near} ]; S<=0.2 [ {near} ]") == [(0, 0.2, False, True, 10.0, 0.2)]
     assert sides(f"R{{{near}}}<=10 [ C ]") == []
+    # Of a CVaR, as of a mean; but for the best case, (1 - s) of the episodes do not matter.
+    assert sides(f"CVaR{{{near}}}(0.75)<=1 [ C ]; CVaR{{{near}}}(0.9)>=5 [ C ]") == [
+        (0, 1.0, False, False, 10.0, 0.025),
+        (1, 5.0, True, False, 10.0, 0.05),
+    ]
+    assert sides(f"CVaR{{{near}}}(0.9)<=10 [ C ]") == []
     with pytest.raises(RequirementError, match="no range is known of 1 / distance"):
         expectation_bounds(parse("R{1 / distance}<=3 [ C ]"), DANCE)
 
@@ -74,6 +83,30 @@ def test_an_excess_is_the_distance_beyond_the_bound_relative_to_the_range():
     at_least, rate = UP_TO_5._replace(column=1, at_least=True), UP_TO_5._replace(bound=0.2, rate=True)
     found = excess((UP_TO_5, at_least, rate), measured([7.0, 4.0], [1.0, 6.0], length=10))
     np.testing.assert_allclose(found, [[0.1, 0.05, 0.25], [-0.2, -0.05, -0.05]], atol=1e-7)
+
+
+def test_the_excess_of_a_cvar_has_the_sign_of_the_tail_mean_beyond_the_bound():
+    """Its mean over the recent episodes is s (CVaR - bound) / width, by the definition of CVaR."""
+    worst = UP_TO_5._replace(rest=0.25)
+    values = np.arange(40.0) / 2
+    recent = add_recent((worst,), measured(*values), empty_recent((worst,)))
+    assert recent.shape == (40, 1)
+    found = excess((worst,), measured(*values), recent)
+    assert float(found.mean()) == pytest.approx(0.25 * (values[-10:].mean() - 5.0) / 20.0, abs=1e-6)
+    smallest = worst._replace(at_least=True)
+    recent = add_recent((smallest,), measured(*values), empty_recent((smallest,)))
+    found = excess((smallest,), measured(*values), recent)
+    assert float(found.mean()) == pytest.approx(0.25 * (5.0 - values[:10].mean()) / 20.0, abs=1e-6)
+    assert empty_recent((UP_TO_5,)) is None
+
+
+def test_costs_of_a_cvar_differ_also_where_exploration_avoids_what_the_policy_does():
+    worst = UP_TO_5._replace(rest=0.1)
+    recent = add_recent((worst,), measured(*[18.0] * 100), empty_recent((worst,)))
+    explored = measured(*np.arange(10.0))
+    assert len(set(np.asarray(excess((worst,), explored, recent))[:, 0])) == 1
+    found = np.asarray(costs((worst,), explored, recent))[:, 0]
+    assert found[-1] > found[-2] > found[0]
 
 
 @pytest.mark.slow
@@ -94,6 +127,11 @@ def test_steps_add_up_to_the_excess_of_their_episode(name):
     np.testing.assert_allclose(by_step[:, 0], episodes.cost[:, 0], rtol=1e-6)
     np.testing.assert_allclose(by_step[:, 1:] - bounds, excess(means, episodes), atol=1e-6)
     np.testing.assert_allclose(np.asarray(episodes.trace.value).sum(axis=1), episodes.value, atol=1e-6)
+    worst = means[0]._replace(rest=0.3)  # and of a CVaR but for c and the start, two other constants
+    recent = add_recent((worst,), episodes, empty_recent((worst,)))
+    by_step = np.asarray(step_costs((worst,), episodes.trace, recent))[..., 1].sum(axis=1)
+    of_episodes = np.asarray(costs((worst,), episodes, recent))[:, 1]
+    np.testing.assert_allclose(by_step - by_step[0], of_episodes - of_episodes[0], atol=1e-6)
 
 
 # ---- belief ---------------------------------------------------------------------------------------------------------
@@ -208,6 +246,38 @@ def test_return_is_maximised_as_far_as_the_expectation_lets_it():
     assert rows.info.c_sat[-1, 0] > 0.9
 
 
+class Gamble:
+    """A sampler without a domain: the return r lies in (-1, 1); one episode in ten has a value, 5 (1 + r)."""
+
+    compiled = True
+
+    def __call__(self, theta, keys):
+        ret = jax.nn.soft_sign(theta.mean(axis=1))
+        value = jnp.where(jax.vmap(jax.random.uniform)(keys) < 0.1, 5.0 * (1.0 + ret), 0.0)[:, None]
+        none = jnp.zeros((len(keys), 0))
+        return Episodes(ret, none, none.astype(bool), jnp.ones(len(keys), jnp.int32), value=value)
+
+
+@pytest.mark.parametrize("rest", [0.1, 1.0])
+def test_a_cvar_is_met_where_the_same_bound_on_the_mean_allows_everything(rest):
+    """The mean of the worst tenth, 5 (1 + r), is at most 4 for r <= -0.2; the mean of all is at most 1 for every r.
+
+    Over seeds the mean of the last quarter lies between -0.44 and -0.37, and at 0.9 for the mean.
+    """
+    bound = ExpectationBound(
+        column=0, bound=4.0, at_least=False, rate=False, width=10.0, room=0.4 * rest, confidence=0.9, rest=rest
+    )
+    options = SafeES(population=20, checks=2, margin=0.3, curriculum=0.0, gain=0.03)
+    learner = make_learner(options, parse("Rmax=? [ C ]"), expectations=[bound], episode_budget=40_000)
+    start = learner.init(jnp.full(5, -0.5))
+    _, rows = train(learner, Gamble(), jax.random.key(3), start, first=0, generations=learner.generations)
+    late = np.asarray(rows.episodes.returns).mean(axis=1)[-learner.generations // 4 :].mean()
+    if rest == 1.0:
+        assert late > 0.5
+    else:
+        assert -0.6 < late < -0.2
+
+
 # ---- snes -----------------------------------------------------------------------------------------------------------
 
 
@@ -263,7 +333,7 @@ def test_an_expected_count_a_share_of_time_and_a_sum_are_learned_alike_and_quest
 )
 def test_a_mixed_run_goes_on_from_its_checkpoint_byte_for_byte(learner, tmp_path):
     options = {"critic_hidden": 4, "population": 20} if learner == "ppo" else {}
-    problem = small(MIXED, learner=learner, **options)
+    problem = small(f"{MIXED}; CVaR{{distance < 0.1}}(0.9)<=2 [ C ]", learner=learner, **options)
     whole = learned(problem)
     about = CheckpointInfo(1, "identity", "config", 0, 0, "digest")
     (tmp_path / "checkpoints").mkdir()
@@ -272,7 +342,7 @@ def test_a_mixed_run_goes_on_from_its_checkpoint_byte_for_byte(learner, tmp_path
     rest = learned(problem, start=load_checkpoint(file).restore(whole.reached[0]))
     ends = [jax.tree.leaves(each.at.state) for each in (whole, rest)]
     assert all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in zip(*ends, strict=True))
-    columns = {"satisfied[0]", "cost[0]", "c_sat[0]", "c_sat[1]", "value[0]"}
+    columns = {"satisfied[0]", "cost[0]", *(f"c_sat[{k}]" for k in range(3)), "value[0]", "value[1]"}
     assert {name for name in whole.metrics if name.endswith("]")} == columns
 
 

@@ -21,7 +21,7 @@ from psyco._src.learners.learner_registry import make_learner
 from psyco._src.learners.loop import train
 from psyco._src.learners.ppo import PPO, ColumnStats, PPOState, _rescaled, advantages
 from psyco._src.policies.network import Network, network_for
-from psyco._src.rollout.episodes import Episodes
+from psyco._src.rollout.episodes import Episodes, Trace
 from psyco._src.rollout.sampler import make_sampler
 from psyco._src.runs.train import initial_state
 from tests import making
@@ -141,6 +141,26 @@ def test_an_end_that_later_rewards_hardly_reach_is_none() -> None:
     assert not bind(PPO, **ONE).bootstraps_at_horizon  # 50 steps, and a discount of 0.95
     assert bind(PPO, **(ONE | {"horizon": 1000})).bootstraps_at_horizon
     assert not bind(PPO, **(ONE | {"horizon": 1000}), discount=0.999).bootstraps_at_horizon
+
+
+def test_nothing_is_expected_after_an_episode_that_terminated() -> None:
+    """The same steps, terminated and truncated: the value of the last observation counts only in the latter."""
+    learner = bind(PPO, **(ONE | {"horizon": 1000}), critic_hidden=8)
+    state = learner.init(jnp.zeros(ONE["network"].size))
+    critics = {**state.critics, "b3": state.critics["b3"] + 5.0}  # predict 5 everywhere, in units of 1
+    units = ColumnStats(jnp.zeros(2), jnp.ones(2))
+    trace = Trace(
+        obs=jnp.zeros((2, 1, 3)),
+        noise=jnp.zeros((2, 1, 2)),
+        reward=jnp.ones((2, 1)),
+        cost=jnp.zeros((2, 1, 1)),
+        alive=jnp.ones((2, 1)),
+        final_obs=jnp.zeros((2, 3)),
+        terminated=jnp.array([1.0, 0.0]),
+    )
+    found = learner._evaluate(state._replace(critics=critics, target_stats=units), trace, jnp.ones(1), jnp.full(2, 0.5))
+    target = found.batch.target[:, 0] * jnp.sqrt(found.target_stats.variance[0]) + found.target_stats.mean[0]
+    np.testing.assert_allclose(target, [1.0, 1.0 + 5.0 * learner.discount], rtol=1e-4)
 
 
 def test_some_explore_and_some_show_what_would_be_deployed() -> None:

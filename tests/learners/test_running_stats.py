@@ -32,6 +32,7 @@ def test_statistics_of_parts_are_those_of_the_whole() -> None:
 
 
 @pytest.mark.parametrize("own", [(), (1.0, 2.0, -3.0)])
+@pytest.mark.more
 def test_a_folded_network_has_the_same_scores(own: tuple[float, ...]) -> None:
     network = Network(3, 2, 16, "learned", own, tuple(2.0 + abs(x) for x in own))
     theta = network.init(jax.random.key(0))

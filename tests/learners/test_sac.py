@@ -201,6 +201,7 @@ def test_it_stays_within_the_requirement_and_takes_what_that_leaves() -> None:
     assert 0.0 < float(found.returns.mean()) <= 3.0
 
 
+@pytest.mark.more
 def test_it_learns_choices_and_half_a_run_can_be_continued_with_the_same_bytes() -> None:
     """Chance gets 8/3 of 8."""
     problem = prepared(psyco.make(Echo, horizon=8), MOST, **SMALL)

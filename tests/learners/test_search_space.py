@@ -8,6 +8,7 @@ from psyco._src.learners.learner_registry import LEARNERS, learner_options, lear
 from psyco._src.studies.search_config import make_search
 from psyco._src.studies.study_plan import check_plan
 
+LAKE = "P>=0.7 [ F obs[15] = 1 ] & C>=0.95"
 DANCE = "P>=0.85 [ G (distance >= 0.1 | collisions <= 1) ] & C>=0.98"
 
 
@@ -28,7 +29,8 @@ def test_every_learner_declares_ranges_of_options_that_it_has(name: str) -> None
     "name", [pytest.param(name, marks=pytest.mark.extra("evosax") if name == "evosax" else ()) for name in LEARNERS]
 )
 def test_both_ends_of_every_range_make_a_learner(name: str) -> None:
-    search = make_search("particle-dance", DANCE, learner=name, settings={"bias": "learned"})
+    domain, requirement = ("FrozenLake-v1", LAKE) if name == "table" else ("particle-dance", DANCE)
+    search = make_search(domain, requirement, learner=name, settings={"bias": "learned"})
     check_plan(search.boundary_plan())
 
 

@@ -1,4 +1,4 @@
-"""A constraint that all episodes violate with equal cost gives no signal: λ stays up, with a warning."""
+"""Warnings while learning: a constraint without a signal, whose λ stays up, and a return lost to the constraints."""
 
 import logging
 
@@ -9,7 +9,8 @@ import pytest
 import psyco
 from psyco._src.learners.base import Generation, UpdateInfo
 from psyco._src.learners.lagrangian import MIN_LAMBDA_WITHOUT_SIGNAL, floor_lambda
-from psyco._src.learners.loop import PATIENCE, SignalCheck
+from psyco._src.learners.loop import PATIENCE, ReturnCheck, SignalCheck
+from psyco._src.learners.metrics import Metrics
 from psyco._src.rollout.episodes import Episodes
 
 
@@ -77,3 +78,44 @@ def test_a_constraint_on_a_return_is_learned_from_before_it_is_ever_met():
     returns = result.metrics["deployed_return"]
     assert (result.metrics["lambda"][5:50] == 0).all()
     assert returns[-20:].mean() > returns[:20].mean() + 20
+
+
+# ---- a return lost to the constraints -------------------------------------------------------------------------
+
+
+def warnings_of(returns, satisfied, lam, *, p_req=0.9, **settings):
+    """Return the warnings of 100 generations with noisy returns, and the generation in which each comes."""
+    returns = np.broadcast_to(returns, 100) + np.random.default_rng(0).normal(0, 0.1, 100)
+    columns = {"return": returns, "satisfied": np.broadcast_to(satisfied, 100), "lambda": np.broadcast_to(lam, 100)}
+    check = ReturnCheck(100, p_req=p_req, **{"from_start": True, **settings})
+    rows = (Metrics({name: column[i : i + 1] for name, column in columns.items()}) for i in range(100))
+    return [(i, text) for i, row in enumerate(rows) for text in check.warnings(row)]
+
+
+RISE = np.linspace(-20.0, 0.0, 100)
+
+
+def test_lambda_at_its_floor_for_a_fifth_of_learning_is_said_once() -> None:
+    [(when, text)] = warnings_of(RISE, 0.5, np.where(np.arange(100) < 30, 1.0, 0.0))
+    assert when == 49 and "for a fifth of learning" in text and "--from" in text
+    assert not warnings_of(RISE, 0.5, np.where(np.arange(100) % 19, 0.0, 0.1)), "it comes back in time"
+    assert "0.2 for a fifth" in warnings_of(RISE, 0.5, 0.2, lambda_min=0.2)[0][1]
+
+
+def test_a_return_that_stands_still_where_it_began_while_all_satisfy_is_said_once() -> None:
+    [(when, text)] = warnings_of(-2.0, 1.0, 0.9)
+    assert 39 <= when < 60 and "stands still at -" in text and "margin" in text
+    assert not warnings_of(RISE, 1.0, 0.9)
+    assert not warnings_of(np.minimum(RISE, -15.0), 1.0, 0.9), "it has improved, and is as good as it gets"
+    assert not warnings_of(-2.0, 0.99, 0.9)
+    assert not warnings_of(-2.0, 1.0, 0.9, from_start=False), "a policy to start from may be as good as it gets"
+    assert not warnings_of(-2.0, 1.0, 1.0, p_req=None), "nothing is required"
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_return_that_falls_while_there_is_room_to_spare_is_said_once(sign) -> None:
+    falling = sign * np.where(np.arange(100) < 50, RISE, -10.0 - (np.arange(100) - 50.0) / 3.0)
+    [(when, text)] = warnings_of(falling, 0.99, 0.5, sign=sign)
+    assert when < 99 and "become worse" in text and "room to spare" in text
+    assert not warnings_of(falling, 0.93, 0.5, sign=sign), "the constraints need what they take"
+    assert not warnings_of(sign * RISE, 0.99, 0.5, sign=sign)

@@ -136,10 +136,14 @@ def quantities():
         st.integers(0, 8).map(Total),
         st.integers(0, 8).map(Instant),
         state_formulas().map(Reaching),
-        st.just(LongRun()),
     )
     bodies = terms().filter(lambda term: not isinstance(term, Number)) | state_formulas()
-    return st.builds(Quantity, bodies, over) | state_formulas().map(lambda f: Quantity(f, LongRun(share=True)))
+    levels = st.none() | st.floats(0.0, 1.0, exclude_min=True, exclude_max=True)
+    return st.one_of(
+        st.builds(Quantity, bodies, over, levels),
+        st.builds(Quantity, bodies, st.just(LongRun())),
+        state_formulas().map(lambda f: Quantity(f, LongRun(share=True))),
+    )
 
 
 intervals = st.lists(st.floats(-1e9, 1e9), min_size=2, max_size=2, unique=True).map(lambda x: tuple(sorted(x)))
@@ -147,7 +151,8 @@ intervals = st.lists(st.floats(-1e9, 1e9), min_size=2, max_size=2, unique=True).
 
 @st.composite
 def expectations(draw, name=None):
-    quantity, comparison = draw(quantities()), draw(st.sampled_from([">=", ">", "<=", "<", "in"]))
+    quantity = draw(quantities())
+    comparison = draw(st.sampled_from([">=", ">", "<=", "<", "in"][: 5 if quantity.cvar is None else 4]))
     within, low, high = draw(st.none() | intervals), *draw(intervals)
     if quantity.over == LongRun(share=True):
         within, low, high = None, 0.25, 0.75
@@ -164,7 +169,9 @@ def questions(draw, name=None):
     subject = draw(formulas() | quantities())
     unbounded = isinstance(subject, Quantity) and subject.over != LongRun(share=True)
     within = draw(st.none() | intervals) if unbounded else None
-    return Question(subject, draw(st.sampled_from([None, "max", "min"])), draw(probabilities), within, name)
+    is_cvar = isinstance(subject, Quantity) and subject.cvar is not None
+    best = None if is_cvar else draw(st.sampled_from([None, "max", "min"]))
+    return Question(subject, best, draw(probabilities), within, name)
 
 
 @st.composite

@@ -177,19 +177,32 @@ def test_answers_agree_with_the_exact_ones(certificate):
 
 
 def test_sampling_ends_when_the_interval_is_as_narrow_as_asked():
-    found = verify(width=0.3)
+    found = verify(width=[0.3, 0.2, 0.3])
     share, rate, time = found.answers
     assert [answer.kind for answer in found.answers] == ["width", "anytime", "anytime"]
-    assert share.upper - share.lower <= 0.3 and rate.upper - rate.lower <= 0.3
+    assert share.upper - share.lower <= 0.3 and rate.upper - rate.lower <= 0.2
     assert share.episodes < 500 and rate.episodes < 500
     assert time.episodes == 500 and "not yet as narrow as 0.3" in time.summary
     jsonschema.validate(json.loads(found.to_json()), certificate_schema())
+    assert [answer.width for answer in found.answers] == [0.3, 0.2, 0.3]
     assert replay(found.to_json(), policy()).matches
     alone = verify("P=? [ F target ] & C>=0.9", width=0.3)
     assert alone.answers[0].episodes < 100 and replay(alone.to_json(), policy()).matches
     for bad in (0, -1, float("nan"), "wide"):
-        with pytest.raises(RunError, match="width is how narrow"):
-            verify(width=bad)
+        for width in (bad, [0.3, bad, 0.3]):
+            with pytest.raises(RunError, match="width is how narrow"):
+                verify(width=width)
+
+
+@pytest.mark.parametrize(
+    ("requirement", "width"),
+    [(None, 0.3), (None, [0.3, 0.3]), ("R{caught}=? [ C ]; R{caught}=? [ S ]", 0.3), ("P=? [ F caught ]", [0.3, 1])],
+)
+def test_questions_of_different_units_need_a_width_each(requirement, width):
+    with pytest.raises(RunError, match=r"only probabilities can share one.*--width 0\.02 --width 1\.5"):
+        verify(*filter(None, [requirement]), width=width)
+    both = verify("P=? [ F target ] & C>=0.9; P=? [ F caught ] & C>=0.9", width=0.3)
+    assert [answer.width for answer in both.answers] == [0.3, 0.3]
 
 
 def test_questions_change_nothing_of_what_is_said_about_constraints(certificate):

@@ -45,6 +45,29 @@ def test_wrong_verdicts_are_at_most_one_minus_c_req_for_every_true_p(method, p_r
     assert seen.satisfied[len(below) - 1] > 0 or p_req == 0.99  # not by never deciding
 
 
+@pytest.mark.parametrize(
+    ("p_req", "least", "anytime"),
+    [(0.85, 25, 35), (0.99, 390, 562), (0.99999, 391_201, 564_659), (0.999999, 3_912_022, 5_646_612)],
+)
+def test_the_number_of_episodes_without_a_violation_has_a_closed_form(p_req, least, anytime):
+    """If violations have probability 1 - p_req, n episodes show none with probability p_req^n: fewer can't suffice."""
+    required = constraint(f"P>={p_req}")
+
+    def accepts(method, n, maximum):
+        decided = make_test(method, required, max_episodes=maximum).decide(Counts(np.array([n]), np.array([0])))
+        return bool(decided[0] == ACCEPT)
+
+    assert least == math.ceil(math.log(0.02) / math.log(p_req))
+    assert accepts("fixed", least, least) and not accepts("fixed", least - 1, least - 1)
+
+    def evidence(n):
+        """∫ (1 + u (1/a - 1))^n du over [0, 1], a = p_req."""
+        return -math.expm1((n + 1) * math.log(p_req)) / (n + 1) / (1 - p_req) / p_req**n
+
+    assert evidence(anytime - 1) < 50 <= evidence(anytime)
+    assert accepts("anytime", anytime, None) and not accepts("anytime", anytime - 1, None)
+
+
 @pytest.mark.parametrize("method", SOUND)
 @pytest.mark.parametrize(
     ("text", "inside", "outside"),

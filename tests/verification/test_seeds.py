@@ -3,10 +3,15 @@
 import os
 
 import gymnasium
+import jax
+import numpy as np
 import pytest
 
 import psyco
 from psyco import RunError
+from psyco._src.policies.external import as_policy
+from psyco._src.rollout.episodes import episode_keys
+from psyco._src.rollout.sampler import make_sampler
 from tests.environments import Careless, Counting, Deaf, Leaky, Local, Manufactured, Walk, to_the_left
 from tests.making import with_execution
 
@@ -72,6 +77,42 @@ def test_an_environment_that_remembers_its_first_violation_is_an_error(seed):
         verify(Learned, "P>=0.5 [ G (info.bad <= 0) ] & C>=0.9", max_episodes=400, seed=seed)
 
 
+def test_what_an_environment_learned_before_the_look_does_not_count():
+    """Environments that have seen a violation avoid the next ones; those of a look are made for it."""
+
+    class Learned(Walk):
+        learns, learned = True, False
+
+        def step(self, action):
+            *outcome, info = super().step(action)
+            bad = self.x > 1.5
+            self.learned |= bad and Learned.learns
+            return *outcome, {**info, "bad": float(bad and not self.learned)}
+
+    requirement = "P>=0.99 [ G (info.bad <= 0) ] & C>=0.9"
+    used = psyco.make(Learned, horizon=6)
+    sampler = make_sampler(used, as_policy(to_the_left).network, psyco.parse(requirement))
+    sampler(np.zeros((1280, 0)), episode_keys(jax.random.key(0), 0, 1280))  # in 64 environments, as learning does
+    Learned.learns = False
+    new = psyco.make(Learned, horizon=6)
+    found = [psyco.verify(to_the_left, domain, requirement, max_episodes=500) for domain in (used, new)]
+    assert found[0].findings == found[1].findings
+    assert found[0].verdict is not psyco.Verdict.SATISFIED
+
+
+@pytest.mark.parametrize("environment", [Careless, Manufactured])
+def test_an_undecided_look_needs_repeatable_episodes_too(environment):
+    """Its interval is quoted, and more episodes may continue it."""
+    with pytest.raises(RunError, match="played again"):
+        verify(environment, "P>=0.999 [ G (obs[1] <= 6) ] & C>=0.9", method="anytime")
+
+
+def test_an_estimate_needs_repeatable_episodes_too():
+    Counting.episodes = -68  # 8 in which the policy is asked twice, 60 that decide; what counts changes 40 later
+    with pytest.raises(RunError, match="played again"):
+        verify(Counting, "P>=0.5 [ G (info.cost <= 1) ] & C>=0.9", estimate=80)
+
+
 def test_answers_need_repeatable_episodes_too():
     with pytest.raises(RunError, match="played again"):
         verify(Manufactured, "P=? [ G (obs[0] <= 1) ]")
@@ -91,6 +132,7 @@ def test_chance_that_is_drawn_per_process_is_an_error_with_workers(environment):
 
 
 @pytest.mark.slow  # processes
+@pytest.mark.more
 def test_workers_and_their_replays_agree():
     one, other = verify(Walk), verify(Walk, workers=2)
     assert one.findings == other.findings

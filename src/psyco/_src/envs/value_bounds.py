@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -13,6 +15,7 @@ from gymnasium import spaces
 from psyco._src.core.errors import RequirementError
 from psyco._src.envs.actions import Continuous, Discrete, MultiBinary, MultiDiscrete
 from psyco._src.envs.base import Domain, signal_table
+from psyco._src.envs.gym_env import ObservationPart
 from psyco._src.logic.ast import (
     UNBOUNDED_RANGE,
     Aggregate,
@@ -35,10 +38,12 @@ from psyco._src.logic.ast import (
     is_term,
     walk,
 )
+from psyco._src.logic.lint import lint
 
 Range = tuple[float, float]
 BOOLEAN_RANGE: Range = (0.0, 1.0)
 EFFECTIVELY_INFINITE = 1e30  # an unbounded Box of Gymnasium may have the largest float32 as its bound
+ZERO_AT_START = frozenset({"step", "reward", "return", "terminated", "truncated"})  # signals that are 0 or false there
 FLOAT32_SLACK = 1e-6  # relative rounding error of sums over many steps in float32
 
 
@@ -153,16 +158,38 @@ def _is_bounded(low: float, high: float) -> bool:
     return max(-low, high) < EFFECTIVELY_INFINITE
 
 
-def expression_range(body: Node, domain: Domain | RecordedSystem) -> Range:
-    """Return the range of a term, or of a formula as 0 or 1, in any state, by interval arithmetic."""
+def requirement_warnings(requirement: Requirement, domain: Domain | RecordedSystem) -> list[str]:
+    """Return warnings about a requirement that says less, or something else, than it seems to; see `lint`."""
+
+    def value_range(stated: Expectation) -> Range | None:
+        try:
+            low, high, _ = _value_range(stated, domain)
+        except RequirementError:  # no range is known; verification says so
+            return None
+        return low, high
+
+    return lint(requirement, partial(expression_range, domain=domain), value_range)
+
+
+def warn_about(requirement: Requirement, domain: Domain | RecordedSystem) -> None:
+    """Issue the warnings about a requirement, each once in a process."""
+    for text in requirement_warnings(requirement, domain):
+        warnings.warn(text, stacklevel=1)
+
+
+def expression_range(body: Node, domain: Domain | RecordedSystem, *, first: bool = False) -> Range:
+    """Return the range of a term, or of a formula as 0 or 1, by interval arithmetic, in any state or in the first."""
+    states = 1.0 if first else domain.horizon + 1.0
 
     def of(part: Node) -> Range:
-        return expression_range(part, domain)
+        return expression_range(part, domain, first=first)
 
     match body:
         case Number(value):
             return value, value
         case Signal() | Label():
+            if first and body.name in ZERO_AT_START and not isinstance(domain, RecordedSystem):
+                return 0.0, 0.0
             return _signal_range(body, domain)
         case Minus(part):
             low, high = of(part)
@@ -177,10 +204,10 @@ def expression_range(body: Node, domain: Domain | RecordedSystem) -> Range:
             pick = min if function == "min" else max
             return pick(lows), pick(highs)
         case Aggregate("count"):
-            return 0.0, domain.horizon + 1.0
+            return 0.0, states
         case Aggregate("sum", part):
             low, high = of(part)
-            return min(low, (domain.horizon + 1) * low), max(high, (domain.horizon + 1) * high)
+            return min(low, states * low), max(high, states * high)
         case Aggregate(_, part):
             return of(part)
     return UNBOUNDED_RANGE if is_term(body) else BOOLEAN_RANGE
@@ -219,7 +246,8 @@ def _signal_range(signal: Signal | Label, domain: Domain | RecordedSystem) -> Ra
             return _action_range(domain, index)
         case "obs" if index is not None and hasattr(domain, "observation_space"):
             return _observation_range(domain.observation_space, index)  # type: ignore[union-attr]
-    return UNBOUNDED_RANGE
+    parts: Mapping[str, ObservationPart] = getattr(domain, "observation_parts", {})
+    return _part_range(parts[signal.name].space, index or 0) if signal.name in parts else UNBOUNDED_RANGE
 
 
 def _action_range(domain: Domain | RecordedSystem, index: int | None) -> Range:
@@ -233,6 +261,19 @@ def _action_range(domain: Domain | RecordedSystem, index: int | None) -> Range:
             start = float(np.broadcast_to(first, len(n))[i])
             return start, start + n[i] - 1
         case MultiBinary(), int():
+            return BOOLEAN_RANGE
+    return UNBOUNDED_RANGE
+
+
+def _part_range(space: Any, index: int) -> Range:
+    """Return the range of an entry of a part of a Dict or Tuple observation."""
+    match space:
+        case spaces.Box(low=low, high=high):
+            return float(low.flat[index]), float(high.flat[index])
+        case spaces.Discrete(n=n, start=start) | spaces.MultiDiscrete(nvec=n, start=start):
+            first = float(np.ravel(start)[index])
+            return first, first + float(np.ravel(n)[index]) - 1.0
+        case spaces.MultiBinary():
             return BOOLEAN_RANGE
     return UNBOUNDED_RANGE
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from psyco._src.logic.ast import (
     Constraint,
     Expectation,
     Formula,
+    Instant,
     LongRun,
     Quantity,
     Question,
@@ -31,6 +32,8 @@ from psyco._src.policies.external import PolicyLike
 from psyco._src.verification.base import Guarantee, Verdict
 
 TOLERANCE = 1e-9  # of the optimum, and of meeting a bound
+TOTAL_DIGITS = 9  # decimals to which totals are rounded in a distribution
+MAX_TOTALS = 2_000_000  # pairs of node and total after a step
 FRONT_TOLERANCE = 1e-4  # distance of a vertex from the line without it, relative to the extent of the front
 
 EXACT = Guarantee(
@@ -53,7 +56,7 @@ class Value(NamedTuple):
 
     expected_return: float
     probabilities: tuple[float, ...]  # of the constraints' formulas
-    expected: tuple[float, ...] = ()  # values of the quantities in the other constraints
+    expected: tuple[float, ...] = ()  # values of the quantities in the other constraints, means or CVaR
 
     def by_constraint(self, requirement: Requirement) -> list[float]:
         """Return probabilities and expected values in the order of the constraints."""
@@ -67,7 +70,7 @@ class ExactAnswer:
 
     verdict: Verdict
     value: Value
-    optimum: Value | None  # None if no controller satisfies the requirement
+    optimum: Value | None  # None if no controller satisfies the requirement, or if it bounds a CVaR
     nodes: int  # of the unfolded Markov chain
     answers: tuple[float, ...] = ()  # one per question of the requirement
     guarantee: Guarantee = EXACT
@@ -92,17 +95,24 @@ def exact(policy: PolicyLike, domain: Domain, requirement: Requirement) -> Exact
     chain = unfold(domain, layout.formulas, policy_actions(policy, domain), quantities=layout.quantities)
     process = unfold(domain, layout.formulas, quantities=layout.quantities)
     values = _backward_induction(chain)
-    holds = all(_satisfies(stated, layout.value(_subject(stated), values)) for stated in requirement.constraints)
+
+    def value(stated: Constraint | Expectation | Question) -> float:
+        subject = _subject(stated)
+        if isinstance(subject, Quantity) and subject.cvar is not None:
+            return _tail_mean(chain, layout, subject, largest=getattr(stated, "lower", -np.inf) == -np.inf)
+        if isinstance(stated, Question) and stated.best is not None:
+            return layout.value(subject, _best_values(process, stated, layout))
+        return layout.value(subject, values)
+
+    found = [value(stated) for stated in requirement.constraints]
+    holds = all(map(_satisfies, requirement.constraints, found))
     only_asked = requirement.questions and not requirement.constraints
     return ExactAnswer(
         Verdict.ANSWERED if only_asked else Verdict.SATISFIED if holds else Verdict.VIOLATED,
-        _value(requirement, layout, values),
-        _solve_optimum(process, requirement, layout),
+        _value(requirement, float(values[0]), found),
+        None if requirement.bounds_cvar else _solve_optimum(process, requirement, layout),
         chain.nodes,
-        tuple(
-            layout.value(question.subject, values if question.best is None else _best_values(process, question, layout))
-            for question in requirement.questions
-        ),
+        tuple(value(question) for question in requirement.questions),
     )
 
 
@@ -124,6 +134,8 @@ def constrained_optimum(domain: Domain, requirement: Requirement | str) -> Value
     mixes those found so far. It ends when no policy is worth more than its price.
     """
     requirement = parse(requirement) if isinstance(requirement, str) else requirement
+    if requirement.bounds_cvar:
+        raise RunError("the optimum under a bound on CVaR is not computed; bound a probability or an expected value")
     layout = _value_layout(requirement)
     process = unfold(domain, layout.formulas, quantities=layout.quantities)
     return _solve_optimum(process, requirement, layout)
@@ -194,16 +206,18 @@ def _value_layout(requirement: Requirement) -> _ValueLayout:
     return _ValueLayout(tuple(quantities), tuple(each for each in every if not isinstance(each, Quantity)))
 
 
-def _subject(constraint: Constraint | Expectation) -> Formula | Quantity:
-    return constraint.formula if isinstance(constraint, Constraint) else constraint.subject
+def _subject(stated: Constraint | Expectation | Question) -> Any:
+    return stated.formula if isinstance(stated, Constraint) else stated.subject
 
 
-def _value(requirement: Requirement, layout: _ValueLayout, values: Vector) -> Value:
+def _value(requirement: Requirement, expected_return: float, found: Sequence[float]) -> Value:
+    """Return the values from those of the constraints."""
+
     def numbers(kind: type) -> tuple[float, ...]:
-        constraints = (stated for stated in requirement.constraints if isinstance(stated, kind))
-        return tuple(layout.value(_subject(stated), values) for stated in constraints)
+        pairs = zip(requirement.constraints, found, strict=True)
+        return tuple(number for stated, number in pairs if isinstance(stated, kind))
 
-    return Value(float(values[0]), numbers(Constraint), numbers(Expectation))
+    return Value(expected_return, numbers(Constraint), numbers(Expectation))
 
 
 def _backward_induction(graph: Unfolding, prices: Vector | None = None) -> Vector:
@@ -226,6 +240,41 @@ def _backward_induction(graph: Unfolding, prices: Vector | None = None) -> Vecto
     total: Vector = graph.start @ values
     total[1 : 1 + quantities] += graph.initial_gains
     return total
+
+
+def _tail_mean(chain: Unfolding, layout: _ValueLayout, quantity: Quantity, *, largest: bool) -> float:
+    """Return the CVaR of a quantity on the Markov chain of a policy."""
+    total, chance = _distribution(chain, layout.quantities.index(quantity), quantity)
+    order = np.argsort(-total if largest else total)
+    total, worst = total[order], 1.0 - (quantity.cvar or 0.0)
+    taken = np.diff(np.minimum(np.cumsum(chance[order]), worst), prepend=0.0)
+    return float(total @ taken / taken.sum())
+
+
+def _distribution(chain: Unfolding, column: int, quantity: Quantity) -> tuple[Vector, Vector]:
+    """Return the possible totals of an episode and their probabilities, by forward induction over nodes and totals."""
+    if quantity.over == Instant(0):
+        raise RunError(f"the distribution of {quantity.text('=?')} is not computed: it is about the first state alone")
+    node = np.arange(len(chain.start))
+    total, chance = np.zeros(len(node)), chain.start
+    ended: list[tuple[Vector, Vector]] = []
+    for layer in chain.layers:
+        final = layer.final[node]
+        ended.append((total[final], chance[final]))
+        node, total, chance = node[~final], total[~final], chance[~final]
+        ahead = (total[:, None] + layer.gain[node, 0, :, column]).round(TOTAL_DIGITS)
+        pairs = np.stack([layer.successor[node, 0].ravel(), ahead.ravel()], axis=1)
+        pairs, inverse = np.unique(pairs, axis=0, return_inverse=True)
+        if len(pairs) > MAX_TOTALS:
+            raise RunError(
+                f"{quantity.text('=?')} has too many totals: more than {MAX_TOTALS:,} with their states; psyco.verify "
+                "estimates it"
+            )
+        node, total, arrived = pairs[:, 0].astype(np.int64), pairs[:, 1], chance[:, None] * chain.draw_probabilities
+        chance = np.zeros(len(pairs))
+        np.add.at(chance, inverse.ravel(), arrived.ravel())
+    totals, chances = (np.concatenate(parts) for parts in zip(*ended, strict=True))
+    return totals, chances
 
 
 def _best_values(process: Unfolding, question: Question, layout: _ValueLayout) -> Vector:
@@ -289,7 +338,9 @@ def _solve_optimum(process: Unfolding, requirement: Requirement, layout: _ValueL
             policies.append(further)
         if mixture.violation > TOLERANCE:
             return None
-    return _value(requirement, layout, mixture.weights @ np.array(policies))
+    values = mixture.weights @ np.array(policies)
+    found = [layout.value(_subject(stated), values) for stated in requirement.constraints]
+    return _value(requirement, float(values[0]), found)
 
 
 class _Mixture(NamedTuple):

@@ -45,6 +45,8 @@ def storm_value(policy: PolicyLike, domain: Domain, requirement: Requirement | s
         requirement: as text or parsed; Storm computes the values of its constraints.
     """
     requirement = parse(requirement) if isinstance(requirement, str) else requirement
+    if requirement.bounds_cvar:
+        raise RunError("Storm does not compute a CVaR; leave that constraint out, or --storm")
     expectations = [each for each in requirement.constraints if isinstance(each, Expectation)]
     quantities = [each.subject for each in expectations]
     reaching = [each.over.body for each in quantities if isinstance(each.over, Reaching)]

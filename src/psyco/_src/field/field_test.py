@@ -511,6 +511,8 @@ def _monitored(
                 f"the range of an episode's value is not known: {constraint}\nstate it with `within [lo,hi]` in the "
                 "requirement, or with ranges=[(lo, hi)] (--range LO,HI)"
             )
+        if isinstance(constraint, Expectation) and constraint.subject.cvar is not None:
+            raise RunError(f"a CVaR is not watched; leave it out, or watch the mean: {constraint}")
         if _is_rate(constraint) and horizon is None:
             raise RunError(f"a rate needs the longest episode; give horizon (--horizon): {constraint}")
         steps = horizon if _is_rate(constraint) and horizon is not None else 1

@@ -164,6 +164,7 @@ class LearnerOptions:
 
     # Traits, which other packages ask for instead of a learner's name.
     is_actor_critic: ClassVar[bool] = False  # it learns from single steps, and needs the policy's network
+    is_tabular: ClassVar[bool] = False  # its policies are tables over one-hot codes, see `Network.one_hot`
     default_bias: ClassVar[Bias] = "learned"  # biases of the policy network, if none are asked for
     needs_learned_bias: ClassVar[bool] = False
     normalizes_observations: ClassVar[bool] = False  # itself, by running statistics

@@ -42,6 +42,7 @@ class Belief(NamedTuple):
     satisfied: Array  # [P] int32; float32 if counts fade
     violated: Array  # [P] likewise
     excess: ExcessSums | None = None  # None if M is 0
+    recent: Array | None = None  # [W, M] latest values beyond their bounds; None unless a bound is on a CVaR
 
 
 def prior(probabilities: int, expectations: int = 0, dtype: DTypeLike = jnp.int32) -> Belief:
@@ -63,12 +64,13 @@ def observe(belief: Belief, satisfied: Array, excess: Array | None = None) -> Be
             sums.total + excess.sum(axis=0),
             sums.squares + (excess**2).sum(axis=0),
         )
-    return Belief(belief.satisfied + hits, belief.violated + len(satisfied) - hits, sums)
+    return Belief(belief.satisfied + hits, belief.violated + len(satisfied) - hits, sums, belief.recent)
 
 
 def fade(belief: Belief, keep: float) -> Belief:
     """Return the belief with all counts and sums multiplied by `keep`."""
-    return jax.tree.map(lambda count: keep * count, belief)
+    faded: Belief = jax.tree.map(lambda count: keep * count, belief._replace(recent=None))
+    return faded._replace(recent=belief.recent)
 
 
 def confidence(belief: Belief, p_req: Array, limit: Array | float = 0.0) -> Array:

@@ -28,7 +28,7 @@ from psyco._src.core.options import NumberRange, option
 from psyco._src.learners import belief as beliefs
 from psyco._src.learners.base import LearnerOptions, LearningBudget, LearningTask, count_steps, curriculum_fraction
 from psyco._src.learners.belief import Belief, rms, single_precision
-from psyco._src.learners.expectation_constraints import costs, excess, target_excess
+from psyco._src.learners.expectation_constraints import add_recent, costs, empty_recent, excess, target_excess
 from psyco._src.rollout.episodes import Episodes
 
 if TYPE_CHECKING:
@@ -139,6 +139,7 @@ class Lagrangian:
     def init(self) -> tuple[Belief, Array]:
         """Return the prior belief and λ_k = 1 for each constraint `[K]`."""
         belief = beliefs.prior(len(self.task.p_req), len(self.task.expectations), jnp.float32)
+        belief = belief._replace(recent=empty_recent(self.task.expectations))
         return belief, jnp.ones(len(self.task.c_req), jnp.float32)
 
     def update(self, belief: Belief, lam: Array, done: Array, checks: Episodes) -> tuple[Belief, Array, Array]:
@@ -147,9 +148,10 @@ class Lagrangian:
         `done` is the number of generations done, which may be a fraction.
         """
         with single_precision():
-            beyond = excess(self.task.expectations, checks)
+            beyond = excess(self.task.expectations, checks, belief.recent)
             faded = beliefs.fade(belief, keep=1.0 - 1.0 / self.belief_window)
             belief = beliefs.observe(faded, checks.satisfied, beyond)
+            belief = belief._replace(recent=add_recent(self.task.expectations, checks, belief.recent))
             target, limit = self.target_share(done), self.target_excess(belief, done)
         c_sat = beliefs.confidence(belief, jnp.asarray(self.task.p_req, jnp.float64))
         if self.control == "soft":
@@ -308,7 +310,7 @@ def apply_terms(
     """
     task, count = learner.problem, len(learner.problem.p_req)
     with single_precision():
-        cost = costs(task.expectations, episodes).astype(jnp.float32)  # [B, K]
+        cost = costs(task.expectations, episodes, state.belief.recent).astype(jnp.float32)  # [B, K]
         satisfied = jnp.concatenate([jnp.asarray(episodes.satisfied), cost[:, count:] <= 0.0], axis=1)
         target = learner.controller.target_share(learner.generations_done(state))  # [P]
         cost_now = jnp.mean(cost, axis=0)

@@ -235,7 +235,7 @@ class PPO(ActorCritic):
         input_stats = _updated_stats(state.input_stats, raw[:, :-1], trace.alive, state.generation)
         x = jnp.clip(_normalized(input_stats, raw), -MAX_CRITIC_INPUT, MAX_CRITIC_INPUT)
 
-        costs = step_costs(self.problem.expectations, trace)
+        costs = step_costs(self.problem.expectations, trace, state.belief.recent)
         gained = jnp.concatenate([self.problem.sign * trace.reward[..., None], costs], axis=-1)  # [B, n, 1 + K]
         stats = state.target_stats
         value = stats.mean + jnp.sqrt(stats.variance) * state_values(state.critics, x)  # [B, n + 1, 1 + K]

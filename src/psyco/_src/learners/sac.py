@@ -211,9 +211,10 @@ class SAC(ActorCritic):
         assert episodes.trace is not None
         with single_precision():
             trace = jax.tree.map(jnp.asarray, episodes.trace)
-            replay = put(state.replay, *self._rows(proposal.theta[0], trace))
+            recent = state.belief.recent
+            replay = put(state.replay, *self._rows(proposal.theta[0], trace, recent))
             obs_stats = observe_rows(state.obs_stats, trace.obs, trace.alive)
-            value_stats = observe_rows(state.value_stats, self._to_go(trace), trace.alive)
+            value_stats = observe_rows(state.value_stats, self._to_go(trace, recent), trace.alive)
             steps = state.steps + count_steps(episodes)
             due = jnp.maximum(jnp.floor(self.updates_per_step * steps) - state.updates, 0.0)
             lam, weight = split_weights(controlled.applied)
@@ -238,7 +239,7 @@ class SAC(ActorCritic):
     def _behavior(self, actor: ActorParameters, obs_stats: ObsStats) -> BehaviorPolicy:
         return BehaviorPolicy(fold(self.network, actor.theta, obs_stats), jnp.exp(actor.log_std))
 
-    def _rows(self, theta: Array, trace: Trace) -> tuple[StateRows, Array]:
+    def _rows(self, theta: Array, trace: Trace, recent: Array | None = None) -> tuple[StateRows, Array]:
         """Return the states of episodes as rows of the buffer `[B * (n + 1)]`, and which of them to keep."""
         count, steps = trace.alive.shape
 
@@ -256,7 +257,7 @@ class SAC(ActorCritic):
             context=jnp.concatenate(context, axis=-1),
             action=with_last(action_of(self.actions, scores) if self.actions.ranked else jnp.tanh(scores)),
             reward=with_last(self.problem.sign * trace.reward),
-            cost=with_last(step_costs(self.problem.expectations, trace)),
+            cost=with_last(step_costs(self.problem.expectations, trace, recent)),
             taken=with_last(trace.alive),
             not_ended=with_last((jnp.arange(steps) < length - 1).astype(jnp.float32)),
             not_terminated=1.0 - ends,
@@ -264,9 +265,9 @@ class SAC(ActorCritic):
         inside = jnp.arange(steps + 1) <= length
         return jax.tree.map(lambda x: x.reshape(count * (steps + 1), *x.shape[2:]), (rows, inside))
 
-    def _to_go(self, trace: Trace) -> Array:
+    def _to_go(self, trace: Trace, recent: Array | None = None) -> Array:
         """Return the discounted return and costs to go at each step, `[B, n, 1 + K]`."""
-        costs = step_costs(self.problem.expectations, trace)
+        costs = step_costs(self.problem.expectations, trace, recent)
         return discounted_sums(jnp.concatenate([trace.reward[..., None], costs], axis=-1), self.discount)
 
     # ---- gradients ------------------------------------------------------------------------------------------------

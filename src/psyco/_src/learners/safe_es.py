@@ -58,13 +58,15 @@ class LagrangianSearch(LagrangianLearner):
         if pairs and self.population is not None and self.population % 2:
             raise RunError(f"population must be even, since offspring come in pairs, got {self.population}")
 
-    def _scores(self, lam_k: Array, episodes: Episodes, shape: Callable[[Array], Array]) -> tuple[Array, Array, Array]:
+    def _scores(
+        self, belief: Belief, lam_k: Array, episodes: Episodes, shape: Callable[[Array], Array]
+    ) -> tuple[Array, Array, Array]:
         """Return λ_k `[K]` above its floor, λ `[]` and the scores `[population]` of the offspring.
 
         `shape` normalizes the returns, or the costs of one constraint, of all offspring.
         """
         gain = shape(self.problem.sign * episodes.returns[: self.population])
-        cost = costs(self.problem.expectations, episodes)[: self.population]
+        cost = costs(self.problem.expectations, episodes, belief.recent)[: self.population]
         shaped = jax.vmap(shape, in_axes=1)(cost)
         lam_k = floor_lambda(lam_k, cost)
         return lam_k, *combine_advantages(lam_k, gain, shaped)
@@ -137,7 +139,7 @@ class SafeES(LagrangianSearch):
         """Update belief and λ by the checks, then move the mean along the scores of the offspring."""
         belief, c_sat, lam_k = self.update_lambda(state, episodes)
         with single_precision():
-            lam_k, lam, score = self._scores(lam_k, episodes, self._shape)
+            lam_k, lam, score = self._scores(belief, lam_k, episodes, self._shape)
             ascent = score @ proposal.memo / (self.sigma * self.population)
             step, optimizer = self._transform().update(-ascent, state.optimizer)
             rate = -self.learning_rate * cosine(self.generations_done(state), self.generations)

@@ -20,7 +20,7 @@ from psyco._src.learners.base import (
     curriculum_fraction,
 )
 from psyco._src.learners.belief import Belief, ExcessSums, single_precision
-from psyco._src.learners.expectation_constraints import costs, excess, target_excess
+from psyco._src.learners.expectation_constraints import add_recent, costs, empty_recent, excess, target_excess
 from psyco._src.learners.lagrangian import CALIBRATIONS, Evidence
 from psyco._src.policies.network import Bias
 from psyco._src.rollout.episodes import Episodes
@@ -70,6 +70,7 @@ class SNES(LearnerOptions):
     def init(self, theta: Array) -> SNESState:
         """Start from parameters `[D]` (lines 2-4)."""
         prior = beliefs.prior(len(self.problem.p_req), len(self.problem.expectations))
+        prior = prior._replace(recent=empty_recent(self.problem.expectations))
         return SNESState(es.init(theta), prior, jnp.int32(0))
 
     def propose(self, key: Array, state: SNESState) -> Proposal:
@@ -83,8 +84,9 @@ class SNES(LearnerOptions):
         c_req = jnp.asarray(self.problem.c_req, jnp.float32)
         p_req = self._p_req_now(state)
         with single_precision():
-            beyond = excess(expectations, episodes)
-        belief = beliefs.observe(state.belief, episodes.satisfied, beyond)  # lines 11-12
+            beyond = excess(expectations, episodes, state.belief.recent)
+            recent = add_recent(expectations, episodes, state.belief.recent)
+        belief = beliefs.observe(state.belief, episodes.satisfied, beyond)._replace(recent=recent)  # lines 11-12
         limit = self._target_excess(belief, state)
         c_sat = beliefs.confidence(belief, p_req, limit)  # line 13
         weight = self._cost_weights(belief, p_req, limit)
@@ -96,7 +98,7 @@ class SNES(LearnerOptions):
                 evidence = self._with_expectations(evidence, limit, beyond, belief.excess)
             rules = CALIBRATIONS[self.calibration](evidence)
             lam = jnp.min(rules, initial=1.0)  # line 14; the weakest constraint decides
-            cost = costs(expectations, episodes, shaped=False).T
+            cost = costs(expectations, episodes, recent, shaped=False).T
             values = es.normalize(jnp.vstack([self.problem.sign * episodes.returns, cost]))  # lines 15-16
             score = jnp.concatenate([lam[None], (lam - 1.0) * weight]) @ values  # lines 17-18 in one
             moved = es.tell(state.es, proposal.memo, score, learning_rate=self.learning_rate, sigma=self.sigma)

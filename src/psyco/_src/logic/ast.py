@@ -320,11 +320,13 @@ Over: TypeAlias = Total | Instant | Reaching | LongRun
 class Quantity:
     """R{body} [ over ]: a number per episode, from a term or from a state formula, which counts as 1 or 0.
 
-    Like `reward`, a step has the value of the body in the state that it leads to.
+    Like `reward`, a step has the value of the body in the state that it leads to. R is the mean over all episodes,
+    CVaR{body}(a) over the worst of them, a fraction of 1 - a: the largest values, or the smallest under a lower bound.
     """
 
     body: Any  # a term or a state formula; a signal or label may be either
     over: Over
+    cvar: float | None = None  # the level a of CVaR; None: R
 
     @property
     def x(self) -> Any:
@@ -338,7 +340,8 @@ class Quantity:
         """Return the property with these bounds, or with a question mark in their place."""
         if self.over == LongRun(share=True):
             return f"S{bounds} [ {self.body} ]"
-        return f"R{{{self.body}}}{bounds} [ {self.over} ]"
+        word, level = ("R", "") if self.cvar is None else ("CVaR", f"({Number(self.cvar)})")
+        return f"{word}{{{self.body}}}{level}{bounds} [ {self.over} ]"
 
 
 def roots(subject: Formula | Quantity) -> tuple[Node, ...]:
@@ -377,6 +380,11 @@ class Constraint:
     confidence: float = DEFAULT_CONFIDENCE
     name: str | None = None
 
+    @property
+    def estimand(self) -> str:
+        """The bounded quantity, in words."""
+        return "probability"
+
     def __str__(self) -> str:
         bounds = _bounds(self.comparison, self.lower, self.upper)
         return f"{_heading(self.name)}P{bounds} [ {self.formula} ]{_tail(self.confidence)}"
@@ -384,7 +392,7 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """A bound on an expected value: `lower` <= E(`subject`) <= `upper`, to be shown with `confidence`."""
+    """A bound on an expected value or a CVaR: `lower` <= E(`subject`) <= `upper`, to be shown with `confidence`."""
 
     subject: Quantity
     comparison: Literal[">=", ">", "<=", "<", "in"]
@@ -394,6 +402,11 @@ class Expectation:
     within: tuple[float, float] | None = None  # range of every episode's value; for a rate, of every step's
     name: str | None = None
 
+    @property
+    def estimand(self) -> str:
+        """The bounded quantity, in words."""
+        return "expected value" if self.subject.cvar is None else "CVaR"
+
     def __str__(self) -> str:
         bounds = _bounds(self.comparison, self.lower, self.upper)
         return f"{_heading(self.name)}{self.subject.text(bounds)}{_tail(self.confidence, self.within)}"
@@ -401,7 +414,7 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A query for the probability of a formula, or for the expected value of a quantity."""
+    """A query for the probability of a formula, or for the expected value or the CVaR of a quantity."""
 
     subject: Any  # Formula | Quantity
     best: Literal["max", "min"] | None = None  # over all controllers; None: the value of the given policy
@@ -458,7 +471,8 @@ class Requirement:
         """Return a table with a row per property, for notebooks."""
         kinds = ["goal", *["constraint"] * len(self.constraints), *["question"] * len(self.questions)]
         rows = zip(kinds, (self.goal, *self.constraints, *self.questions), strict=True)
-        html = (f"<tr><th>{kind}</th><td><code>{escape(str(item))}</code></td></tr>" for kind, item in rows)
+        code = "<code style='white-space:pre-wrap'>"  # a long one wraps
+        html = (f"<tr><th>{kind}</th><td>{code}{escape(str(item))}</code></td></tr>" for kind, item in rows)
         return f"<table>{''.join(html)}</table>"
 
     @property
@@ -471,6 +485,11 @@ class Requirement:
         """All properties with a value per episode: expectations, then questions about the policy."""
         expectations = (c for c in self.constraints if isinstance(c, Expectation))
         return (*expectations, *(question for question in self.questions if question.best is None))
+
+    @property
+    def bounds_cvar(self) -> bool:
+        """Whether a constraint bounds a CVaR."""
+        return any(isinstance(c, Expectation) and c.subject.cvar is not None for c in self.constraints)
 
     @property
     def probability_bounds(self) -> tuple[ProbabilityBound, ...]:

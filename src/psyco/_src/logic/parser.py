@@ -239,6 +239,16 @@ class _Builder(Transformer_NonRecursive[Token, Any]):
         stated = Expectation(self.quantity(word, reward, over), *between, tail.confidence, tail.within)
         return _Property(stated, self.at(word))
 
+    def cvar(
+        self, word: Token, reward: _Expression | None, level: _Real, bounds: _Bounds, over: Over, tail: _Tail
+    ) -> _Property:
+        if bounds.symbol in ("in", "=", "!="):
+            advice = "write CVaR{x}(a)<=b for the mean of the largest values, CVaR{x}(a)>=b for that of the smallest"
+            raise RequirementError(f"CVaR cannot be compared by {bounds.symbol}", bounds.location, advice)
+        between = self.bounds("CVaR", bounds, -math.inf, math.inf)
+        subject = self.tail_mean(word, reward, level, over)
+        return _Property(Expectation(subject, *between, tail.confidence, tail.within), self.at(word))
+
     def share(self, word: Token, bounds: _Bounds, path: _Expression, tail: _Tail) -> _Property:
         between = self.bounds("S", bounds, 0.0, 1.0)
         stated = Expectation(self.time_in(word, path), *between, self.confidence_only(tail))
@@ -261,6 +271,15 @@ class _Builder(Transformer_NonRecursive[Token, Any]):
     def asked_reward(self, word: Token, reward: _Expression | None, asked: Token, over: Over, tail: _Tail) -> _Property:
         subject = self.quantity(word, reward, over)
         return _Property(Question(subject, _optimum(asked), tail.confidence, tail.within), self.at(word))
+
+    def asked_cvar(
+        self, word: Token, reward: _Expression | None, level: _Real, asked: Token, over: Over, tail: _Tail
+    ) -> _Property:
+        if optimum := _optimum(asked):
+            problem = f"the {optimum} of CVaR over all controllers is not computed"
+            raise RequirementError(problem, self.at(asked), "ask for that of the policy, CVaR{x}(a)=? [ C ]")
+        subject = self.tail_mean(word, reward, level, over)
+        return _Property(Question(subject, None, tail.confidence, tail.within), self.at(word))
 
     def threshold(self, comparison: Token, end: _Real) -> _Bounds:
         return _Bounds(_symbol(comparison), (end,), self.at(comparison))
@@ -323,6 +342,15 @@ class _Builder(Transformer_NonRecursive[Token, Any]):
     def quantity(self, word: Token, reward: _Expression | None, over: Over) -> Quantity:
         self.count(1, self.at(word))
         return Quantity(Signal("reward", None, self.at(word)) if reward is None else reward.node, over)
+
+    def tail_mean(self, word: Token, reward: _Expression | None, level: _Real, over: Over) -> Quantity:
+        if not 0.0 < float(level.text) < 1.0:
+            problem = f"the level {level.text} of CVaR is not between 0 and 1"
+            raise RequirementError(problem, level.location, "write CVaR{x}(0.95) for the mean of the worst 5%")
+        if isinstance(over, LongRun):
+            advice = "CVaR is a mean over the worst episodes: write [ C ], [ C<=k ], [ I=k ] or [ F φ ]"
+            raise RequirementError("a rate has no worst episodes", self.at(word), advice)
+        return replace(self.quantity(word, reward, over), cvar=float(level.text))
 
     def time_in(self, word: Token, path: _Expression) -> Quantity:
         self.count(1, self.at(word))
@@ -545,7 +573,7 @@ def _short(expression: _Expression) -> str:
 
 # How to say what may follow: a phrase, the terminals that call for it, and further terminals that it covers.
 _OPERAND = {"NAME", "NUMBER", "STRING", "TRUTH", "FUNCTION", "AGGREGATE", "MINUS", "LPAR"}
-_PROPERTY = {"ASK_PATH", "ASK_REWARD", "R", "STEADY", "CONF"}
+_PROPERTY = {"ASK_PATH", "ASK_REWARD", "R", "CVAR", "STEADY", "CONF"}
 _PROPERTIES = "P>=p [ ... ], R{x}<=r [ C ]"
 _OVER = "[ C ], [ C<=k ], [ I=k ], [ F φ ] or [ S ]"
 _EXPECTED: tuple[tuple[str, set[str], set[str]], ...] = (

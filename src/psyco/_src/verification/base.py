@@ -173,6 +173,7 @@ class MeanTask:
         lower: lower bound on the mean; tests do not distinguish > from >=.
         upper: upper bound on the mean.
         steps: for a rate, the maximum length of an episode.
+        cvar: for a CVaR, its level: the bounds are on the mean of the worst values; see `cvar`.
         false_accept: as in `Task`.
         false_reject: as in `Task`.
         max_episodes: as in `Task`.
@@ -184,6 +185,7 @@ class MeanTask:
     upper: float = np.inf
     _: KW_ONLY
     steps: int | None = None
+    cvar: float | None = None
     false_accept: float
     false_reject: float
     max_episodes: int | None = None
@@ -207,6 +209,11 @@ class MeanTask:
         """The bounds to test; a bound that every mean meets is left out."""
         below = (MeanSide(self.lower, True),) * (self.lower > self.lo)
         return below + (MeanSide(self.upper, False),) * (self.upper < self.hi)
+
+    @property
+    def largest(self) -> bool:
+        """Whether the largest values are the worst ones of a CVaR, as everywhere but under a lower bound."""
+        return self.lower == -np.inf
 
     @property
     def range_text(self) -> str:

@@ -117,7 +117,7 @@ def _posterior(task: MeanTask, sums: WeightedSums, prior: float) -> tuple[Any, A
 def belief(test: Any, tally: Tally | MeanTally) -> float:
     """Return the posterior probability of a constraint (c_sat) after a test, under the default priors of `bayes`."""
     if isinstance(tally, MeanTally):
-        return float(mean_belief(test.task, tally.sums))
+        return float(mean_belief(test.task, tally.sums) if test.task.cvar is None else test.belief(tally.state))
     return float(posterior_mass(tally.counts, test.task.constraint.lower, test.task.constraint.upper))
 
 

@@ -127,17 +127,22 @@ class Betting:
     @property
     def guarantee(self) -> Guarantee:
         """An error rate under optional stopping."""
-        accept, reject = self.task.false_accept, self.task.false_reject
-        condition = f"provided that {self.task.condition}"
-        return Guarantee(
-            "anytime",
-            f"If the constraint does not hold, the chance that this test ever calls it satisfied is at most "
-            f"{percent(accept)}; if it holds, the chance that it ever calls it violated is at most {percent(reject)}. "
-            f"That is true however many episodes are looked at and whenever one stops, {condition}.",
-            accept,
-            reject,
-            condition,
-        )
+        return anytime_guarantee(self.task)
+
+
+def anytime_guarantee(task: MeanTask) -> Guarantee:
+    """Return the guarantee of a test by bets."""
+    accept, reject = task.false_accept, task.false_reject
+    condition = f"provided that {task.condition}"
+    return Guarantee(
+        "anytime",
+        f"If the constraint does not hold, the chance that this test ever calls it satisfied is at most "
+        f"{percent(accept)}; if it holds, the chance that it ever calls it violated is at most {percent(reject)}. "
+        f"That is true however many episodes are looked at and whenever one stops, {condition}.",
+        accept,
+        reject,
+        condition,
+    )
 
 
 # ---- bounds ---------------------------------------------------------------------------------------------------------

@@ -43,6 +43,8 @@ CHANGED_CODE_NOTE = (
     "The code of the environment changed during this run, which continued as was asked for (--allow-changed-code); "
     "the episodes of this certificate are of the last version."
 )
+# Start of the note on baselines, which a replay takes over: they are no part of what a certificate shows.
+BASELINE_NOTE = "Returns of baselines, no part of the guarantee: "
 
 
 @dataclass(frozen=True)
@@ -240,7 +242,7 @@ class Certificate:
                 value = f"share {part.satisfied / e.episodes:.4f}"
                 bounds = f"between {rounded_down(part.lower)} and {rounded_up(part.upper)}"
             else:
-                value = f"{'rate' if f.estimand == 'rate' else 'mean'} {format_mean(part)}"
+                value = f"{f.statistic} {format_mean(part)}"
                 bounds = format_bounds(part)
             lines += [f"  {value}{of}, {bounds} ({confidence_percent(part.interval_level)} confidence interval)"]
         return [*lines, f"  return {e.mean_return:.2f} ± {e.return_standard_error:.2f}"]

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import jax
 import jax.numpy as jnp
@@ -190,7 +191,8 @@ def compare_policies(
         if not isinstance(policy, Policy):
             check_determinism(policy, domain, stream_key(seed, Stream.RECORD), execution)
     samplers = [make_sampler(domain, policy.network, requirement, execution=execution) for policy in policies]
-    samplers = [replace(each, with_digests=True) if isinstance(each, GymSampler) else each for each in samplers]
+    name = uuid4().hex  # both play in the same environments
+    samplers = [replace(each, look=name) if isinstance(each, GymSampler) else each for each in samplers]
     packed = [pack_policy(policy) for policy in policies]
     where, ledger = describe(domain), ledger or single_look()
     # Bounds, margin and confidence don't matter: to ask again with others is another try.
@@ -208,12 +210,11 @@ def compare_policies(
     differences = _differences(requirement, ours, theirs, spans)
     found = tuple(_results(names, measures, ours, theirs, differences))
     verdict = _overall([each.verdict for each in found])
-    decided = any(each.verdict is not ComparisonVerdict.UNDECIDED for each in found)
     notes: list[str] = []
     for stream, policy, copy, episodes in zip(streams, policies, packed, played, strict=True):
         notes += policy.notes
         notes += check_info_keys(requirement, domain, episodes.missing_info)
-        notes += check_replays(stream, policy, copy, execution, episodes, decided)
+        notes += check_replays(stream, policy, copy, execution, (), episodes)
     pairs = len(played[0].returns)
     code = {ComparisonVerdict.WORSE: Verdict.VIOLATED, ComparisonVerdict.UNDECIDED: Verdict.UNDECIDED}
     ended = replace(look, verdict=code.get(verdict, Verdict.SATISFIED), episodes=pairs, max_episodes=max_episodes)
@@ -241,6 +242,8 @@ def _measure_names(requirement: Requirement) -> list[str]:
         else:
             if is_rate(constraint):
                 raise RequirementError(f"{constraint} bounds a rate; compare policies by totals or probabilities")
+            if constraint.subject.cvar is not None:
+                raise RequirementError(f"{constraint} bounds a CVaR; compare policies by means or probabilities")
             names.append(constraint.subject.text("=?"))
     return [*names, RETURN]
 

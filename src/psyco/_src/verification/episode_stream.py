@@ -90,7 +90,8 @@ def sample_episodes(sampler: Sampler, theta: Array, key: Array, count: int, *, f
     for start in range(first, first + count, size):
         wanted = slice(first + count - start)  # the last batch may hold more
         made = jax.device_get(_compiled_batch(sampler, size, theta, key, np.uint32(start)))
-        episodes = jax.tree.map(lambda column, wanted=wanted: column[wanted], made)
+        # Copies: views of JAX's buffers would take four times the memory while a test keeps its episodes.
+        episodes = jax.tree.map(lambda column, wanted=wanted: column[wanted].copy(), made)
         if np.any(episodes.nonfinite):
             keys = episode_keys(key, start, size)
             raise_nonfinite(sampler, episodes.nonfinite, theta[None].repeat(size, 0), keys)

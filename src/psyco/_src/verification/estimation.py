@@ -19,6 +19,7 @@ from psyco._src.logic.ast import Quantity, Question, Requirement
 from psyco._src.rollout.episodes import Episodes, concatenate_episodes
 from psyco._src.verification.base import MeanTask, MeanTest, Test, WeightedSums
 from psyco._src.verification.betting import ValueStats, add_values, confidence_sequence
+from psyco._src.verification.cvar import BettingCVaR, CVaRInterval
 from psyco._src.verification.episode_stream import EpisodeStream, check_info_keys, episode_columns
 from psyco._src.verification.findings import (
     Answer,
@@ -32,6 +33,8 @@ from psyco._src.verification.fixed_width import WidthMean, WidthShare, has_width
 from psyco._src.verification.methods import make_tests, mean_task
 from psyco._src.verification.tally import MeanTally, Tally, observed_value, run_tests
 
+Width = float | Sequence[float] | None  # of the intervals of answers, see `question_widths`
+
 # ---- questions --------------------------------------------------------------------------------------------------
 
 
@@ -44,7 +47,7 @@ class QuestionAnswers(NamedTuple):
 
 
 def answer_questions(
-    source: EpisodeStream, sampled: Episodes, *, share: float, width: float | None, max_episodes: int
+    source: EpisodeStream, sampled: Episodes, *, share: float, width: Width, max_episodes: int
 ) -> QuestionAnswers:
     """Answer the questions from the episodes of a look, and from as many more as are needed.
 
@@ -52,7 +55,7 @@ def answer_questions(
         source: the stream of episodes.
         sampled: the first episodes of the stream, already sampled.
         share: fraction of the permitted error for this look: which policy is answered for may depend on all looks.
-        width: width of the intervals at which to stop; None: as narrow as `max_episodes` make them.
+        width: as in `question_widths`; None: intervals are as narrow as `max_episodes` make them.
         max_episodes: maximum number of episodes.
     """
     requirement = source.requirement
@@ -87,21 +90,21 @@ def make_answers(
     reached: Callable[[], Any],
     *,
     share: float = 1.0,
-    width: float | None,
+    width: Width,
     max_episodes: int,
     horizon: int | None,
 ) -> tuple[Answer, ...]:
     """Return answers from batches of `episode_columns`; `reached` returns `Episodes.reached` of those consumed."""
-    questions = requirement.questions
+    questions, widths = requirement.questions, question_widths(requirement, width)
+    known_ranges = value_ranges[len(value_ranges) - len(questions) :]
     estimators = [
-        make_estimator(question, known, share=share, width=width, max_episodes=max_episodes)
-        for question, known in zip(questions, value_ranges[len(value_ranges) - len(questions) :], strict=True)
+        make_estimator(question, known, share=share, width=wanted, max_episodes=max_episodes)
+        for question, known, wanted in zip(questions, known_ranges, widths, strict=True)
     ]
     columns_asked = (columns[len(requirement.constraints) :] for columns in batches)
     answers = []
-    for question, found in zip(
-        questions, run_estimators(estimators, columns_asked, max_episodes=max_episodes), strict=True
-    ):
+    answered = run_estimators(estimators, columns_asked, max_episodes=max_episodes)
+    for question, found, wanted in zip(questions, answered, widths, strict=True):
         lower, upper = found.bounds
         unreached, restart = circumstances(requirement, question, reached(), found.episodes, horizon)
         answers.append(
@@ -117,7 +120,7 @@ def make_answers(
                 range=(found.task.lo, found.task.hi),
                 unreached=unreached,
                 restart=restart,
-                width=width,
+                width=wanted,
             )
         )
     return tuple(answers)
@@ -154,6 +157,8 @@ def make_estimator(
     """Return the estimator of a question, for a fraction `share` of the error that it permits."""
     delta = share * (1.0 - question.confidence)
     task = mean_task(question, known, false_accept=delta, false_reject=delta)
+    if task.cvar is not None:
+        return CVaRInterval(BettingCVaR(task), width)
     if width is None:
         return MeanInterval(task)
     if isinstance(question.subject, Quantity) or not has_width_rule(delta, width):
@@ -215,10 +220,34 @@ def run_estimators(
     return found
 
 
-def check_width(width: float | None) -> None:
-    """Raise unless `width` is None or a valid width of an interval."""
-    if width is not None and not (isinstance(width, int | float) and 0.0 < width < np.inf):
-        raise RunError(f"width is how narrow an interval should be, a number above 0 as in width=0.02; got {width!r}")
+def question_widths(requirement: Requirement, width: Width) -> list[float | None]:
+    """Return the wanted width of each question's interval; raise RunError for one that does not fit.
+
+    Args:
+        requirement: the requirement with the questions.
+        width: a width per question, in their order; one for a single question, or for several probabilities; None: no
+            question has one.
+    """
+    questions = requirement.questions
+    if width is None:
+        return [None] * len(questions)
+    widths = list(width) if isinstance(width, Sequence) and not isinstance(width, str) else [width]
+    for each in widths:
+        if not (isinstance(each, int | float) and 0.0 < each < np.inf):
+            raise RunError(
+                f"width is how narrow an interval should be, a number above 0 as in width=0.02; got {each!r}"
+            )
+    if not questions:
+        raise RunError("a width is for questions (P=?), and the requirement has none")
+    if len(widths) == 1 and not any(isinstance(question.subject, Quantity) for question in questions):
+        widths *= len(questions)
+    if len(widths) != len(questions):
+        raise RunError(
+            f"{len(questions)} questions have {len(widths)} {'width' if len(widths) == 1 else 'widths'}; only "
+            "probabilities can share one. Give one for each, in their order: width=[0.02, 1.5] (--width 0.02 --width "
+            "1.5)"
+        )
+    return list(map(float, widths))
 
 
 # ---- estimates without stopping bias ----------------------------------------------------------------------------
@@ -229,7 +258,12 @@ class FixedSample(NamedTuple):
 
     tests: list[Test | MeanTest]  # one per constraint
     tallies: list[Tally | MeanTally]
-    returns: NDArray[np.float64]  # [episodes]
+    episodes: Episodes
+
+    @property
+    def returns(self) -> NDArray[np.float64]:
+        """Returns of the episodes."""
+        return np.asarray(self.episodes.returns, np.float64)
 
 
 def run_fixed_sample(source: EpisodeStream, count: int, *, first: int = 0) -> FixedSample:
@@ -241,14 +275,14 @@ def run_fixed_sample(source: EpisodeStream, count: int, *, first: int = 0) -> Fi
     except RangeError as error:
         source.raise_range_error(error, episodes, first=first)
         raise
-    return FixedSample(tests, tallies, np.asarray(episodes.returns[:count], np.float64))
+    return FixedSample(tests, tallies, episodes)
 
 
-def estimate_after_decision(source: EpisodeStream, first: int, count: int) -> Estimate:
+def estimate_after_decision(source: EpisodeStream, first: int, count: int) -> tuple[Estimate, Episodes]:
     """Estimate shares, means and return from the episodes `first` to `first + count - 1`, those after the decision."""
-    tests, tallies, returns = run_fixed_sample(source, count, first=first)
+    made = run_fixed_sample(source, count, first=first)
     estimates: list[ShareEstimate | MeanEstimate] = []
-    for stated, test, tally in zip(source.requirement.constraints, tests, tallies, strict=True):
+    for stated, test, tally in zip(source.requirement.constraints, made.tests, made.tallies, strict=True):
         delta = (1.0 - stated.confidence) / 2.0  # half of the error for either side
         if isinstance(tally, Tally):
             bounds = test.bounds(tally.counts, delta)
@@ -256,4 +290,5 @@ def estimate_after_decision(source: EpisodeStream, first: int, count: int) -> Es
         else:
             bounds = test.bounds(tally.state, delta)
             estimates.append(MeanEstimate(observed_value(test, tally), *bounds, stated.confidence))
-    return Estimate(count, tuple(estimates), float(returns.mean()), standard_error(returns))
+    returns = made.returns
+    return Estimate(count, tuple(estimates), float(returns.mean()), standard_error(returns)), made.episodes

@@ -14,7 +14,7 @@ from psyco._src.logic.ast import LongRun, Quantity, Reaching, Requirement
 from psyco._src.verification.base import Guarantee, MeanTest, Test, Verdict
 from psyco._src.verification.bayes import belief
 from psyco._src.verification.rounding import confidence_percent, percent, rounded_down, rounded_up
-from psyco._src.verification.tally import MeanTally, Tally
+from psyco._src.verification.tally import MeanTally, Tally, observed_value
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,11 @@ class Finding:
         return "probability"
 
     @property
+    def statistic(self) -> str:
+        """The observed quantity, in a word."""
+        return "share"
+
+    @property
     def observed(self) -> str:
         """The outcomes in words."""
         return f"{self.satisfied:,} satisfied, {self.violated:,} violated (share {self.share:.4f})"
@@ -61,13 +66,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class MeanFinding:
-    """The result for one constraint on an expected value or a rate."""
+    """The result for one constraint on an expected value, a rate or a CVaR."""
 
     constraint: str  # as text
     name: str | None
     verdict: Verdict
     episodes: int
-    mean: float  # of the episodes' values; for a rate, of all their steps
+    mean: float  # of the episodes' values; for a rate, of all their steps; for a CVaR, of the worst values
     confidence: float  # posterior probability that the constraint holds (c_sat), by Student's t
     lower: float  # bounds on the true mean, in the sense of the guarantee
     upper: float
@@ -76,6 +81,7 @@ class MeanFinding:
     unreached: int | None  # for [ F φ ]: episodes in which φ never held, whose value runs to their end
     restart: str | None  # for a rate: when the system starts again
     guarantee: Guarantee
+    cvar: float | None = None  # the level of a CVaR
 
     @property
     def label(self) -> str:
@@ -85,11 +91,19 @@ class MeanFinding:
     @property
     def estimand(self) -> str:
         """The bounded quantity, in words."""
-        return "expected value" if self.restart is None else "rate"
+        return "expected value" if self.statistic == "mean" else self.statistic
+
+    @property
+    def statistic(self) -> str:
+        """The observed quantity, in a word."""
+        return "CVaR" if self.cvar is not None else "mean" if self.restart is None else "rate"
 
     @property
     def observed(self) -> str:
         """The observed mean in words."""
+        if self.cvar is not None:
+            worst = f"the mean of the worst {percent(1.0 - self.cvar)}"
+            return f"CVaR {format_mean(self)}, {worst}{_circumstances_text(self)}"
         average = f"mean {format_mean(self)}" if self.restart is None else f"{format_mean(self)} per step"
         return f"{average}{_circumstances_text(self)}"
 
@@ -225,10 +239,11 @@ def make_findings(
             unreached, restart = circumstances(requirement, stated, reached, tally.episodes, horizon)
             findings.append(
                 MeanFinding(
-                    mean=task.mean(tally.sums),
+                    mean=observed_value(test, tally),
                     range=(task.lo, task.hi),
                     unreached=unreached,
                     restart=restart,
+                    cvar=task.cvar,
                     **common,
                 )
             )

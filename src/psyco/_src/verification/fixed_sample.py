@@ -38,7 +38,7 @@ class Fixed:
     open_ended: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _check_sample_size(self.task)
+        check_sample_size(self.task)
 
     def decide(self, counts: Counts) -> NDArray[np.int8]:
         """Return CONTINUE before the last episode; then compare the tail under the other hypothesis with δ."""
@@ -59,10 +59,11 @@ class Fixed:
     @property
     def guarantee(self) -> Guarantee:
         """An error rate for exactly this sample size."""
-        return _guarantee(self.task)
+        return fixed_guarantee(self.task)
 
 
-def _guarantee(task: Task | MeanTask) -> Guarantee:
+def fixed_guarantee(task: Task | MeanTask) -> Guarantee:
+    """Return the guarantee of a test with a fixed sample size."""
     accept, reject = task.false_accept, task.false_reject
     condition = f"with exactly {task.max_episodes:,} episodes, a number fixed in advance"
     if isinstance(task, MeanTask):
@@ -84,7 +85,8 @@ def _tail(counts: Counts, p: float) -> NDArray[np.float64]:
     return np.where(s > 0, special.betainc(np.maximum(s, 1.0), counts.violated + 1.0, p), 1.0)
 
 
-def _check_sample_size(task: Task | MeanTask) -> None:
+def check_sample_size(task: Task | MeanTask) -> None:
+    """Raise unless the sample size is given."""
     if task.max_episodes is None:
         raise RunError("the method 'fixed' needs a number of episodes; give max_episodes")
 
@@ -138,7 +140,7 @@ class FixedMean:
     open_ended: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _check_sample_size(self.task)
+        check_sample_size(self.task)
 
     def init(self) -> tuple[NDArray[np.float64], ...]:
         """Return the empty list of batches."""
@@ -192,4 +194,4 @@ class FixedMean:
     @property
     def guarantee(self) -> Guarantee:
         """An error rate for exactly this sample size."""
-        return _guarantee(self.task)
+        return fixed_guarantee(self.task)

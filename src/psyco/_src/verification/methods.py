@@ -33,6 +33,14 @@ MEAN_METHODS = Registry(
         "fixed": "verification.fixed_sample:FixedMean",
     },
 )
+CVAR_METHODS = Registry(
+    "verification method for CVaR",
+    {
+        "anytime": "verification.cvar:BettingCVaR",
+        "bayes": "verification.cvar:BayesCVaR",
+        "fixed": "verification.cvar:FixedCVaR",
+    },
+)
 DEFAULT_METHOD = "anytime"
 DEFAULT_MAX_EPISODES = 10_000  # of a certificate
 # Of a plan or a calibration: that takes seconds, and four times as long at twice the cap.
@@ -92,7 +100,8 @@ def mean_task(stated: Expectation | Question, value_range: ValueRange, **levels:
     from psyco._src.verification.base import MeanTask
 
     bounds = {name: getattr(stated, name) for name in ("lower", "upper") if hasattr(stated, name)}
-    return MeanTask(value_range.lo, value_range.hi, steps=value_range.steps, **bounds, **levels)
+    cvar = getattr(stated.subject, "cvar", None)
+    return MeanTask(value_range.lo, value_range.hi, steps=value_range.steps, cvar=cvar, **bounds, **levels)
 
 
 def make_test(
@@ -121,13 +130,14 @@ def make_test(
 
 
 def make_mean_test(method: str, task: MeanTask, **options: Any) -> MeanTest:
-    """Return the test of one task about a mean."""
+    """Return the test of one task about a mean or a CVaR."""
     if method in METHODS and method not in MEAN_METHODS:
         raise RunError(
             f"the method {method!r} tests probabilities only; for expected values there are: {', '.join(MEAN_METHODS)}"
         )
-    kind = MEAN_METHODS[method]
-    check_has(method, "option", options, method_options(method, MEAN_METHODS))
+    methods = MEAN_METHODS if task.cvar is None else CVAR_METHODS
+    kind = methods[method]
+    check_has(method, "option", options, method_options(method, methods))
     test: MeanTest = kind(task, **options)
     return test
 

@@ -18,14 +18,17 @@ from psyco._src.core.errors import RunError
 from psyco._src.envs.value_bounds import RecordedSystem, ValueRange, value_ranges
 from psyco._src.logic.ast import Constraint, Expectation, Quantity, Question, Requirement
 from psyco._src.verification.base import ACCEPT, CONTINUE, REJECT, Counts, MeanTask, MeanTest, Test, Verdict
-from psyco._src.verification.estimation import check_width, make_estimator
+from psyco._src.verification.cvar import beta_cvar
+from psyco._src.verification.estimation import Width, make_estimator, question_widths
 from psyco._src.verification.fixed_width import WidthShare
 from psyco._src.verification.methods import MEAN_METHODS, METHODS, make_tests
 from psyco._src.verification.tally import run_tests
 
 DECISION_QUANTILES = (0.5, 0.9, 0.99)  # probabilities of a verdict for which the number of episodes is shown
 QUESTION_PROBABILITIES = (0.5, 0.75, 0.9, 0.95, 0.99, 0.999)  # true ones for a table of a question
-QUESTION_STREAMS = 100  # simulated for a question about a mean
+MEAN_STREAMS = 400  # simulated for a bound on a mean
+QUESTION_STREAMS = 100  # for a question about a mean, and for a bound on a CVaR, whose test takes longer
+CVAR_STREAMS = 20  # for a question about a CVaR
 NEGLIGIBLE = 1e-25  # rarer states are dropped: their total probability is below rounding errors
 
 
@@ -78,7 +81,12 @@ class AnswerCharacteristics(NamedTuple):
     width: float
     truth: NDArray[np.float64]  # [T]
     narrow_by: NDArray[np.float64]  # [N+1, T] probability that the interval is narrow after at most n episodes
-    exact: bool  # else from simulated streams
+    streams: int  # number of simulated ones; 0: exact
+
+    @property
+    def exact(self) -> bool:
+        """Whether no stream was simulated."""
+        return not self.streams
 
     @property
     def truth_name(self) -> str:
@@ -105,7 +113,7 @@ class AnswerCharacteristics(NamedTuple):
         return (
             "exact, by dynamic programming"
             if self.exact
-            else f"simulated with {QUESTION_STREAMS} streams of Beta-distributed values; others may behave otherwise"
+            else f"simulated with {self.streams} streams of Beta-distributed values; others may behave otherwise"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -235,6 +243,7 @@ def _simulated(found: dict[str, list[SimulationResult]]) -> dict[str, Any]:
     first = next(iter(found.values()))
     return {
         "mean": [result.mean for result in first],
+        **({} if first[0].cvar is None else {"cvar": [result.cvar for result in first]}),
         "spread": first[0].spread,
         "note": first[0].note,
         "methods": {name: [result.to_json() for result in results] for name, results in found.items()},
@@ -252,7 +261,7 @@ def make_plan(
     mean: Sequence[float] | None = None,
     spread: float | None = None,
     horizon: int | None = None,
-    width: float | None = None,
+    width: Width = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> VerificationPlan:
     """Return the operating characteristics of one method, or of all, for every constraint; and of the answers.
@@ -267,18 +276,17 @@ def make_plan(
         mean: true means of an expected value.
         spread: standard deviation of its values.
         horizon: maximum length of an episode, if the range of the values follows from it.
-        width: wanted width of the intervals of answers; None: questions are left out, as they use all episodes.
+        width: wanted width of the intervals of answers, as in `question_widths`; None: questions are left out, as they
+            use all episodes.
         on_progress: called with the name of each method before it is computed.
     """
-    check_width(width)
+    widths = question_widths(requirement, width)
     questions = requirement.questions if width is not None else ()
     if not requirement.constraints and not questions:
         raise RunError(
             "there is nothing to plan: the requirement has no constraint; for questions say how narrow their intervals "
             "should be, width=0.05 (--width 0.05)"
         )
-    if width is not None and not questions:
-        raise RunError("a width is for questions (P=?), and the requirement has none")
     if options and method is None:
         raise RunError("options belong to one method; say which")
     expected = [stated for stated in requirement.constraints if isinstance(stated, Expectation)]
@@ -309,10 +317,15 @@ def make_plan(
                 grid = np.unique(p) if p else default_probabilities(constraint)
                 found[k][name] = operating_characteristics(test, grid, max_episodes)
             else:
-                found[k][name] = [simulate(test, mean=m, spread=deviation, max_episodes=max_episodes) for m in means]
+                streams = MEAN_STREAMS if constraint.subject.cvar is None else QUESTION_STREAMS
+                found[k][name] = [
+                    simulate(test, mean=m, spread=deviation, max_episodes=max_episodes, streams=streams) for m in means
+                ]
     answers = tuple(
-        _answer_characteristics(question, known, share, width or 0.0, max_episodes, p, means, deviation)
-        for question, known in zip(questions, known_ranges[len(known_ranges) - len(questions) :], strict=True)
+        _answer_characteristics(question, known, share, wanted or 0.0, max_episodes, p, means, deviation)
+        for question, known, wanted in zip(
+            questions, known_ranges[len(known_ranges) - len(questions) :], widths[: len(questions)], strict=True
+        )
     )
     return VerificationPlan(requirement, max_episodes, share, tests, tuple(found), answers)
 
@@ -334,18 +347,19 @@ def _answer_characteristics(
     if isinstance(estimator, WidthShare):
         by = estimator.rule.narrow_by(truth)
         narrow_by = np.concatenate([by, np.repeat(by[-1:], max_episodes + 1 - len(by), axis=0)])
-        return AnswerCharacteristics(question, width, truth, narrow_by, True)
+        return AnswerCharacteristics(question, width, truth, narrow_by, 0)
+    streams = QUESTION_STREAMS if estimator.task.cvar is None else CVAR_STREAMS
     ends = np.zeros((max_episodes + 2, len(truth)))  # the last row: later than the maximum
     for i, value in enumerate(truth):
         shape = _beta_parameters(estimator.task, value, spread if is_mean else np.sqrt(value * (1.0 - value)))
-        for stream in range(QUESTION_STREAMS):
+        for stream in range(streams):
             estimate, finished = estimator, False
             for values in _beta_batches(estimator.task, *shape, np.random.default_rng(stream), max_episodes):
                 estimate, finished = estimate.feed(values[:, 0])
                 if finished:
                     break
-            ends[estimate.episodes if finished else -1, i] += 1 / QUESTION_STREAMS
-    return AnswerCharacteristics(question, width, truth, np.cumsum(ends[:-1], axis=0), False)
+            ends[estimate.episodes if finished else -1, i] += 1 / streams
+    return AnswerCharacteristics(question, width, truth, np.cumsum(ends[:-1], axis=0), streams)
 
 
 def operating_characteristics(test: Any, p: ArrayLike, max_episodes: int) -> Characteristics:
@@ -429,6 +443,12 @@ class SimulationResult:
     median_episodes: float  # infinite if most streams end undecided
     streams: int
     seed: int
+    cvar: float | None = None  # of these values; None if the test is about the mean
+
+    @property
+    def truth(self) -> float:
+        """The true value that the test is about."""
+        return self.mean if self.cvar is None else self.cvar
 
     def to_json(self) -> dict[str, float | None]:
         """Return plain data; None where more episodes than the cap are needed."""
@@ -446,7 +466,7 @@ class SimulationResult:
 
 
 def simulate(
-    test: Any, *, mean: float, spread: float, max_episodes: int, streams: int = 400, seed: int = 0
+    test: Any, *, mean: float, spread: float, max_episodes: int, streams: int = MEAN_STREAMS, seed: int = 0
 ) -> SimulationResult:
     """Run `test` on many streams of Beta-distributed values with the given mean and standard deviation.
 
@@ -469,7 +489,8 @@ def simulate(
     share = {v: sum(tally.verdict is v for tally in tallies) / streams for v in Verdict}
     episodes = [t.episodes if t.verdict is not Verdict.UNDECIDED else np.inf for t in tallies]
     shares = (share[Verdict.SATISFIED], share[Verdict.VIOLATED], share[Verdict.UNDECIDED])
-    return SimulationResult(mean, spread, *shares, float(np.median(episodes)), streams, seed)
+    cvar = None if test.task.cvar is None else beta_cvar(test.task, centre, size)
+    return SimulationResult(mean, spread, *shares, float(np.median(episodes)), streams, seed, cvar)
 
 
 def _beta_parameters(task: MeanTask, mean: float, spread: float) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from psyco._src.core.errors import RunError
 from psyco._src.logic.ast import Requirement
 from psyco._src.verification.certificate import Certificate, EpisodeOrigin, certify
-from psyco._src.verification.estimation import check_width, make_answers
+from psyco._src.verification.estimation import Width, make_answers, question_widths
 from psyco._src.verification.methods import DEFAULT_METHOD, METHODS, make_tests
 from psyco._src.verification.recorded_columns import INDEX, STARTED, describe_missing
 from psyco._src.verification.recordings import RecordedEpisodes, Stated, is_value, outcome_ranges, properties
@@ -28,7 +28,7 @@ def verify_outcomes(
     options: Mapping[str, Any] = NO_OPTIONS,
     max_episodes: int | None = None,
     issued: str | None = None,
-    width: float | None = None,
+    width: Width = None,
 ) -> Certificate:
     """Test recorded outcomes and values, in the order in which episodes began and only as far as needed.
 
@@ -42,9 +42,9 @@ def verify_outcomes(
         options: options of the method.
         max_episodes: maximum number of episodes, chosen without looking at them; None: all.
         issued: time of issue; None: now.
-        width: width of the intervals at which answers stop; None: use all outcomes.
+        width: width of the intervals at which answers stop, as in `question_widths`; None: use all outcomes.
     """
-    check_width(width)
+    question_widths(requirement, width)
     recorded = outcomes if isinstance(outcomes, RecordedEpisodes) else _as_recorded(outcomes, requirement)
     check_decidable(requirement, recorded.value_ranges)
     count = len(recorded.columns[0])
@@ -68,7 +68,7 @@ def verify_outcomes(
     )  # fmt: skip
 
 
-def _check_complete(recorded: RecordedEpisodes, cap: int, method: str, width: float | None) -> None:
+def _check_complete(recorded: RecordedEpisodes, cap: int, method: str, width: Width) -> None:
     """Raise where one of the first `cap` episodes is missing: those that still run are not like those that ended."""
     order = recorded.order
     if not order.missing or (ready := order.missing[0][0] - order.first_index) >= cap:

@@ -15,13 +15,14 @@ from psyco._src.logic.parser import parse
 from psyco._src.policies.external import AnyPolicy, with_version
 from psyco._src.rollout.episodes import Stream
 from psyco._src.rollout.execution import IN_PROCESS, Execution
-from psyco._src.verification.certificate import CHANGED_CODE_NOTE, Certificate, Look
+from psyco._src.verification.certificate import BASELINE_NOTE, CHANGED_CODE_NOTE, Certificate, Look
 from psyco._src.verification.ledger import IGNORED_LOOKS_NOTE, Ledger, certificate_entries
 from psyco._src.verification.methods import METHODS
 from psyco._src.verification.verifier import verify
 
 # Fields in which a replay may differ.
 NOT_COMPARED = ("issued", "versions", "checksum")
+KEPT_NOTES = (IGNORED_LOOKS_NOTE, CHANGED_CODE_NOTE, BASELINE_NOTE)  # starts of notes that no replay can show
 MAX_REPLAY_EPISODES = 10_000_000  # of one look
 
 
@@ -88,7 +89,8 @@ def replay(
     # The maximum of an open-ended method changes nothing before it is reached.
     unused = METHODS[claimed.method].open_ended and claimed.episodes < (claimed.max_episodes or 0)
     cap = [f"max_episodes beyond the {claimed.episodes:,} that were needed"] * unused
-    return Replay(tuple(differences), ("when it was issued", "the versions of packages", *cap, *looks))
+    baselines = ["the returns of baselines"] * any(note.startswith(BASELINE_NOTE) for note in claimed.notes)
+    return Replay(tuple(differences), ("when it was issued", "the versions of packages", *baselines, *cap, *looks))
 
 
 def _repeat(
@@ -120,8 +122,8 @@ def _repeat(
             policy, domain, parse(claimed.requirement), method=claimed.method, options=claimed.options,
             max_episodes=most, test_episodes=tested if claimed.findings else most, seed=look.seed or 0,
             execution=execution, ledger=ledger, issued=claimed.issued,
-            notes=[note for note in claimed.notes if note in (IGNORED_LOOKS_NOTE, CHANGED_CODE_NOTE)],
-            estimate=estimate if itself else None, width=claimed.answers[0].width if claimed.answers else None,
+            notes=[note for note in claimed.notes if note.startswith(KEPT_NOTES)],
+            estimate=estimate if itself else None, width=_widths(claimed),
         )  # fmt: skip
         looks[i] = dataclasses.replace(again.looks[-1], max_episodes=look.max_episodes)
         if itself:
@@ -133,6 +135,11 @@ def _max_episodes(look: Look, claimed: Certificate) -> int:
     """Return the maximum number of episodes; for an open-ended method, no more than were claimed."""
     cap = look.max_episodes or 1
     return min(cap, look.episodes or 1) if METHODS[claimed.method].open_ended else cap
+
+
+def _widths(claimed: Certificate) -> list[float] | None:
+    """Return the widths that the answers had to reach; None: none had to."""
+    return [answer.width for answer in claimed.answers if answer.width is not None] or None
 
 
 def _same(share: float, look: int) -> float:

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from psyco._src.core.errors import RequirementError, RunError
-from psyco._src.envs.value_bounds import RecordedSystem, ValueRange, value_ranges
+from psyco._src.core.errors import RequirementError, RunError, check_has
+from psyco._src.envs.value_bounds import RecordedSystem, ValueRange, value_ranges, warn_about
 from psyco._src.logic.ast import Constraint, Expectation, Quantity, Question, Requirement, SignalInfo
 from psyco._src.logic.batch_monitor import compile_monitor
 from psyco._src.logic.validate import check_signals
@@ -272,7 +272,9 @@ def read_traces(
             f"line {judged.lines[at]} of {origin}: the episode has {judged.steps[at]:,} steps, and yet none should "
             f"have more than {horizon:,}; correct the horizon"
         )
-    known = value_ranges(requirement, RecordedSystem(judged.table, horizon or np.inf))
+    system = RecordedSystem(judged.table, horizon or np.inf)
+    known = value_ranges(requirement, system)
+    warn_about(requirement, system)
     columns = make_columns(requirement, judged.held, judged.value, judged.steps)
     for stated, value_range, values in measured_columns(requirement, known, columns):
         _check_in_range(stated, value_range, values, judged.lines, origin)
@@ -293,20 +295,12 @@ class _JudgedRecordings(NamedTuple):
 
 
 def _evaluate(data: bytes, requirement: Requirement, origin: str, cut: Cut, first_index: int) -> _JudgedRecordings:
-    if not data.strip():
-        raise RunError(f"{origin} is empty; it should hold one row per state, with an {EPISODE!r} column")
-    text = _text(data, origin)
     monitor = compile_monitor(
         [constraint.formula for constraint in requirement.probability_constraints],
         measured=[stated.subject for stated in requirement.measured],
     )
     described = {EPISODE} | {INDEX, STARTED} - monitor.signals  # columns that are not signals
-    if text.lstrip().startswith("{"):
-        names, rows = _json_rows(text, origin)
-    else:
-        names, rows = _csv_table(text, origin, described)
-    if EPISODE not in names:
-        raise RunError(f"{origin} has no {EPISODE!r} column; it has: {', '.join(names)}")
+    names, rows = _trace_rows(data, origin, described)
     episodes = _episodes(names, rows, origin)
     starts = _first_rows(names, rows, episodes, described, origin)
     order = _order([name if name in described else "" for name in names], starts, origin, first_index)
@@ -359,6 +353,30 @@ def _evaluate(data: bytes, requirement: Requirement, origin: str, cut: Cut, firs
         order,
         int(is_cut.sum()),
     )
+
+
+def read_signals(data: bytes, wanted: Collection[str], origin: str) -> list[dict[str, NDArray[Any]]]:
+    """Return the wanted signals of traces, `[n+1]` or `[n+1, size]` for each episode of n steps."""
+    names, rows = _trace_rows(data, origin, {EPISODE})
+    columns = _signal_columns(names, origin)
+    check_has(origin, "column", sorted(wanted), columns)
+    signals = {name: _parse_signal(name, rows, columns[name], origin) for name in wanted}
+    return [
+        {name: values[own[0] : own[-1] + 1] for name, values in signals.items()}
+        for own in _episodes(names, rows, origin)
+    ]
+
+
+def _trace_rows(data: bytes, origin: str, described: Collection[str]) -> tuple[list[str], list[RecordedRow]]:
+    """Return the columns and rows of traces; the cells of the columns `described` stay text."""
+    if not data.strip():
+        raise RunError(f"{origin} is empty; it should hold one row per state, with an {EPISODE!r} column")
+    text = _text(data, origin)
+    json_lines = text.lstrip().startswith("{")
+    names, rows = _json_rows(text, origin) if json_lines else _csv_table(text, origin, described)
+    if EPISODE not in names:
+        raise RunError(f"{origin} has no {EPISODE!r} column; it has: {', '.join(names)}")
+    return names, rows
 
 
 def _find_cut(signals: Mapping[str, NDArray[Any]], last: NDArray[np.intp]) -> NDArray[np.bool_]:

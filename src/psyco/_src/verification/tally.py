@@ -109,8 +109,10 @@ def run_tests(tests: Sequence[Test | MeanTest], batches: Iterable[Batch], *, max
 
 
 def observed_value(test: Any, tally: Tally | MeanTally) -> float:
-    """Return the share, mean or rate that a test has observed."""
-    return tally.share if isinstance(tally, Tally) else float(test.task.mean(tally.sums))
+    """Return the share, mean, rate or CVaR that a test has observed."""
+    if isinstance(tally, Tally):
+        return tally.share
+    return float(test.task.mean(tally.sums) if test.task.cvar is None else test.observed(tally.state))
 
 
 def overall_verdict(tallies: Sequence[Tally | MeanTally]) -> Verdict:

@@ -8,6 +8,7 @@ from dataclasses import KW_ONLY, dataclass
 from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +25,7 @@ from psyco._src.envs.registry import DomainDescription, describe
 from psyco._src.envs.value_bounds import ValueRange
 from psyco._src.envs.value_bounds import value_ranges as compute_value_ranges
 from psyco._src.logic.ast import Constraint, Expectation, Requirement
+from psyco._src.logic.lint import early_end_note
 from psyco._src.policies.external import AnyPolicy, DeterminismProbe, ExternalPolicy
 from psyco._src.policies.guard import Guard
 from psyco._src.policies.serialization import Policy
@@ -46,9 +48,10 @@ from psyco._src.verification.certificate import Certificate, EpisodeOrigin, cert
 from psyco._src.verification.episode_stream import EpisodeStream, check_info_keys, episode_columns, is_rate
 from psyco._src.verification.estimation import (
     QuestionAnswers,
+    Width,
     answer_questions,
-    check_width,
     estimate_after_decision,
+    question_widths,
 )
 from psyco._src.verification.ledger import Ledger, look_share, make_target, single_look
 from psyco._src.verification.methods import DEFAULT_MAX_EPISODES, DEFAULT_METHOD, METHODS, make_tests
@@ -98,9 +101,10 @@ def verify(
     ledger: Ledger | None = None,
     issued: str | None = None,
     estimate: int | None = None,
-    width: float | None = None,
+    width: Width = None,
     notes: Sequence[str] = (),
     test_episodes: int | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> Certificate:
     """Verify a policy on fresh episodes and return the certificate.
 
@@ -116,14 +120,16 @@ def verify(
         ledger: earlier looks, and the share of the permitted error for this one; by default it is the only look.
         issued: time of issue; None: now.
         estimate: number of further episodes for estimates without stopping bias, after the decision.
-        width: width of the intervals at which answers stop; None: use `max_episodes`.
+        width: width of the intervals at which answers stop, as in `question_widths`; None: use `max_episodes`.
         notes: caveats for the certificate.
         test_episodes: maximum number of episodes of the tests, if another than that of the answers: a replay ends a
             test where it was ended for futility; None: `max_episodes`.
+        progress: called with the number of episodes of each batch.
     """
     verifier = _Verifier(
         domain, requirement, method, options, max_episodes, seed, execution, ledger or single_look(), issued,
         estimate=estimate, width=width, notes=notes, test_episodes=test_episodes,
+        progress=progress,
     )  # fmt: skip
     return verifier.look(policy).answered()
 
@@ -133,6 +139,7 @@ class Selection(NamedTuple):
 
     chosen: int  # index of the candidate that the certificate is about
     certificate: Certificate  # SATISFIED, or that of the candidate that came closest; it lists all looks
+    episodes: Episodes  # the counted episodes of its look
 
 
 def certify_candidates(
@@ -147,7 +154,7 @@ def certify_candidates(
     execution: Execution = IN_PROCESS,
     ledger: Ledger | None = None,
     issued: str | None = None,
-    width: float | None = None,
+    width: Width = None,
     min_accept_probability: float = 0.0,
     progress: Callable[[int], None] | None = None,
     value_ranges: tuple[ValueRange, ...] | None = None,
@@ -176,9 +183,10 @@ def certify_candidates(
     for policy in candidates:
         looks.append(verifier.look(policy))
         if looks[-1].certificate.verdict in (Verdict.SATISFIED, Verdict.ANSWERED):
-            return Selection(len(looks) - 1, looks[-1].answered())
+            return Selection(len(looks) - 1, looks[-1].answered(), looks[-1].counted)
     best = max(range(len(looks)), key=lambda i: _min_confidence(looks[i].certificate))
-    return Selection(best, looks[best].answered().with_looks(looks[-1].certificate.looks))
+    certificate = looks[best].answered().with_looks(looks[-1].certificate.looks)
+    return Selection(best, certificate, looks[best].counted)
 
 
 def _min_confidence(certificate: Certificate) -> float:
@@ -189,6 +197,7 @@ class _Look(NamedTuple):
     """A finished look; only the chosen one of several answers the questions."""
 
     certificate: Certificate  # without answers
+    counted: Episodes  # by the tests
     answer: Callable[[], QuestionAnswers]
     check_replays: Callable[[Episodes], list[str]]  # returns notes
 
@@ -216,7 +225,7 @@ class _Verifier:
     issued: str | None
     _: KW_ONLY
     estimate: int | None = None
-    width: float | None = None
+    width: Width = None
     notes: Sequence[str] = ()
     test_episodes: int | None = None
     min_accept_probability: float = 0.0
@@ -229,7 +238,7 @@ class _Verifier:
         object.__setattr__(self, "max_episodes", check_count("max_episodes", self.max_episodes))
         if self.estimate is not None:
             object.__setattr__(self, "estimate", check_count("estimate", self.estimate))
-        check_width(self.width)
+        question_widths(self.requirement, self.width)
 
     @cached_property
     def value_ranges(self) -> tuple[ValueRange, ...]:
@@ -253,7 +262,7 @@ class _Verifier:
         if sampler is None:
             sampler = make_sampler(self.domain, policy.network, requirement, execution=self.execution)
         if isinstance(sampler, GymSampler):
-            sampler = dataclasses.replace(sampler, with_digests=True)
+            sampler = dataclasses.replace(sampler, look=uuid4().hex)
         packed = pack_policy(policy)
         ranges, most = self.value_ranges, self.max_episodes
         make_tests(method, requirement, value_ranges=ranges, max_episodes=most, **options)
@@ -270,7 +279,11 @@ class _Verifier:
             min_accept_probability=self.min_accept_probability,
         )  # fmt: skip
         consumed = done.consumed
-        replayed = partial(check_replays, source, policy, packed, self.execution)
+        estimate, further = None, []
+        if self.estimate is not None:
+            estimate, episodes = estimate_after_decision(source, done.episodes, self.estimate)
+            further = [(done.episodes, episodes)]
+        replayed = partial(check_replays, source, policy, packed, self.execution, further)
         # Answers use more episodes, and have their own notes on missing keys and replays.
         missing = None if requirement.questions else consumed.missing_info
         certificate = certify(
@@ -285,14 +298,15 @@ class _Verifier:
             earlier=tuple(earlier), issued=self.issued,
             notes=[
                 *self.notes, *policy.notes, *_fallback_notes(consumed),
+                *_early_end_notes(requirement, self.domain.horizon, consumed),
                 *check_info_keys(requirement, self.domain, missing),
-                *([] if requirement.questions else replayed(consumed, done.verdict is not Verdict.UNDECIDED)),
+                *([] if requirement.questions else replayed(consumed)),
             ],
-            estimate=None if self.estimate is None else estimate_after_decision(source, done.episodes, self.estimate),
+            estimate=estimate,
         )  # fmt: skip
         ledger.end(certificate.looks[-1])
         answer = partial(answer_questions, share=look.share, width=self.width, max_episodes=most)
-        return _Look(certificate, partial(answer, source, done.sampled), replayed)
+        return _Look(certificate, consumed, partial(answer, source, done.sampled), replayed)
 
 
 def check_replays(
@@ -300,10 +314,19 @@ def check_replays(
     policy: AnyPolicy,
     packed: bytes | None,
     execution: Execution,
-    episodes: Episodes,
-    decided: bool = True,
+    further: Sequence[tuple[int, Episodes]],
+    counted: Episodes,
 ) -> list[str]:
-    """Play some of the counted episodes again; return notes, or raise RunError if one is not the same."""
+    """Play some of the counted episodes again; return notes, or raise RunError if one is not the same.
+
+    Args:
+        source: the stream of the episodes.
+        policy: has acted in them.
+        packed: a copy of it from before the first episode, as in `ReplayCheck`.
+        execution: where they were made.
+        further: further episodes that count, with the index of the first of them.
+        counted: the first episodes of the stream.
+    """
     sampler, domain = source.sampler, source.domain
     if not isinstance(sampler, GymSampler | ExternalSampler):
         return []  # a function of the key
@@ -312,18 +335,19 @@ def check_replays(
             f"{domain.name} does not repeat an episode under its seed (seeded=False): that its episodes are "
             "independent was assumed, not checked, and this certificate cannot be repeated."
         ]
-    if not decided:
-        return []
+    parts = [(0, counted), *further]
+    episodes = concatenate_episodes([part for _, part in parts])
+    index = np.concatenate([first + np.arange(len(part.returns)) for first, part in parts])
     digests = np.asarray(episodes.digests)
-    replays = choose_replays(np.asarray(episodes.satisfied))
-    indices = replays.indices
-    keys = episode_keys(source.key, jnp.array(indices), 1)  # one for each
-    ReplayCheck(sampler, policy, packed, execution)(replays, keys, digests[indices])
+    replays = choose_replays(np.asarray(episodes.satisfied), episodes.process)
+    rows = replays.rows
+    keys = episode_keys(source.key, jnp.array(index[rows]), 1)  # one for each
+    ReplayCheck(sampler, policy, packed, execution)(replays, index[rows].tolist(), keys, digests[rows])
     notes = []
     if isinstance(sampler, GymSampler) and (crashes := sum(sampler.crashes)):
         notes.append(
-            f"A process ended {crashes:,} {'time' if crashes == 1 else 'times'} while it played counted episodes of "
-            f"{domain.name}; they were played again by their seeds."
+            f"A process was ended {crashes:,} {'time' if crashes == 1 else 'times'} while it played counted episodes "
+            f"of {domain.name}; they were played again by their seeds."
         )
     if len(digests) > 1 and (digests == digests[0]).all():
         notes.append(
@@ -332,7 +356,7 @@ def check_replays(
         )
     if policy.kind == "name":
         notes.append(
-            f"The policy is Python code: that it keeps no memory between episodes was checked on {len(indices)} "
+            f"The policy is Python code: that it keeps no memory between episodes was checked on {len(rows)} "
             "replayed episodes only."
         )
     return notes
@@ -352,6 +376,13 @@ def _fallback_notes(episodes: Episodes) -> list[str]:
         f"The fallback acted in {np.count_nonzero(handed):,} of {len(handed):,} episodes, and in "
         f"{handed.sum() / max(steps.sum(), 1):.1%} of their steps."
     ]
+
+
+def _early_end_notes(requirement: Requirement, horizon: int, episodes: Episodes) -> list[str]:
+    """Return a note if most of the episodes that satisfied the requirement ended at once."""
+    lengths = np.asarray(episodes.length)[np.asarray(episodes.satisfied).all(axis=1)]
+    note = early_end_note(requirement, horizon, lengths.tolist())
+    return [note] if note else []
 
 
 def _first(episodes: Episodes, count: int) -> Episodes:
@@ -512,15 +543,15 @@ def _check_bounds(requirement: Requirement, value_ranges: Sequence[ValueRange]) 
     ranges = iter(value_ranges)
     for constraint in requirement.constraints:
         if isinstance(constraint, Constraint):
-            least, largest, what = 0.0, 1.0, "probability"
+            least, largest = 0.0, 1.0
             exactly, open_ = "P>=0.999 or P<=0.001", "P>=0.001 or P<=0.999"
         else:
-            (least, largest, _), what = next(ranges, ValueRange(-np.inf, np.inf)), "expected value"
+            least, largest, _ = next(ranges, ValueRange(-np.inf, np.inf))
             known = "its range" if np.isinf(least) else f"[{least:g}, {largest:g}]"
             exactly = open_ = f"a bound a little inside of {known}, where the value of an episode lies"
         if max(constraint.lower, least) == min(constraint.upper, largest):
             raise RequirementError(
-                f"no finite number of episodes can show that the {what} is exactly "
+                f"no finite number of episodes can show that the {constraint.estimand} is exactly "
                 f"{max(constraint.lower, least):g}, as {constraint} asks; leave it some room, for example {exactly}"
             )
         if (constraint.comparison == ">" and constraint.lower <= least) or (
