@@ -49,13 +49,17 @@ def velocity(domain: str, limit: float, published: float, steps: str) -> Task:
     return Task(domain, require, ("--steps", steps), published=published)
 
 
-def bullet(name: str, require: str = "P>=0.9 [ G (sum(info.cost) <= 25) ] & C>=0.95") -> Task:
-    """A task of bullet-safety-gym."""
-    domain = f"bullet_safety_gym:{name}"
-    return Task(domain, require, ("--steps", "5e5"), code=(domain,))
-
-
+COST = "P>=0.9 [ G (sum(info.cost) <= 25) ] & C>=0.95"
 FREE = "Rmax=? [ C ]"
+
+
+def bullet(name: str, require: str = COST, *, seeded: bool = True) -> Task:
+    """A task of bullet-safety-gym; not `seeded`: its physics engine keeps state, so episodes do not repeat."""
+    domain = f"bullet_safety_gym:{name}"
+    options = () if seeded else ("--set", "seeded=false")
+    return Task(domain, require, ("--steps", "5e5"), options, code=(domain,))
+
+
 TASKS = {
     "HalfCheetah": velocity("HalfCheetah-v5", 3.2096, 2946, "3e6"),
     "Hopper": velocity("Hopper-v5", 0.7402, 962, "2e6"),
@@ -67,8 +71,8 @@ TASKS = {
     "BallCircle-free": bullet("SafetyBallCircle-v0", FREE),
     "BallRun": bullet("SafetyBallRun-v0"),
     "BallRun-free": bullet("SafetyBallRun-v0", FREE),
-    "CarRun": bullet("SafetyCarRun-v0"),
-    "CarRun-free": bullet("SafetyCarRun-v0", FREE),
+    "CarRun": bullet("SafetyCarRun-v0", seeded=False),
+    "CarRun-free": bullet("SafetyCarRun-v0", FREE, seeded=False),
     "Pendulum": Task("Pendulum-v1", "P>=0.9 [ G (abs(action[0]) <= 1.2) ] & C>=0.98", ("--steps", "1e5")),
     "Slow-CartPole": Task(
         "CartPole-v1",

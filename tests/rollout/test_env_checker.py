@@ -6,9 +6,11 @@ import pytest
 
 import psyco
 from psyco._src.logic.parser import parse
-from psyco._src.rollout.env_checker import CheckResult, check_environment
+from psyco._src.policies.network import network_for
+from psyco._src.rollout.env_checker import CheckResult, check_environment, find_faults
 from psyco._src.rollout.execution import Execution
-from tests.environments import Careless, Leaky, Local, Manufactured, Walk
+from psyco._src.rollout.sampler import make_sampler
+from tests.environments import Careless, Leaky, Local, Manufactured, Mixed, Walk
 
 
 def checked(factory: object, requirement: str | None = None, **options: object) -> dict[str, CheckResult]:
@@ -29,10 +31,9 @@ def test_a_sound_environment_passes() -> None:
         "fresh start",
         "seeds",
         "length",
-        "speed",
     } == set(found)
     assert "reached the horizon of 12" in found["length"].message
-    assert "60,000 training episodes" in found["speed"].message
+    assert "steps per second in one process" in checked(Walk)["speed"].message
 
 
 def test_an_environment_that_remembers_is_found() -> None:
@@ -48,16 +49,49 @@ def test_a_hazard_that_is_drawn_when_the_environment_is_made_is_found() -> None:
     assert "repeated alone in a new environment: obs at step 0" in found.message
 
 
-def test_chance_in_a_signal_of_the_requirement_is_found() -> None:
-    class Secret(Walk):
-        def step(self, action):
-            *outcome, info = super().step(action)
-            return *outcome, {**info, "cost": float(np.random.default_rng().normal())}
+class Secret(Walk):
+    """Its cost is drawn from nowhere."""
 
+    def step(self, action):
+        *outcome, info = super().step(action)
+        return *outcome, {**info, "cost": float(np.random.default_rng().normal())}
+
+
+def test_chance_in_a_signal_of_the_requirement_is_found() -> None:
     assert all(each.passed for each in checked(Secret).values())  # nobody asked for the cost
     found = checked(Secret, "P>=0.9 [ G (info.cost <= 5) ]")["fresh start"]
     assert found.passed is False
     assert "info.cost at step 1" in found.message
+
+
+@pytest.mark.parametrize(
+    ("factory", "fault"),
+    [(Walk, None), (Leaky, "determinism"), (Manufactured, "fresh start"), (Secret, "determinism")],
+)
+def test_a_synthesis_says_at_once_what_a_check_would_say(factory: object, fault: str | None) -> None:
+    """Without a change of the run, and before anything is learned."""
+    domain = psyco.make(factory, horizon=12)  # type: ignore[arg-type]
+    sampler = make_sampler(domain, network_for(domain), parse("P>=0.9 [ G (info.cost <= 5) ]"))
+    found = find_faults(sampler.job, sampler.job.network.size)  # type: ignore[attr-defined]
+    assert [each.name for each in found][:1] == ([] if fault is None else [fault])
+
+
+def test_a_fault_is_shown_before_learning(caplog: pytest.LogCaptureFixture) -> None:
+    class Stop(Exception):
+        pass
+
+    def stop(*_: object) -> None:
+        raise Stop
+
+    settings = psyco.Settings(hidden=4, learner="safe-es", normalization="none", options={"population": 2, "checks": 1})
+    for factory in (Leaky, Walk):
+        caplog.clear()
+        with pytest.raises(Stop):
+            psyco.synthesize(
+                psyco.make(factory, horizon=5), "P>=0.5 [ G obs[0] <= 9 ]", episodes=30, settings=settings,
+                callbacks=[psyco.Callback(on_progress=stop)],
+            )  # fmt: skip
+        assert ("fails `psyco check`, determinism: the episode with seed" in caplog.text) == (factory is Leaky)
 
 
 def test_what_cannot_repeat_by_declaration_passes_with_a_remark() -> None:
@@ -109,3 +143,18 @@ def test_a_signal_that_is_not_there_is_found() -> None:
     assert checked(Walk, "P>=0.9 [ G (hight <= 0) ]")["signals"].passed is False
     assert checked(Walk, "P>=0.9 [ G (info.kost <= 0) ]")["signals"].passed is None
     assert checked(Walk, "P>=0.9 [ F<=30 (obs[0] <= 0) ]")["signals"].passed is False
+
+
+def test_a_requirement_that_hardly_means_the_intended_is_noted() -> None:
+    domain = psyco.make(Walk, horizon=400)
+    asked = "P>=0.9 [ abs(obs[0]) <= 2 ]; P>=0.9 [ G obs[0] >= -20 ]"
+    found = [each for each in check_environment(domain, parse(asked)) if each.passed is None]
+    assert [each.name for each in found] == ["requirement", "requirement", "early ends"]
+    assert "first state" in found[0].message and "holds in every episode" in found[1].message
+    assert "P>=0.9 [ F step >= 400 ]" in found[2].message
+    assert not [each for each in check_environment(domain, parse("P>=0.9 [ F obs[0] > 2 ]")) if each.passed is None]
+
+
+def test_the_parts_of_an_observation_are_listed() -> None:
+    (found,) = (each for each in check_environment(psyco.make(Mixed, horizon=3)) if each.name == "observed")
+    assert found.message == "obs.a is obs[0..2] as zeros and a one; obs.b[0..3] is obs[3..6]"

@@ -64,6 +64,7 @@ def test_an_episode_is_judged_as_its_recording_is(name):
 
 
 @pytest.mark.parametrize("name", ["obstacle-run", pytest.param("particle-dance", marks=pytest.mark.full)])
+@pytest.mark.more
 def test_an_episode_does_not_depend_on_its_batch(name):
     domain = psyco.make(name)
     network = network_for(domain)

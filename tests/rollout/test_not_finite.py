@@ -61,6 +61,7 @@ def some_policy(domain):
 
 
 @pytest.mark.parametrize("requirement", FOOLED)
+@pytest.mark.more
 def test_nan_in_half_of_the_episodes_does_not_count_as_safe(requirement):
     with pytest.raises(psyco.EpisodeError, match=r"torn, episode with seed \d+, at step 3: position is nan, which"):
         psyco.verify(some_policy(Torn()), Torn(), requirement + " & C>=0.95")

@@ -22,6 +22,19 @@ def test_the_first_the_last_and_violations_are_played_again(count: int) -> None:
     assert count < 3 or early < set(chosen)
 
 
+@pytest.mark.parametrize("workers", [2, 7, 40])
+def test_episodes_of_every_process_are_played_again(workers: int) -> None:
+    """Chance that a process draws when it begins shows in its own episodes only."""
+    process = np.full(500, workers - 1)
+    process[: workers - 1] = range(workers - 1)  # all but one have played a single episode
+    satisfied = np.ones((500, 1), bool)
+    satisfied[::50] = False
+    chosen, _, used = choose_replays(satisfied, process.astype(np.uint64))
+    assert len(chosen) + 2 * len(used) <= MAX_REPLAYS
+    assert len(set(process[chosen])) >= min(workers, 7)
+    assert {0, 499} <= set(chosen)
+
+
 def test_every_episode_of_a_few_is_played_again() -> None:
     assert choose_replays(np.ones((16, 1), bool))[0] == list(range(16))
     assert len(choose_replays(np.ones((500, 0), bool))[0]) == MAX_REPLAYS

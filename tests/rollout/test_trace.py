@@ -65,6 +65,7 @@ def test_without_noise_exploring_episodes_are_those_of_the_deployed_policy(name:
 
 
 @pytest.mark.parametrize("name", REQUIREMENTS)
+@pytest.mark.more
 def test_a_trace_adds_up_to_its_episode(name: str) -> None:
     episodes = played(*samplers(name, severity=name == "walk"), std=0.7)
     trace = episodes.trace

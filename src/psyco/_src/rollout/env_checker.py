@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+from gymnasium.spaces import Discrete, MultiDiscrete, flatdim
 from numpy.typing import NDArray
 
-from psyco._src.core.errors import DomainError, EpisodeError, RequirementError
+from psyco._src.core.errors import DomainError, EpisodeError, RequirementError, RunError
 from psyco._src.envs.base import signal_table
 from psyco._src.envs.gym_env import INFO_PREFIX, GymDomain
-from psyco._src.envs.sandbox import close_envs
+from psyco._src.envs.sandbox import close_envs, sandboxed
+from psyco._src.envs.value_bounds import requirement_warnings
 from psyco._src.logic.ast import Requirement
-from psyco._src.logic.batch_monitor import compile_monitor
+from psyco._src.logic.batch_monitor import BatchMonitor, compile_monitor
+from psyco._src.logic.lint import early_end_note
 from psyco._src.logic.validate import check_bounds, check_signals
 from psyco._src.policies.network import network_for
 from psyco._src.rollout.episodes import TRACE_SIGNALS, Stream, episode_keys, episode_seeds, stream_key
 from psyco._src.rollout.execution import IN_PROCESS, Execution
 from psyco._src.rollout.gym_sampler import Chunk, EpisodeRunner, Job, Signals
 from psyco._src.rollout.repeatability import REMEDY, first_difference, play_alone
+from psyco._src.rollout.sampler import make_backend
 
 CHECK_EPISODES = 8
+QUICK_EPISODES, QUICK_STEPS = 3, 100  # of the checks before a synthesis
+ENDLESS_REMEDY = "Fix the environment: every episode must terminate or be truncated."
 
 
 class CheckResult(NamedTuple):
@@ -39,7 +46,6 @@ def check_environment(
     requirement: Requirement | None = None,
     *,
     seed: int = 0,
-    episodes: int = 60_000,
     execution: Execution = IN_PROCESS,
 ) -> Iterator[CheckResult]:
     """Check spaces, signals, determinism, seeding, episode length and speed of an environment with random policies.
@@ -48,7 +54,6 @@ def check_environment(
         domain: the environment.
         requirement: a requirement whose signals are checked too.
         seed: of policies and episodes.
-        episodes: training episodes whose duration is estimated.
         execution: where episodes are made; with workers, they are repeated there too.
     """
     yield CheckResult(
@@ -56,11 +61,15 @@ def check_environment(
         True,
         f"observations {domain.observation_space} as {domain.observation_size} numbers, {domain.actions}",
     )
+    if domain.observation_parts:
+        yield CheckResult("observed", True, "; ".join(_part_texts(domain)))
     judged = TRACE_SIGNALS | {"action"}
     if requirement is not None:
         found = _signals(domain, requirement)
         yield found
         judged |= _requirement_signals(requirement) if found.passed else frozenset()
+        if found.passed is not False:
+            yield from (CheckResult("requirement", None, text) for text in requirement_warnings(requirement, domain))
     try:
         network = network_for(domain)
     except DomainError as error:
@@ -78,9 +87,7 @@ def check_environment(
         seconds = time.perf_counter() - began
         alone = play_alone(job, theta, chunk.seeds, judged, execution)
     except EpisodeError as error:
-        yield CheckResult(
-            "episodes", False, f"{error}. Fix the environment: every episode must terminate or be truncated."
-        )
+        yield CheckResult("episodes", False, f"{error}. {ENDLESS_REMEDY}")
         return
     yield CheckResult("episodes", True, f"{CHECK_EPISODES} episodes of random policies ended without an error or a NaN")
     yield _containment(domain, chunk.seeds[0], first.signals["action"][0], int(first.length[0]))
@@ -105,13 +112,42 @@ def check_environment(
         f"{mean:.0f} steps on average, {first.length.min()} to {first.length.max()}; {at_limit} of {CHECK_EPISODES} "
         f"episodes reached the horizon of {domain.horizon}",
     )  # fmt: skip
-    rate = steps / seconds
-    low, high = episodes * mean / rate, episodes * domain.horizon / rate
-    yield CheckResult(
-        "speed", True,
-        f"{rate:,.0f} steps per second in one process; {episodes:,} training episodes would take {_duration(low)} "
-        f"at this length, at most {_duration(high)} at the full horizon, and about 1/N of that with --workers N",
-    )  # fmt: skip
+    if requirement is not None and found.passed:
+        end = np.arange(domain.horizon + 1) >= first.length[:, None]
+        satisfied, _ = _monitor(requirement)(first.signals, end=end)
+        if note := early_end_note(requirement, domain.horizon, first.length[satisfied.all(axis=1)].tolist()):
+            yield CheckResult("early ends", None, note)
+    if requirement is None:  # otherwise the plan of a synthesis measures it
+        yield CheckResult("speed", True, f"about {steps / seconds:,.0f} steps per second in one process")
+
+
+def find_faults(job: Job, size: int, *, seed: int = 0, execution: Execution = IN_PROCESS) -> list[CheckResult]:
+    """Return the checks that fail in a few short episodes of random policies: a quick part of `check_environment`.
+
+    Args:
+        job: domain, network and monitor of a synthesis.
+        size: number of parameters of the network.
+        seed: of policies and episodes.
+        execution: where episodes are made.
+    """
+    domain = job.domain
+    short = dataclasses.replace(domain, horizon=min(domain.horizon, QUICK_STEPS))
+    theta = np.random.default_rng(seed).normal(0.0, 1.0, (QUICK_EPISODES, size)).astype(np.float32)
+    seeds = episode_seeds(episode_keys(stream_key(seed, Stream.RECORD), 0, QUICK_EPISODES))
+    whole = Chunk(theta, seeds, recorded=TRACE_SIGNALS | {"action"} | job.monitor.signals)
+    alone = [whole.take([i])._replace(look=f"replay {i}") for i in range(QUICK_EPISODES)]
+    try:
+        played = dict(make_backend(execution)[0](job._replace(domain=short), [whole, whole, *alone]))
+    except RunError as error:
+        return [CheckResult("episodes", False, f"{error}. {ENDLESS_REMEDY}")]
+    first, again, *others = (played[i] for i in range(len(played)))
+    found = [
+        _repetition(domain, "determinism", whole, first, again, "in the same environment"),
+        _repetition(domain, "fresh start", whole, first, [path for (path,) in others], "alone in a new environment"),
+    ]
+    if not execution.uses_workers:
+        found.append(_containment(short, seeds[0], first[0]["action"], len(first[0]["action"]) - 1))
+    return [each for each in found if each.passed is False]
 
 
 def _signals(domain: GymDomain, requirement: Requirement) -> CheckResult:
@@ -136,13 +172,28 @@ def _signals(domain: GymDomain, requirement: Requirement) -> CheckResult:
     )
 
 
+def _part_texts(domain: GymDomain) -> Iterator[str]:
+    """Yield the signals of the parts of an observation, with their entries in the flat one."""
+    for name, part in domain.observation_parts.items():
+        entries = "" if part.size is None else f"[0..{part.size - 1}]"
+        last = part.first + flatdim(part.space) - 1
+        where = f"obs[{part.first}]" if last == part.first else f"obs[{part.first}..{last}]"
+        one_hot = " as zeros and a one" * isinstance(part.space, Discrete | MultiDiscrete)
+        yield f"{name}{entries} is {where}{one_hot}"
+
+
 def _requirement_signals(requirement: Requirement) -> frozenset[str]:
+    return _monitor(requirement).signals
+
+
+def _monitor(requirement: Requirement) -> BatchMonitor:
     return compile_monitor(
         [bound.formula for bound in requirement.probability_bounds],
         measured=[each.subject for each in requirement.measured],
-    ).signals
+    )
 
 
+@sandboxed()
 def _containment(domain: GymDomain, seed: int, actions: NDArray[Any], length: int) -> CheckResult:
     """Replay the recorded actions of one episode, and check that the observation space contains every observation."""
     env = domain.make_env()
@@ -178,10 +229,3 @@ def _repetition(
                 return CheckResult(name, False, what + REMEDY)
             return CheckResult(name, None, what + "That is as declared (seeded=False)")
     return CheckResult(name, True, f"episodes repeat exactly {where}")
-
-
-def _duration(seconds: float) -> str:
-    for unit, size in (("h", 3600.0), ("min", 60.0)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"

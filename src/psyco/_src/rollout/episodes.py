@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import platform
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
@@ -86,6 +88,7 @@ class Episodes(NamedTuple):
     shaping_cost: Array | None = None
     # [B, S] uint64: hash of each judged signal along the episode, see `digest_path`; None where none was asked for
     digests: Array | None = None
+    process: Array | None = None  # [B] uint64: `this_process` where each episode with digests was played
 
 
 def concatenate_episodes(parts: Sequence[Episodes]) -> Episodes:
@@ -124,8 +127,10 @@ class Stream(IntEnum):
     CERTIFY = 4  # the looks of a run
     RECORD = 5  # recorded trajectories
     VERIFY = 6  # verification of a given policy
+    BASELINE = 7  # policies that a certified one is compared with
     NORMALIZE = 10  # observations of random policies
     RISK = 11  # training data of a risk estimate
+    CLONE = 12  # demonstrations of external policies, and behaviour cloning
     THROUGHPUT = 20  # speed of a simulator
 
 
@@ -181,6 +186,12 @@ def digest_path(signals: Mapping[str, NDArray[Any]]) -> NDArray[np.uint64]:
     """Return a hash of each signal along one path, `[S]` by name; equal values in another number type hash alike."""
     values = (np.asarray(signals[name], np.float64).tobytes() for name in sorted(signals))
     return np.frombuffer(b"".join(hashlib.blake2b(each, digest_size=8).digest() for each in values), np.uint64)
+
+
+def this_process() -> np.uint64:
+    """Return a hash that tells this process apart from others, also from those of other machines."""
+    name = f"{platform.node()} {os.getpid()}".encode()
+    return np.frombuffer(hashlib.blake2b(name, digest_size=8).digest(), np.uint64)[0]
 
 
 def total_shaping_costs(monitor: BatchMonitor, signals: dict[str, Any], end: Any) -> Any:

@@ -31,14 +31,12 @@ class EpisodeCache(Protocol):
 class Execution:
     """Devices, processes and time-outs of a computation. No result depends on them."""
 
-    devices: int = option(1, "JAX devices over which the episodes of a compiled domain are split.", minimum=1)
-    workers: int = option(1, "Processes that step a Gymnasium environment; 1: this process.", minimum=1)
-    ray: str | None = option(
-        None, "Address of a Ray cluster that steps a Gymnasium environment; local: start one here.", kind=str
-    )
+    devices: int = option(1, "JAX devices for a compiled domain.", minimum=1)
+    workers: int = option(1, "Processes for a Gymnasium environment.", minimum=1)
+    ray: str | None = option(None, "Ray cluster for a Gymnasium environment; local: start one here.", kind=str)
     step_timeout: float | None = option(
         None,
-        "Seconds after which a step of a Gymnasium environment counts as hanging, an error.",
+        "Time after which a step of a Gymnasium environment is an error.",
         kind=float,
         above=0,
     )

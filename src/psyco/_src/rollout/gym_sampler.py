@@ -37,6 +37,7 @@ from psyco._src.rollout.episodes import (
     episode_seeds,
     make_trace,
     summarize_observations,
+    this_process,
     total_shaping_costs,
 )
 from psyco._src.rollout.execution import EpisodeCache
@@ -74,7 +75,7 @@ class Chunk(NamedTuple):
     with_obs_stats: bool = False  # whether Episodes have observation statistics
     recorded: frozenset[str] | None = None  # names of the signals to record
     with_digests: bool = False  # whether Episodes have digests of their signals
-    new_envs: bool = False  # whether the episodes are played in environments made for them
+    look: str = ""  # the verification, or replay, that the episodes belong to; its environments are made for it
 
     def take(self, rows: list[int]) -> Chunk:
         """Return the chunk of these rows."""
@@ -102,7 +103,7 @@ class GymSampler:
     workers: int = 1
     with_obs_stats: bool = False
     episode_cache: EpisodeCache | None = None
-    with_digests: bool = False
+    look: str = ""  # the verification that counts the episodes; these have digests
     crashes: list[int] = field(default_factory=list, init=False, repr=False)  # of worker processes, in each batch
 
     @property
@@ -130,7 +131,7 @@ class GymSampler:
 
     def run(self, theta: NDArray[np.float32], seeds: list[int], std: NDArray[np.float32] | None = None) -> Episodes:
         """Run one episode per parameter vector `[B, D]` and environment seed `[B]`, exploring if `std` is given."""
-        whole = Chunk(theta, seeds, std, self.with_obs_stats, with_digests=self.with_digests)
+        whole = Chunk(theta, seeds, std, self.with_obs_stats, with_digests=self.look != "", look=self.look)
         cache = self.episode_cache
         if cache is None:
             parts = dict(self._run_chunks(whole, len(seeds)))
@@ -153,7 +154,7 @@ class GymSampler:
 
     def record(self, theta: NDArray[np.float32], seeds: list[int], wanted: frozenset[str] | None) -> list[Signals]:
         """Return the wanted signals (None: all) along one episode per parameter vector `[B, D]` and seed `[B]`."""
-        whole = Chunk(theta, seeds, recorded=ALL_SIGNALS if wanted is None else wanted)
+        whole = Chunk(theta, seeds, recorded=ALL_SIGNALS if wanted is None else wanted, look=self.look)
         if wanted is None:
             # The types of `info` values are those of a whole batch: one chunk, so that workers do not change them.
             ((_, paths),) = self.backend(self.job, [whole])
@@ -184,7 +185,8 @@ class GymSampler:
 
 
 def _identical(one: Episodes, other: Episodes) -> bool:
-    """Whether all columns are equal, bit by bit."""
+    """Whether all columns are equal, bit by bit, wherever the episodes were played."""
+    one, other = (episodes._replace(process=None) for episodes in (one, other))
     structures: list[Any] = [jax.tree.structure(episodes) for episodes in (one, other)]
     if structures[0] != structures[1]:
         return False
@@ -234,18 +236,17 @@ class HostPaths(NamedTuple):
 
 
 class EpisodeRunner:
-    """Steps environments; keeps them until a job in another domain comes, since making one may take long."""
+    """Steps environments; keeps them until another domain or look comes, since making one may take long."""
 
     def __init__(self, heartbeat: Heartbeat | None = None) -> None:
         self.heartbeat = heartbeat
         self._domain: GymDomain | None = None  # of the environments
+        self._look = ""  # for which they were made
         self._envs: list[Env] = []
 
     def __call__(self, job: Job, chunk: Chunk) -> Any:
         """Return the judged Episodes of a chunk, or the `Signals` of each where the chunk asks for recordings."""
         monitor = job.monitor
-        if chunk.new_envs:
-            self.close()
         if chunk.recorded is not None:
             return self.rollout(job, chunk, None if chunk.recorded == ALL_SIGNALS else chunk.recorded).trimmed
         wanted = monitor.signals | (
@@ -275,6 +276,7 @@ class EpisodeRunner:
             ends = enumerate(path.length.tolist())
             parts = [{name: values[i, : n + 1] for name, values in path.signals.items()} for i, n in ends]
             columns["digests"] = np.stack(list(map(digest_path, parts)))
+            columns["process"] = np.full(len(parts), this_process())
         if path.noise is not None:
             columns["trace"] = make_trace(monitor, path.signals, path.length, path.noise, end, path.terminated)
         return Episodes(**columns)
@@ -285,7 +287,7 @@ class EpisodeRunner:
         The last state of an episode repeats until the horizon; an environment is never stepped beyond its end.
         """
         domain, seeds = job.domain, chunk.seeds
-        self._prepare(domain, len(seeds))
+        self._prepare(domain, chunk.look, len(seeds))
         observe = _observer(domain)
         recorder = SignalRecorder(domain, seeds, wanted, job.monitor)
         returns, length = np.zeros(len(seeds)), np.zeros(len(seeds), np.int32)
@@ -360,11 +362,11 @@ class EpisodeRunner:
         envs, self._envs = self._envs, []
         close_envs(*envs)
 
-    def _prepare(self, domain: GymDomain, count: int) -> None:
-        """Have at least `count` environments of this domain."""
-        if self._domain is not domain:
+    def _prepare(self, domain: GymDomain, look: str, count: int) -> None:
+        """Have at least `count` environments of this domain, which have played episodes of this look only."""
+        if self._domain is not domain or self._look != look:
             self.close()
-            self._domain = domain
+            self._domain, self._look = domain, look
         while len(self._envs) < count:
             self._envs.append(domain.make_env(limit=False))  # `t` in `rollout` is the time limit
 

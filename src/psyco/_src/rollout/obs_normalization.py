@@ -46,11 +46,11 @@ def with_obs_normalization(
     paths = record_signals(domain, network, theta, keys, OBS, execution)
     single = [path["obs"].astype(np.float32, copy=False) for path in paths]  # as the network sees them
     observations = np.concatenate(single).astype(np.float64)
-    shift, scale = _shift_and_scale(observations, np.inf if policy is None else MAX_NORMALIZED)
+    shift, scale = standardization(observations, np.inf if policy is None else MAX_NORMALIZED)
     return dataclasses.replace(network, shift=shift, scale=scale)
 
 
-def _shift_and_scale(observations: NDArray[np.float64], limit: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def standardization(observations: NDArray[np.float64], limit: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and standard deviation per column of `[n, inputs]`, to six digits.
 
     Switches (columns of 0 and 1, as in a one-hot code) and constants are left unscaled: a state that is rare under

@@ -1,8 +1,8 @@
 """Gymnasium episodes in several processes of one machine.
 
 Chunks go to idle workers and come back by number, so the result depends neither on the order nor on the number of the
-workers. The chunk of a worker that crashes is run again, unless its episodes are counted and could come out
-differently; an environment that hangs is ended and named.
+workers. The chunk of a worker that ends is run again, unless its episodes count and the environment crashed or could
+play other ones; an environment that hangs is ended and named.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ class ProcessPool:
         for events in self._pool.run(len(chunks), message):
             for event in events:
                 if isinstance(event, Crash):
-                    self.crashes += chunks[event.task].with_digests
-                    if not may_repeat(job, chunks[event.task]):
+                    chunk = chunks[event.task]
+                    self.crashes += bool(chunk.look)
+                    if chunk.look and not (event.from_outside and may_repeat(job, chunk)):
                         problem = (
                             f"it ended its worker process ({event.status}) in an episode that counts: it crashes, or "
-                            "memory runs out. It does not repeat an episode under its seed (seeded=False), so what "
-                            "would have happened is not known, and playing another episode instead would leave this "
-                            "one out. Make the crash an outcome: catch it and report it in info"
+                            "memory runs out. What would have happened is not known, and another try could leave out "
+                            "what went wrong. Make the crash an outcome: catch it and report it in info"
                         )
                         raise _error(event.worker, environment, problem)
                     if event.final:
@@ -103,8 +103,8 @@ class ProcessPool:
 
 
 def may_repeat(job: Job, chunk: Chunk) -> bool:
-    """Whether a chunk whose process has ended may be run again: not if it could leave out episodes that count."""
-    return job.domain.seeded or not chunk.with_digests
+    """Whether a chunk whose process was ended may be run again: not if other episodes would count in place of its."""
+    return job.domain.seeded or not chunk.look
 
 
 def _start_worker() -> Worker:

@@ -29,6 +29,7 @@ def record_episodes(
     count: int,
     first: int = 0,
     stream: Stream = Stream.RECORD,
+    block: int = 0,
     execution: Execution = IN_PROCESS,
 ) -> list[Signals]:
     """Return all signals along episodes first, first+1, ... of a stream, by default one that serves nothing else.
@@ -40,10 +41,11 @@ def record_episodes(
         count: number of episodes.
         first: index of the first episode.
         stream: the random stream of the episodes.
+        block: block of the stream: a certificate names that of its look.
         execution: where a Gymnasium environment is stepped.
     """
     seed, count, first = check_seed(seed), check_count("episodes", count), check_count("episode", first, 0)
-    keys = episode_keys(stream_key(seed, stream), first, count)
+    keys = episode_keys(stream_key(seed, stream, block), first, count)
     theta = np.broadcast_to(policy.theta, (count, policy.theta.size))
     return record_signals(domain, policy.network, theta, keys, None, execution)
 

@@ -33,29 +33,33 @@ MAX_VIOLATIONS = 4  # among them: what a policy or a wrapper has learned from a 
 
 
 class Replays(NamedTuple):
-    """Which episodes are played again."""
+    """Which of the counted episodes are played again, as rows of these."""
 
-    indices: list[int]  # each alone in a new environment
+    rows: list[int]  # each alone in a new environment
     early: set[int]  # among them, by the policy in its current state
     used: list[int]  # among them, twice more in environments that have played other episodes
 
 
-def choose_replays(satisfied: NDArray[np.bool_]) -> Replays:
+def choose_replays(satisfied: NDArray[np.bool_], process: Any = None) -> Replays:
     """Return at most `MAX_REPLAYS` replays of B episodes.
 
-    They are the first, the last, some of the violations, and others evenly spread; the early ones are the violations
-    and the first half. The first and the last violation are played in used environments too.
+    They are the first, the last of every process (of some, if there are many), some of the violations, and others
+    evenly spread; the early ones are the violations and the first half. The first and the last violation are played in
+    used environments too.
 
     Args:
         satisfied: whether each episode satisfied each constraint `[B, K]`.
+        process: where each was played `[B]`, as in `Episodes`; None: in one process.
     """
     failed = np.flatnonzero(~satisfied.all(axis=1)).tolist()
     half = MAX_VIOLATIONS // 2
     violations = {*failed[:half], *failed[-half:]}
     used = sorted({*failed[:1], *failed[-1:]})
-    count = MAX_REPLAYS - len(violations) - 2 * len(used)
-    spread = np.linspace(0, len(satisfied) - 1, count).astype(int).tolist()
-    return Replays(sorted({*violations, *spread}), {*violations, *spread[: len(spread) // 2]}, used)
+    count, last = MAX_REPLAYS - len(violations) - 2 * len(used), len(satisfied) - 1
+    lasts = {last} if process is None else {last - i for i in np.unique(process[::-1], return_index=True)[1].tolist()}
+    lasts = set(sorted(lasts)[1 - count :])
+    spread = np.linspace(0, last, count - len(lasts) + 1).astype(int).tolist()
+    return Replays(sorted({*violations, *spread, *lasts}), {*violations, *spread[: len(spread) // 2]}, used)
 
 
 def play_alone(
@@ -70,7 +74,7 @@ def play_alone(
         wanted: names of the signals.
         execution: where episodes are made; with workers, new processes play these.
     """
-    chunks = [Chunk(theta[i : i + 1], [seed], recorded=wanted, new_envs=True) for i, seed in enumerate(seeds)]
+    chunks = [Chunk(theta[i : i + 1], [seed], recorded=wanted, look=f"replay {i}") for i, seed in enumerate(seeds)]
     if not execution.uses_workers:
         with closing(EpisodeRunner()) as runner:
             return [runner(job, chunk)[0] for chunk in chunks]
@@ -139,28 +143,28 @@ class ReplayCheck:
     packed: bytes | None
     execution: Execution
 
-    def __call__(self, replays: Replays, keys: Array, digests: NDArray[np.uint64]) -> None:
+    def __call__(self, replays: Replays, indices: list[int], keys: Array, digests: NDArray[np.uint64]) -> None:
         """Raise RunError if an episode is not the same when it is played again.
 
         Args:
-            replays: indices of B episodes in their stream. The policy in its current state plays the early ones, with
-                all that it may remember; a copy, which remembers nothing, plays the others.
+            replays: B episodes. The policy in its current state plays the early ones, with all that it may remember; a
+                copy, which remembers nothing, plays the others.
+            indices: of the episodes in their stream `[B]`.
             keys: of the episodes `[B]`.
             digests: of the episodes `[B, S]`.
         """
-        indices, early, used = replays
         # Workers get a copy anyway.
         one_group = self.packed is None or self.execution.uses_workers
-        first = [i for i, index in enumerate(indices) if one_group or index in early]
+        first = [i for i, row in enumerate(replays.rows) if one_group or row in replays.early]
         paths = dict(zip(first, self._play(self.policy.network, keys[np.array(first, int)]), strict=True))
-        if rest := [i for i in range(len(indices)) if i not in paths]:
+        if rest := [i for i in range(len(keys)) if i not in paths]:
             paths |= zip(rest, self._play(self._copy, keys[np.array(rest, int)]), strict=True)
         where = f"alone in {'another process' if self.execution.uses_workers else 'a new environment'}"
         for i, index in enumerate(indices):
             self._compare(index, keys[i : i + 1], digests[i], paths[i], where)
-        if used and isinstance(self.sampler, GymSampler):
-            rows = [indices.index(index) for index in used]
-            theta, seeds = np.stack([self.policy.theta] * len(used)), episode_seeds(keys[np.array(rows)])
+        if replays.used and isinstance(self.sampler, GymSampler):
+            rows = [replays.rows.index(row) for row in replays.used]
+            theta, seeds = np.stack([self.policy.theta] * len(rows)), episode_seeds(keys[np.array(rows)])
             # The second time in the same environments: what one has kept of this very episode would show.
             for _ in range(2):
                 for i, path in zip(rows, self.sampler.record(theta, seeds, self._recorded), strict=True):

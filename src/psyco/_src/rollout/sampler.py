@@ -9,7 +9,7 @@ import jax
 from psyco._src.core.errors import DomainError, RunError
 from psyco._src.envs.base import CompiledDomain, Domain, signal_table
 from psyco._src.envs.gym_env import INFO_PREFIX, GymDomain
-from psyco._src.envs.value_bounds import declared_step_range
+from psyco._src.envs.value_bounds import declared_step_range, warn_about
 from psyco._src.logic.ast import Requirement
 from psyco._src.logic.batch_monitor import BatchMonitor, compile_monitor
 from psyco._src.logic.validate import check_bounds, check_precision, check_signals
@@ -34,6 +34,7 @@ def make_monitor(domain: Domain, requirement: Requirement, *, severity: bool = F
     check_bounds(requirement, domain.horizon, domain.name)
     if isinstance(domain, CompiledDomain):
         check_precision(requirement, signal_table(domain))
+    warn_about(requirement, domain)
     monitor = compile_monitor(
         [bound.formula for bound in requirement.probability_bounds],
         severity=severity,

@@ -19,11 +19,17 @@ MAX_BATCH = 32  # episodes
 
 
 class Throughput(NamedTuple):
-    """Speed of a simulator."""
+    """Speed of a simulator.
+
+    Episodes of random policies may end early, each at another step, so that a batch of them is slow towards its end.
+    Those of good policies may have one length. `rate` is the geometric mean of both speeds, as `expected_length` is.
+    """
 
     rate: float  # steps per second, of all workers together
     length: float  # mean steps of an episode of a random policy
     episodes: int  # number of measured episodes
+    alone: float | None = None  # steps per second of one episode at a time, where that was measured
+    random_rate: float | None = None  # steps per second of random policies, if another than `rate`
 
     def seconds(self, steps: float) -> float:
         """Return the time for this number of steps."""
@@ -54,19 +60,26 @@ def measure_throughput(sampler: Sampler, network: Network, key: Array, *, worker
     theta = jax.vmap(network.init)(episode_keys(jax.random.fold_in(key, 0), 0, available))
     keys = episode_keys(jax.random.fold_in(key, 1), 0, available)
 
-    def run(first: int, count: int) -> tuple[int, float]:
+    def run(first: int, count: int) -> tuple[int, int, float]:
         began = time.perf_counter()
         episodes = sampler(theta[first : first + count], keys[first : first + count])
-        steps = int(np.sum(np.asarray(episodes.length)))  # waits for a compiled sampler
-        return steps, time.perf_counter() - began
+        length = np.asarray(episodes.length)  # waits for a compiled sampler
+        return max(int(length.sum()), 1), int(length.max(initial=1)), max(time.perf_counter() - began, 1e-6)
 
-    size = min(workers, MAX_BATCH)
-    steps, seconds = run(0, size)
+    size, alone = min(workers, MAX_BATCH), None
+    steps, longest, seconds = run(0, size)
     episodes, total = size, steps
     # Steps of many episodes at a time cost less each, so the largest quick batch counts.
     is_first_of_size = True
     while (is_first_of_size and seconds < TOO_LONG) or (seconds < LONG_ENOUGH and 2 * size <= MAX_BATCH):
         size, is_first_of_size = (size, False) if is_first_of_size else (2 * size, True)
-        steps, seconds = run(episodes, size)
+        steps, longest, seconds = run(episodes, size)
         episodes, total = episodes + size, total + steps
-    return Throughput(max(steps, 1) / max(seconds, 1e-6), max(total, 1) / episodes, episodes)
+        if size == 1 and not is_first_of_size:
+            alone = steps / seconds
+    rate, even = steps / seconds, steps / seconds
+    if alone is not None and steps > longest:
+        # A turn, in which each running episode makes a step, takes a fixed time and a time for each of these steps.
+        each = min(max((seconds - longest / alone) / (steps - longest), 0.0), 1.0 / alone)
+        even = size / (1.0 / alone + (size - 1) * each)
+    return Throughput((rate * max(even, rate)) ** 0.5, total / episodes, episodes, alone, rate)

@@ -128,6 +128,11 @@ class Crash(NamedTuple):
     crashes: int  # of this task so far
     final: bool
 
+    @property
+    def from_outside(self) -> bool:
+        """Whether another process ended it, such as a system without memory; crashes have other signals."""
+        return self.status in ("killed by SIGKILL", "killed by SIGTERM")
+
 
 class WorkerPool:
     """Worker processes that are started on demand and replaced when they crash.
