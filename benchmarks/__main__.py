@@ -14,6 +14,7 @@ BENCHMARKS = {
     "learners": "certified share and return of each learner, 20 seeds (half an hour; not part of the default)",
     "ablation": "what each part of safe-es is worth, 10 seeds (an hour; not part of the default)",
     "terms": "what each term of the Lagrangian controller is worth to ppo, 5 seeds (an hour; not part of the default)",
+    "small_spaces": "the learner table beside the optimum, on FrozenLake, CliffWalking, Taxi, Blackjack (ten minutes)",
     "startup": "from the command line to the first generation, cold and cached",
     "host": "host rollouts of Gymnasium environments against a bare loop, and two workers against one",
     "pairs": "pairs of episodes until a new policy is shown to be better than an old one",

@@ -2,19 +2,7 @@
 
 import psyco
 
-domain = psyco.make(
-    "FrozenLake-v1",
-    desc=["SFF", "FHF", "FFG"],
-    is_slippery=False,
-    horizon=20,
-    signals={"goal": lambda observation, info: observation == 8},
-)
-# The reward is 1 at the goal and 0 elsewhere: a wide search finds it first.
-result = psyco.synthesize(
-    domain,
-    'P>=0.9 [ F "goal" ] & C>=0.98',
-    episodes=4_000,
-    learner=psyco.SNES(sigma=0.5, learning_rate=0.2),
-    settings=psyco.Settings(verify_every=0),
-)
+domain = psyco.make("FrozenLake-v1", signals={"goal": lambda observation, info: observation == 15})
+# With 16 observations and 4 actions a table is learned. No policy reaches the goal in more than 74.4% of episodes.
+result = psyco.synthesize(domain, 'P>=0.7 [ F "goal" ] & C>=0.95', episodes=20_000)
 print(result.certificate)

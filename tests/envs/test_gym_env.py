@@ -1,15 +1,21 @@
 """Gymnasium environments as domains: what they are made of, and how they are made again."""
 
+import dataclasses
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import psyco
 from psyco._src.envs.actions import ACTIONS, Continuous, Discrete, MultiBinary, MultiDiscrete
 from psyco._src.envs.base import parameters, signal_table
 from psyco._src.envs.registry import DomainDescription, make_from_description
+from psyco._src.envs.value_bounds import expression_range
+from psyco._src.logic.ast import Signal, walk
+from psyco._src.logic.parser import parse
 from psyco._src.policies.network import network_for
 from psyco._src.policies.serialization import load_policy, policy_for
 from tests.environments import Mixed, Walk, height
@@ -79,6 +85,83 @@ def test_observations_are_flattened_as_gymnasium_does(kind: str, size: int) -> N
     np.testing.assert_array_equal(domain.flatten(observation), np.float32(expected))
 
 
+def test_discrete_observations_are_one_hot_codes_and_others_are_refused() -> None:
+    space = spaces.Tuple([spaces.Discrete(3, start=1), spaces.MultiDiscrete([2, 3])])
+    domain = dataclasses.replace(psyco.make(Mixed, observations="discrete", horizon=5), observation_space=space)
+    assert domain.one_hot == (3, 2, 3)
+    assert domain.flatten((3, np.array([0, 2]))).tolist() == [0, 0, 1, 1, 0, 0, 0, 1]
+    for wrong in ((0, np.array([0, 2])), (1, np.array([2, 0])), (1, np.array([0, -1]))):
+        with pytest.raises(ValueError, match="an observation outside of"):
+            domain.flatten(wrong)
+    assert psyco.make(Mixed, observations="tuple", horizon=5).one_hot == ()
+    with pytest.raises(psyco.DomainError, match="discrete observations with 5,000 alternatives"):
+        network_for(dataclasses.replace(domain, observation_space=spaces.Discrete(5000)))
+
+
+class Nested(gymnasium.Env[Any, Any]):
+    """Nested observations that say which entry they are; it truncates its episodes, by `kind`."""
+
+    observation_space: Any = spaces.Dict(
+        {
+            "goal": spaces.Box(-9.0, 9.0, ()),
+            "mode": spaces.Discrete(3, start=2),
+            "robot": spaces.Dict({"arms": spaces.Tuple((spaces.Box(-1.0, 9.0, (2, 2)), spaces.MultiBinary(2)))}),
+            "two words": spaces.Box(0.0, 1.0, (1,)),
+            "position": spaces.Box(0.0, np.array([2.0, 3.0], np.float32)),
+        }
+    )
+    action_space: Any = spaces.Discrete(2)
+
+    def __init__(self, kind: str = "fixed") -> None:
+        self.kind = kind
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.t, self.limit = 0, 7 + (seed or 0) * (self.kind == "other")
+        return self._observe(), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        terminated = self.kind == "never" and self.t >= 4
+        return self._observe(), 1.0, terminated, self.kind != "never" and self.t >= self.limit, {}
+
+    def _observe(self) -> Any:
+        arms = np.arange(4, dtype=np.float32).reshape(2, 2), np.array([0, 1], np.int8)
+        single = np.array(self.t, np.float32), np.array([0.5], np.float32)
+        position = np.array([1.0, 2.0], np.float32)
+        return {"goal": single[0], "mode": 3, "robot": {"arms": arms}, "two words": single[1], "position": position}
+
+
+def test_parts_of_nested_observations_are_signals() -> None:
+    domain = psyco.make(Nested)
+    sizes = {name: info.size for name, info in signal_table(domain).items() if name.startswith("obs")}
+    parts = {"obs.goal": None, "obs.mode": None, "obs.robot.arms.0": 4, "obs.robot.arms.1": 2, "obs.position": 2}
+    assert sizes == {"obs": 13, **parts}
+    formula = "obs.mode = 3 & obs.robot.arms.0[3] = 3 & obs.robot.arms.1[1] = 1 & obs.position[1] = 2 & obs[5] = 2"
+    requirement = f"P>=0.5 [ (G ({formula})) & F obs.goal = 7 ] & C>=0.9"
+    certificate = psyco.verify(lambda observation: 0, domain, requirement, max_episodes=20)
+    assert certificate.findings[0].satisfied == certificate.episodes
+    with pytest.raises(psyco.RequirementError, match=r"obs.position\[0..1\]"):
+        psyco.verify(lambda observation: 0, domain, "P>=0.5 [ G obs.positions[0] > 0 ]")
+
+
+def test_the_ranges_of_parts_of_an_observation_are_known() -> None:
+    domain = psyco.make(Nested)
+    wanted = {"goal": (-9, 9), "mode": (2, 4), "robot.arms.0[3]": (-1, 9), "robot.arms.1[0]": (0, 1)}
+    for text, expected in {**wanted, "position[1]": (0, 3)}.items():
+        formula = parse(f"P>=0.5 [ F obs.{text} > 1 ]").probability_constraints[0].formula
+        (signal,) = (node for node in walk(formula) if isinstance(node, Signal))
+        assert expression_range(signal, domain) == expected
+
+
+def test_an_environment_that_truncates_its_episodes_needs_no_stated_horizon() -> None:
+    assert psyco.make(Nested).horizon == 7
+    assert psyco.make(Nested, horizon=5).horizon == 5
+    with pytest.raises(psyco.DomainError, match=r"truncated some after 8, 9, 10\).*--horizon"):
+        psyco.make(Nested, kind="other")
+    with pytest.raises(psyco.DomainError, match=r"does not state .* had up to 4 steps\).*--horizon"):
+        psyco.make(Nested, kind="never")
+
+
 def test_an_infinite_action_range_needs_a_bound() -> None:
     with pytest.raises(psyco.DomainError, match="action_bound"):
         psyco.make(Mixed, actions="endless", horizon=5)
@@ -94,7 +177,7 @@ def test_the_horizon_is_the_time_limit_or_what_is_given() -> None:
     assert psyco.make("CartPole-v1").horizon == 500
     assert psyco.make("CartPole-v1", horizon=700).horizon == 700
     assert psyco.make(lambda: gymnasium.wrappers.TimeLimit(Walk(), 12)).horizon == 12
-    with pytest.raises(psyco.DomainError, match="no time limit"):
+    with pytest.raises(psyco.DomainError, match="does not state after how many steps"):
         psyco.make(Walk)
 
 

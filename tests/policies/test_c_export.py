@@ -95,6 +95,17 @@ def test_every_kind_of_action_is_the_policys(compiler: str, tmp_path: Path, acti
     np.testing.assert_allclose(found, policy(x).reshape(500, -1), rtol=0, atol=1e-6)
 
 
+def test_a_table_has_the_policys_actions(compiler: str, tmp_path: Path) -> None:
+    network = Network(9, 3, (), "learned", one_hot=(4, 2, 3))
+    policy = Policy(np.asarray(network.init(jax.random.key(1))), network, Discrete(3), "somewhere", {})
+    numbers = np.indices((4, 2, 3)).reshape(3, -1).T
+    x = np.concatenate([np.eye(n, dtype=np.float32)[i] for n, i in zip((4, 2, 3), numbers.T, strict=True)], axis=1)
+    found = run(build(compiler, tmp_path, c_files(policy)), np.insert(x, 0, 0, axis=1))
+    rows = network.unflatten(policy.theta)[0] + network.unflatten(policy.theta)[1]
+    np.testing.assert_array_equal(found[:, 0], rows.argmax(axis=1))
+    np.testing.assert_array_equal([policy(each) for each in numbers], rows.argmax(axis=1))
+
+
 LANGUAGE = [
     "G (count(a) <= 3 | mean(x) > 0.2)",
     "F<=6 (least(x - y) < -1.5 & !(most(abs(y)) >= 2.5))",
@@ -219,3 +230,26 @@ def test_the_command_line_exports_a_run_with_its_monitor(cli: Any, compiler: str
     )
     nothing = cli("export", tmp_path / "policy.safetensors")
     assert nothing.status == 2 and "give --onnx FILE, --c DIR, or both" in nothing.err
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("0 0.5 0.5\n0 0.5", "state 2 of the input: the signal x is missing"),
+        ("0 0.5 0.5\n0 cold", "state 2 of the input: a number of the observation is missing or is no number"),
+        ("no", "state 1 of the input: 0 or 1 for the last state is missing"),
+        ("0 0.5 nan", "state 1 of the input: a signal is not a finite number"),
+        ("0 0.5 0.5\n1 0.5 0.5\n", ""),
+    ],
+)
+def test_the_test_program_says_what_is_wrong_with_its_input(
+    compiler: str, tmp_path_factory: pytest.TempPathFactory, lines: str, said: str
+) -> None:
+    program = tmp_path_factory.getbasetemp() / "input" / "psyco_test"
+    if not program.exists():
+        program.parent.mkdir()
+        network = Network(1, 1, 1)
+        policy = Policy(np.zeros(network.size, np.float32), network, Discrete(1), "nowhere", {})
+        build(compiler, program.parent, c_files(policy, psyco.parse("P>=0.5 [ G x < 1 ]")))
+    done = subprocess.run([program], input=lines, capture_output=True, text=True)
+    assert (done.returncode, said in done.stderr) == (1 if said else 0, True), done

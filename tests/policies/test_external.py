@@ -234,6 +234,24 @@ def test_a_policy_that_fails_is_named_with_its_episode(policy: object, message: 
 
 
 @pytest.mark.extra("torch")
+def test_a_policy_computes_with_one_thread_and_leaves_the_others_to_the_caller() -> None:
+    import torch
+
+    before, threads = torch.get_num_threads(), set()
+
+    def act(observation: Any) -> int:
+        threads.add(torch.get_num_threads())
+        return int(observation[0] < 0)
+
+    torch.set_num_threads(2)
+    try:
+        assert verified(act) == verified(to_the_left)
+        assert (threads, torch.get_num_threads()) == ({1}, 2)
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.extra("torch")
 def test_actions_of_a_network_that_leave_their_range_are_clipped(tmp_path: Path) -> None:
     import torch
 

@@ -44,6 +44,18 @@ def test_scores_are_those_of_the_equation_compiled_and_in_numpy(hidden, bias):
     np.testing.assert_array_equal(ours, alone)  # a row does not see its neighbours
 
 
+def test_a_table_has_a_row_of_scores_for_each_combination_of_one_hot_codes():
+    network = Network(6, 2, (), "learned", one_hot=(3, 1, 2))
+    theta = np.random.default_rng(0).normal(size=network.size).astype(np.float32)
+    x = np.array([[*np.eye(3)[i], 1, *np.eye(2)[j]] for i in range(3) for j in range(2)], np.float32)
+    wanted = theta[:12].reshape(6, 2) + theta[12:]
+    np.testing.assert_array_equal(network.numpy_scores(theta[None])(x), wanted)
+    np.testing.assert_allclose(jax.vmap(network.scores, (None, 0))(theta, x), wanted, rtol=1e-6)
+    for wrong in ((3, 2), (3, 1, 2.0), (6, 0)):
+        with pytest.raises(psyco.RunError, match=r"one_hot must be|one-hot codes of sizes"):
+            Network(6, 2, (), "learned", one_hot=wrong)
+
+
 def test_first_weights_stay_within_their_fan_in():
     network = Network(4, 2, (100, 25), "learned")
     parts = network.unflatten(np.asarray(network.init(jax.random.key(0))))

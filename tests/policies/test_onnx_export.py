@@ -47,6 +47,20 @@ def test_onnxruntime_gives_the_policys_actions(
     np.testing.assert_allclose(theirs / size, ours / size, atol=1e-6)
 
 
+def test_onnxruntime_reads_a_table(tmp_path: Path) -> None:
+    network = Network(7, 3, (), "learned", one_hot=(4, 1, 2))
+    theta = np.random.default_rng(0).normal(size=network.size).astype(np.float32)
+    policy = Policy(theta, network, Discrete(3), "somewhere", {})
+    assert psyco.export(policy, tmp_path / "p.onnx") <= 20e-6
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(tmp_path / "p.onnx"))
+    x = np.concatenate([np.repeat(np.eye(4), 2, axis=0), np.ones((8, 1)), np.tile(np.eye(2), (4, 1))], axis=1)
+    table, bias = network.unflatten(theta)
+    found = session.run(None, {"observation": x.astype(np.float32)})[0]
+    np.testing.assert_array_equal(found, (table + bias).argmax(axis=1))
+
+
 @pytest.mark.extra("onnxruntime")
 def test_a_file_that_also_looks_like_another_format_is_read_as_onnx(tmp_path: Path) -> None:
     """Bytes 4 to 8 are what ONNX Runtime knows its own format by; nothing has looked through what that may refer to."""

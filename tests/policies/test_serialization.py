@@ -9,7 +9,7 @@ import pytest
 
 import psyco
 from psyco._src.policies.network import Network, network_for
-from psyco._src.policies.serialization import policy_for
+from psyco._src.policies.serialization import Policy, policy_for
 
 
 @pytest.mark.parametrize("bias", ["one", "learned"])
@@ -48,6 +48,21 @@ def test_a_file_gives_back_the_same_policy(tmp_path):
     assert again.parameters["horizon"] == 30
     x = np.random.default_rng(0).normal(size=(4, 8))
     assert (again(x) == policy(x)).all() and again(x).shape == (4, 2)
+
+
+def test_a_policy_takes_what_a_discrete_environment_gives(tmp_path):
+    mlp, table = Network(5, 3, 4, "learned"), Network(5, 3, (), "learned", one_hot=(2, 3))
+    for network, raw, code in ((mlp, 3, [0, 0, 0, 1, 0]), (table, (1, 0), [0, 1, 1, 0, 0])):
+        theta = np.random.default_rng(0).normal(size=network.size).astype(np.float32)
+        Policy(theta, network, psyco.Discrete(3), "somewhere", {}).save(tmp_path / "policy")
+        policy = psyco.load_policy(tmp_path / "policy")
+        assert policy.network == network and policy(raw) == policy(np.array(raw)) == policy(code)
+        with pytest.raises(
+            psyco.RunError, match=r"takes numbers from 0 to below \((5,|2, 3)\), the observation is \[.*5\]"
+        ):
+            policy(np.array(raw) * 0 + 5)
+    with pytest.raises(psyco.RunError, match="takes 5 numbers"):
+        policy(0.5)
 
 
 def test_a_policy_refuses_another_domain():

@@ -10,6 +10,7 @@ import json
 import math
 import operator
 import random
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -92,7 +93,8 @@ Env: TypeAlias = "gymnasium.Env[Any, Any]"
 SignalFunction: TypeAlias = Callable[[Any, dict[str, Any]], Any]
 
 PROBE_STEPS = 20  # random steps that find the keys of `info`
-INFO_PREFIX = "info."
+TRIAL_EPISODES, TRIAL_SECONDS, TRIAL_STEPS = 3, 10.0, 10_000  # that find the step at which an environment truncates
+INFO_PREFIX, OBS_PREFIX = "info.", "obs."
 NUMERIC_KINDS = "biuf"  # `dtype.kind` of Booleans and real numbers
 # Immutable types of single values; None stands for a missing one.
 SINGLE_VALUES = frozenset({type(None), bool, int, float, *(np.dtype(code).type for code in "?bhilqBHILQefdg")})
@@ -114,7 +116,8 @@ def gym_domain(
     Args:
         source: an id of `gymnasium.make`, `module:Id`, a class, or a function that returns an environment (also as
             text, `module:name`).
-        horizon: largest number of steps of an episode; by default the environment's time limit.
+        horizon: largest number of steps of an episode; by default the environment's time limit, or the step at which
+            it truncates the episodes with which it is tried out.
         signals: further signals by name, functions `(observation, info) -> number, Boolean or vector`.
         wrappers: applied to the environment in this order.
         action_bound: replaces an infinite action range by [-bound, bound].
@@ -136,12 +139,9 @@ def gym_domain(
     env = _make_env(source, arguments, horizon, wrap, name)
     try:
         limit = horizon or time_limit(env)
+        domain = _describe(env, name, source, arguments, limit or 0, wrap, signal_functions, action_bound)
         if limit is None:
-            raise DomainError(
-                f"{name} has no time limit; state the largest number of steps of an episode: "
-                "--horizon 200 on the command line, horizon=200 in Python"
-            )
-        domain = _describe(env, name, source, arguments, limit, wrap, signal_functions, action_bound)
+            domain = dataclasses.replace(domain, horizon=_observed_limit(domain, env))
         return _probe(dataclasses.replace(domain, seeded=seeded), env)
     finally:
         close_envs(env)
@@ -173,7 +173,7 @@ def _describe(
 ) -> GymDomain:
     """Return the domain of an environment, without a table of its signals."""
     for key in signal_functions:
-        if key in _RESERVED or key.startswith(INFO_PREFIX):
+        if key in _RESERVED or key.startswith((INFO_PREFIX, OBS_PREFIX)):
             raise DomainError(f"{name}: a signal cannot be called {key!r}; every environment has a signal of that name")
     actions, space = _actions(env.action_space, action_bound, name)
     try:
@@ -300,10 +300,20 @@ class GymDomain:
     compat_wrappers: tuple[Callable[[Env], Env], ...] = ()  # below the user's wrappers
     seeded: bool = True  # whether an episode repeats under its seed
 
-    @property
+    @cached_property
     def observation_size(self) -> int:
         """Length of a flattened observation."""
         return int(spaces.flatdim(self.observation_space))
+
+    @cached_property
+    def one_hot(self) -> tuple[int, ...]:
+        """Sizes of the one-hot codes that make up a flattened observation; empty if it has other parts."""
+        return _one_hot_sizes(self.observation_space)
+
+    @cached_property
+    def observation_parts(self) -> dict[str, ObservationPart]:
+        """The parts of a Dict or Tuple observation by the names of their signals, such as `obs.goal`."""
+        return dict(_observation_parts(self.observation_space, ObservationPart((), self.observation_space, 0)))
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -340,19 +350,11 @@ class GymDomain:
         match self.observation_space:
             case spaces.Box(shape=shape) if (found := np.shape(observation)) != shape:
                 raise ValueError(f"an observation of shape {found}; its space says {shape}")
-            case spaces.Discrete(n=n, start=start):
-                if not 0 <= (index := operator.index(observation) - int(start)) < int(n):
-                    raise ValueError(f"an observation outside of {self.observation_space}")
-                return self._one_hot[index]
             case space:
                 flat = _flatten(space, observation)
                 if flat.shape != (self.observation_size,):
                     raise ValueError(f"an observation of {flat.size} numbers; its space has {self.observation_size}")
                 return flat
-
-    @cached_property
-    def _one_hot(self) -> NDArray[np.float32]:
-        return np.eye(self.observation_size, dtype=np.float32)
 
     @cached_property
     def packed(self) -> bytes:
@@ -404,9 +406,43 @@ class GymDomain:
         return array if self.actions.size is None else array.reshape(len(actions), self.actions.size)
 
 
+class ObservationPart(NamedTuple):
+    """A part of a Dict or Tuple observation that is neither."""
+
+    path: tuple[Any, ...]  # keys and indices that lead there
+    space: spaces.Space[Any]
+    first: int  # index of its first entry in the flat observation
+
+    @property
+    def size(self) -> int | None:
+        """Length of the vector; None for a single number."""
+        return math.prod(self.space.shape) if self.space.shape else None
+
+    def read(self, observation: Any) -> Any:
+        """Return the value of this part, as a number or a vector."""
+        for key in self.path:
+            observation = observation[key]
+        return observation if self.size is None else np.ravel(observation)
+
+
+def _observation_parts(space: Any, part: ObservationPart) -> Iterator[tuple[str, ObservationPart]]:
+    """Yield the parts of a space, with the names of their signals; keys that no formula can name are left out."""
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        if part.path:
+            yield OBS_PREFIX + ".".join(map(str, part.path)), part._replace(space=space)
+        return
+    first = part.first
+    for key, inner in space.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces):
+        if str(key).isidentifier() or str(key).isdecimal():
+            yield from _observation_parts(inner, ObservationPart((*part.path, key), inner, first))
+        first += spaces.flatdim(inner)
+
+
 def _flatten(space: spaces.Space[Any], observation: Any) -> NDArray[Any]:
     """Return a flat observation. Other than `spaces.flatten`, it does not round to the types of the spaces."""
     match space:
+        case spaces.Discrete(n=n, start=start):
+            return _one_hot_codes([operator.index(observation) - int(start)], [int(n)], space)
         case spaces.Box():
             array = np.asarray(observation)
             if array.dtype.kind not in NUMERIC_KINDS:
@@ -416,7 +452,32 @@ def _flatten(space: spaces.Space[Any], observation: Any) -> NDArray[Any]:
             return np.concatenate([_flatten(part, observation[key]) for key, part in space.items()])
         case spaces.Tuple():
             return np.concatenate([_flatten(*pair) for pair in zip(space.spaces, observation, strict=False)])
+        case spaces.MultiDiscrete(nvec=nvec, start=start):
+            return _one_hot_codes((np.asarray(observation) - start).ravel().tolist(), nvec.ravel().tolist(), space)
     return np.asarray(spaces.flatten(space, observation), np.float32)  # zeros and ones
+
+
+def _one_hot_codes(indices: list[int], sizes: list[int], space: spaces.Space[Any]) -> NDArray[np.float32]:
+    """Return the one-hot codes of these sizes, one after the other."""
+    codes, first = np.zeros(sum(sizes), np.float32), 0
+    for index, size in zip(indices, sizes, strict=True):
+        if not 0 <= index < size:
+            raise ValueError(f"an observation outside of {space}")
+        codes[first + index] = 1.0
+        first += size
+    return codes
+
+
+def _one_hot_sizes(space: spaces.Space[Any]) -> tuple[int, ...]:
+    match space:
+        case spaces.Discrete(n=n):
+            return (int(n),)
+        case spaces.MultiDiscrete(nvec=nvec):
+            return tuple(nvec.ravel().tolist())
+        case spaces.Dict() | spaces.Tuple():
+            parts = [_one_hot_sizes(part) for part in (space.values() if isinstance(space, spaces.Dict) else space)]
+            return sum(parts, ()) if all(parts) else ()
+    return ()
 
 
 def to_floats(array: NDArray[Any]) -> NDArray[Any]:
@@ -494,6 +555,34 @@ def _play_probe(domain: GymDomain, env: Env) -> _ProbeResult:
     return _ProbeResult(table | info_signals, uses_global_random=global_random_state() != before)
 
 
+def _observed_limit(domain: GymDomain, env: Env) -> int:
+    """Return the step at which an environment without a stated time limit truncates random episodes by itself."""
+    rng, began, steps, truncations, longest = np.random.default_rng(0), time.monotonic(), 0, set[int](), 0
+    try:
+        with sandboxed():
+            for seed in range(1, TRIAL_EPISODES + 1):
+                env.reset(seed=seed)
+                for t in range(1, TRIAL_STEPS + 1):
+                    y = rng.uniform(-1.0, 1.0, (1, domain.actions.outputs)).astype(np.float32)
+                    outcome = env.step(domain.to_env_actions(np.asarray(domain.actions.decode(y)))[0])
+                    terminated, truncated = outcome[-3:-1]
+                    longest, steps = max(longest, t), steps + 1
+                    truncations |= {t} if truncated else set()
+                    if terminated or truncated or steps >= TRIAL_STEPS or time.monotonic() - began > TRIAL_SECONDS:
+                        break
+    except Exception as error:  # environment code may raise anything
+        raise DomainError(f"{domain.name} fails when it is tried out: {format_exception(error)}") from error
+    if truncations == {longest}:
+        return longest
+    seen = f"{TRIAL_EPISODES} random episodes had up to {longest:,} steps"
+    if truncations:
+        seen += f", and it truncated some after {', '.join(map(str, sorted(truncations)))}"
+    raise DomainError(
+        f"{domain.name} does not state after how many steps an episode is truncated ({seen}); state the largest number "
+        "of steps: --horizon 200 on the command line, horizon=200 in Python"
+    )
+
+
 def _is_unpacking_error(error: Exception) -> bool:
     """Return whether a wrapper of Gymnasium received more than five values, e.g. the time limit of a registered id."""
     last = traceback.extract_tb(error.__traceback__)[-1]
@@ -509,6 +598,7 @@ def _built_in_table(domain: GymDomain) -> dict[str, SignalInfo]:
         "terminated": SignalInfo(None, True),
         "truncated": SignalInfo(None, True),
         INFO_PREFIX: SignalInfo(None, None),
+        **{name: SignalInfo(part.size, False) for name, part in domain.observation_parts.items()},
     }
 
 
@@ -528,11 +618,14 @@ _RESERVED = ("obs", "action", "terminated", "truncated", "end", *BUILT_IN_SIGNAL
 
 
 def signal_values(domain: GymDomain, names: Sequence[str], observation: Any, info: dict[str, Any]) -> Iterator[Any]:
-    """Yield the values of `info.key` and of user-defined signals in one state; None for a missing key."""
+    """Yield the values of `info.key`, `obs.part` and user-defined signals in one state; None for a missing key."""
     for name in names:
-        yield (
-            info_value(info, name) if name.startswith(INFO_PREFIX) else domain.signal_functions[name](observation, info)
-        )
+        if name.startswith(INFO_PREFIX):
+            yield info_value(info, name)
+        elif name.startswith(OBS_PREFIX):
+            yield domain.observation_parts[name].read(observation)
+        else:
+            yield domain.signal_functions[name](observation, info)
 
 
 class Transition(NamedTuple):

@@ -26,6 +26,7 @@ LEARNERS = Registry(
         "evosax": "learners.evosax_es:EvosaxES",
         "ppo": "learners.ppo:PPO",
         "sac": "learners.sac:SAC",
+        "table": "learners.table:Table",
     },
 )
 TUNED_BY_DEFAULT = "safe-es"  # by `psyco tune`, if no learner is named

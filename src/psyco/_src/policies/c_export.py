@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Collection
 from itertools import accumulate
 from typing import Any
@@ -77,13 +79,20 @@ def _source(policy: Policy, about: str, monitor: MonitorSource | None) -> str:
     if network.scale:
         arrays |= {"shift": np.array(network.shift), "scale": np.array(network.scale)}
         x = "((observation[i] - shift[i]) / scale[i])"
+    elif len(network.one_hot) > 1:
+        strides = [math.prod(network.one_hot[k + 1 :]) for k in range(len(network.one_hot))]
+        firsts = accumulate((0, *network.one_hot[:-1]))
+        x = " * ".join(
+            f"observation[{first} + i / {stride} % {size}]"
+            for first, stride, size in zip(firsts, strides, network.one_hot, strict=True)
+        )
     if isinstance(policy.actions, Continuous):
         low, high = np.array(policy.actions.low, np.float32), np.array(policy.actions.high, np.float32)
         arrays |= {"low": low, "width": high - low}
     numbers = "\n".join(_array(name, values) for name, values in arrays.items())
     widths = [*network.layers, network.outputs]
     names = [*(f"hidden{k}" for k in range(1, len(widths))), "y"]
-    sources = [(x, network.inputs), *((f"{name}[i]", n) for name, n in zip(names, widths, strict=False))]
+    sources = [(x, network.features), *((f"{name}[i]", n) for name, n in zip(names, widths, strict=False))]
     declared = ", ".join(f"{name}[{n}]" for name, n in zip(names, widths, strict=True))
     layers = "\n".join(
         _layer(k, *source, name, n) for k, (source, name, n) in enumerate(zip(sources, names, widths, strict=False), 1)
@@ -188,7 +197,7 @@ def _test(policy: Policy, monitor: MonitorSource | None) -> str:
         columns += [name for name, _ in monitor.signals]
         output += "; then for every constraint the outlook, and the step at which it was decided"
         begin = "    psyco_monitor monitor;\n    psyco_signals signals;\n\n    psyco_start(&monitor);"
-        watch = "\n".join([*(_read(f"signals.{name}") for _, name in monitor.signals), WATCH])
+        watch = "\n".join([*(_read(signal, f"signals.{name}") for signal, name in monitor.signals), WATCH])
     return f"""\
 /* Reads states, one per line: {c_comment(", ".join(columns))}.
    Prints for each {output}.
@@ -199,36 +208,48 @@ def _test(policy: Policy, monitor: MonitorSource | None) -> str:
 
 #include <stdio.h>
 
+/* The input, from `state` on, is not as described above. */
+static int wrong(long state, const char *expected)
+{{
+    fprintf(stderr, "state %ld of the input: %s is missing or is no number\\n", state, expected);
+    return 1;
+}}
+
 int main(void)
 {{
     float observation[PSYCO_INPUTS];
     {_c_type(policy.actions)} action[PSYCO_ACTIONS];
-    int end, i;
+    long state = 0;
+    int read, end, i;
 {begin}
-    while (scanf("%d", &end) == 1) {{
+    while ((read = scanf("%d", &end)) == 1) {{
+        state++;
         for (i = 0; i < PSYCO_INPUTS; i++)
             if (scanf("%f", &observation[i]) != 1)
-                return 1;
+                return wrong(state, "a number of the observation");
         psyco_act(observation, action);
         for (i = 0; i < PSYCO_ACTIONS; i++)
             printf("{number} ", ({cast})action[i]);
 {watch}
         printf("\\n");
     }}
-    return 0;
+    return read == EOF ? 0 : wrong(state + 1, "0 or 1 for the last state");
 }}
 """
 
 
-def _read(place: str) -> str:
+def _read(signal: str, place: str) -> str:
+    name = re.sub(r"[^\w.\[\]]", "_", signal, flags=re.ASCII)  # nothing that C would interpret in a text
     return f"""\
         if (scanf("%f", &{place}) != 1)
-            return 1;"""
+            return wrong(state, "the signal {name}");"""
 
 
 WATCH = """\
-        if (psyco_update(&monitor, &signals, end) != 0)
+        if (psyco_update(&monitor, &signals, end) != 0) {
+            fprintf(stderr, "state %ld of the input: a signal is not a finite number\\n", state);
             return 1;
+        }
         for (i = 0; i < PSYCO_CONSTRAINTS; i++)
             printf("%d %ld ", (int)monitor.outlook[i], (long)monitor.decided[i]);
         if (monitor.over)

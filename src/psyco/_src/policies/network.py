@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, reduce
 from itertools import pairwise
+from operator import mul
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 
 from psyco._src.core.checks import check_count
 from psyco._src.core.errors import DomainError, RunError
-from psyco._src.envs.actions import Actions
+from psyco._src.envs.actions import Actions, Discrete
 
 if TYPE_CHECKING:
     from jax import Array
@@ -35,8 +37,10 @@ Hidden: TypeAlias = "int | tuple[int, ...]"  # units of the hidden layer, or of 
 class Network:
     """y = tanh(θ2 relu(θ1 x + b1) + b2), with b = 1 (`bias="one"`, the paper's equation) or learned.
 
-    With several hidden layers, the relu of each is the input of the next. Where `shift` and `scale` are given, x is
-    `(observation - shift) / scale`; else it is the observation.
+    With several hidden layers, the relu of each is the input of the next; without one, y = tanh(θ1 x + b1). Where
+    `shift` and `scale` are given, x is `(observation - shift) / scale`; else it is the observation. Where `one_hot` is
+    given, the observation consists of one-hot codes of these sizes, and x is the one-hot code of their combination:
+    without hidden layers, θ1 is a table of scores, with a row for each combination.
     """
 
     inputs: int
@@ -45,6 +49,7 @@ class Network:
     bias: Bias = "one"
     shift: tuple[float, ...] = ()  # one per input, or none
     scale: tuple[float, ...] = ()
+    one_hot: tuple[int, ...] = ()  # sizes of the one-hot codes in an observation, or none
 
     signals: ClassVar[frozenset[str]] = frozenset()  # see `Actor`
 
@@ -53,7 +58,11 @@ class Network:
             raise RunError(f"bias must be 'one' (as in the paper) or 'learned', got {self.bias!r}")
         object.__setattr__(self, "inputs", check_count("inputs", self.inputs))
         object.__setattr__(self, "outputs", check_count("outputs", self.outputs))
-        object.__setattr__(self, "hidden", check_hidden(self.hidden))
+        if not self.one_hot or self.hidden != ():
+            object.__setattr__(self, "hidden", check_hidden(self.hidden))
+        object.__setattr__(self, "one_hot", tuple(check_count("one_hot", size) for size in self.one_hot))
+        if self.one_hot and (sum(self.one_hot) != self.inputs or self.scale):
+            raise RunError(f"one-hot codes of sizes {self.one_hot} need {sum(self.one_hot)} inputs, and no scale")
         if {len(self.shift), len(self.scale)} not in ({0}, {self.inputs}):
             raise RunError(
                 f"shift and scale need one number per input ({self.inputs}) or none, "
@@ -68,13 +77,29 @@ class Network:
         return self.hidden if isinstance(self.hidden, tuple) else (self.hidden,)
 
     @property
+    def features(self) -> int:
+        """Length of x."""
+        return math.prod(self.one_hot) if self.one_hot else self.inputs
+
+    @cached_property
+    def joint_index(self) -> list[NDArray[np.intp]]:
+        """The input `[features]` that each feature reads, for each one-hot code; a feature is their product."""
+        places = np.indices(self.one_hot).reshape(len(self.one_hot), -1)
+        firsts = np.cumsum((0, *self.one_hot[:-1]))
+        return [first + place for first, place in zip(firsts, places, strict=True)]
+
+    def join(self, x: Any) -> Any:
+        """Return the one-hot code `[..., features]` of the combination of the codes in `[..., inputs]`."""
+        return reduce(mul, (x[..., index] for index in self.joint_index)) if len(self.one_hot) > 1 else x
+
+    @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         """Shapes of θ1, θ2, ... and, if learned, b1, b2, ..., in the order in which they are stored.
 
         Only θ1 is transposed, so that all have hidden units on their last axis, which vectorises best.
         """
-        following = ((to, of) for of, to in pairwise((*self.layers, self.outputs)))
-        weights = ((self.inputs, self.layers[0]), *following)
+        widths = (*self.layers, self.outputs)
+        weights = ((self.features, widths[0]), *((to, of) for of, to in pairwise(widths)))
         if self.bias == "one":
             return weights
         return (*weights, *((width,) for width in self.layers), (self.outputs,))
@@ -88,7 +113,7 @@ class Network:
         """Return random parameters `[D]`: weights uniform within 1/sqrt(fan-in), learned biases likewise."""
         import jax
 
-        fan_in = (self.inputs, *self.layers, self.inputs, *self.layers)[: len(self.shapes)]
+        fan_in = (self.features, *self.layers, self.features, *self.layers)[: len(self.shapes)]
         sizes = [math.prod(shape) for shape in self.shapes]
         limits = np.repeat(1.0 / np.sqrt(fan_in), sizes)
         return jax.random.uniform(key, (self.size,), np.float32, -1.0, 1.0) * limits.astype(np.float32)
@@ -113,7 +138,7 @@ class Network:
         biases: Sequence[Any] = layers[count:] or [1.0] * count
         if self.scale:
             x = (x - jnp.asarray(self.shift, jnp.float32)) / jnp.asarray(self.scale, jnp.float32)
-        y = _combine(x, weights[0]) + biases[0]
+        y = _combine(self.join(x), weights[0]) + biases[0]
         for weight, bias in zip(weights[1:], biases[1:], strict=True):
             y = weight @ jax.nn.relu(y) + bias
         return y
@@ -152,7 +177,7 @@ class Network:
         def scores(x: Rows) -> Rows:
             if len(scale):
                 x = (x - shift) / scale
-            x = x[:, None]
+            x = self.join(x)[:, None]
             for w, b in hidden:
                 x = np.matmul(x, w)
                 x += b
@@ -188,6 +213,11 @@ def network_for(domain: Domain, *, hidden: Hidden = 32, bias: Bias = "one") -> N
         bias: 1, as in the paper's equation, or learned.
     """
     if (size := domain.observation_size) > MAX_WIDTH:
+        if one_hot_sizes(domain):
+            raise DomainError(
+                f"{domain.name} has discrete observations with {size:,} alternatives, each an input of the network "
+                f"(one-hot), which has at most {MAX_WIDTH:,} inputs. Observe features instead, by a wrapper"
+            )
         raise DomainError(
             f"{domain.name} has observations of {size:,} numbers; the networks that are learned here have at most "
             f"{MAX_WIDTH:,} inputs, and no convolutions. Make observations smaller with wrappers "
@@ -195,6 +225,24 @@ def network_for(domain: Domain, *, hidden: Hidden = 32, bias: Bias = "one") -> N
             "images as inputs can be verified (psyco verify)"
         )
     return Network(size, domain.actions.outputs, hidden, bias)
+
+
+def table_for(domain: Domain) -> Network:
+    """Return the network of a domain that is a table: a row of scores for each observation.
+
+    Observations must consist of one-hot codes: a domain has their sizes as `one_hot`.
+    """
+    if not (sizes := one_hot_sizes(domain)) or not isinstance(domain.actions, Discrete):
+        raise DomainError(
+            f"a table needs observations in Discrete or MultiDiscrete spaces, also in a Dict or Tuple, and Discrete "
+            f"actions; {domain.name} has other ones. Use another learner, or wrappers that make them discrete"
+        )
+    return Network(domain.observation_size, domain.actions.outputs, (), "learned", one_hot=sizes)
+
+
+def one_hot_sizes(domain: Domain) -> tuple[int, ...]:
+    """Return the sizes of the one-hot codes that make up an observation; empty if it has other parts."""
+    return tuple(getattr(domain, "one_hot", ()))
 
 
 def check_hidden(hidden: Any) -> Hidden:

@@ -44,6 +44,14 @@ def to_onnx(policy: Policy) -> bytes:
     if network.scale:
         x = node("Sub", x, constant("shift", network.shift), to="shifted")
         x = node("Div", x, constant("scale", network.scale), to="scaled")
+    if len(network.one_hot) > 1:
+        codes = [
+            node("Gather", x, constant(f"index{i}", index, np.int64), to=f"code{i}", axis=1)
+            for i, index in enumerate(network.joint_index)
+        ]
+        x = codes[0]
+        for i, code in enumerate(codes[1:], 1):
+            x = node("Mul", x, code, to=f"joint{i}")
     for i, (weight, bias) in enumerate(network.weights_and_biases(policy.theta), 1):
         if i > 1:
             x = node("Relu", x, to=f"hidden{i - 1}")
@@ -172,7 +180,8 @@ def _rounding(policy: Policy, x: NDArray[np.float32]) -> NDArray[np.float64]:
     size = np.abs(x.astype(np.float64))
     if network.scale:
         size = np.abs(x - np.array(network.shift)) / network.scale
-    terms = 2  # shift and scale round too
+    size = network.join(size)
+    terms = 2 + len(network.one_hot)  # shift, scale and products of one-hot codes round too
     for weight, bias in network.weights_and_biases(policy.theta):
         terms += len(weight) + 1  # with the bias
         size = size @ np.abs(weight.astype(np.float64)) + np.abs(bias)

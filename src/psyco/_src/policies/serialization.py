@@ -37,6 +37,7 @@ class Policy:
     domain: str  # name of the domain it was made for
     parameters: dict[str, Any]  # of that domain
     version: str | None = None  # label given by the user; not in the file
+    origin: str = ""  # of a policy that PSyCo has not learned, in words
 
     kind: ClassVar[Literal["file"]] = "file"  # what its digest identifies
     notes: ClassVar[tuple[str, ...]] = ()  # for the certificate
@@ -46,8 +47,15 @@ class Policy:
         return f"<Policy for {self.domain}: {' -> '.join(map(str, widths))}, sha256:{self.digest[:16]}>"
 
     def __call__(self, observation: ArrayLike) -> NDArray[Any]:
-        """Return the action for one observation `[inputs]` or a batch `[..., inputs]`."""
-        x = np.asarray(observation, np.float32)
+        """Return the action for one observation `[inputs]` or a batch `[..., inputs]`.
+
+        Instead of one-hot codes, one observation may also be what the environment gives: the number of a `Discrete`
+        space, counted from its start; for a table, also the numbers of a space of several.
+        """
+        raw, sizes = np.asarray(observation), self.network.one_hot or (self.network.inputs,)
+        if raw.dtype.kind in "iu" and raw.shape == (() if len(sizes) == 1 else (len(sizes),)):
+            raw = _one_hot(raw.ravel(), sizes)
+        x = raw.astype(np.float32, copy=False)
         if x.shape[-1:] != (self.network.inputs,):
             raise RunError(f"this policy takes {self.network.inputs} numbers, the observation has shape {x.shape}")
         rows = self._scores(x.reshape(-1, x.shape[-1]))
@@ -68,11 +76,11 @@ class Policy:
         """Return the policy file: safetensors, with the network and the domain in its header."""
         about = {
             "format": FORMAT,
-            "network": dataclasses.asdict(self.network),
+            "network": {name: v for name, v in dataclasses.asdict(self.network).items() if name != "one_hot" or v},
             "actions": {"kind": type(self.actions).__name__, **dataclasses.asdict(self.actions)},
             "domain": self.domain,
             "parameters": self.parameters,
-        }
+        } | ({"origin": self.origin} if self.origin else {})
         return _write_tensors(
             {"theta": np.asarray(self.theta, np.float32)}, {"psyco": json.dumps(about, sort_keys=True)}
         )
@@ -92,18 +100,19 @@ class Policy:
             )
 
 
-def policy_for(domain: Domain, network: Network, theta: ArrayLike) -> Policy:
+def policy_for(domain: Domain, network: Network, theta: ArrayLike, origin: str = "") -> Policy:
     """Return a policy with the description of its domain.
 
     Args:
         domain: where it acts; its description is stored in the policy's file.
         network: from observations to actions.
         theta: parameters `[D]`, stored as float32.
+        origin: of a policy that PSyCo has not learned, in words.
     """
     from psyco._src.envs.registry import describe  # imports the simulators
 
     name, values = describe(domain)
-    return Policy(check_finite(theta), network, domain.actions, name, values)
+    return Policy(check_finite(theta), network, domain.actions, name, values, origin=origin)
 
 
 def check_finite(theta: ArrayLike) -> NDArray[np.float32]:
@@ -128,7 +137,7 @@ def load_policy(path: str | Path) -> Policy:
         actions = ACTIONS[about["actions"].pop("kind")](**_tuples(about["actions"]))
         network = Network(**_tuples(about["network"]))
         theta = tensors["theta"]
-        domain, values = str(about["domain"]), dict(about["parameters"])
+        domain, values, origin = str(about["domain"]), dict(about["parameters"]), str(about.get("origin", ""))
         if theta.dtype != np.float32:
             raise RunError(f"{path} is damaged: its parameters are {theta.dtype}, not float32")
         if theta.shape != (network.size,) or network.outputs != actions.outputs:
@@ -140,7 +149,15 @@ def load_policy(path: str | Path) -> Policy:
     except Exception as error:  # a damaged file may fail anywhere
         what = describe_other_file(path) or f"not a PSyCo policy file, or it is damaged ({error})"
         raise RunError(f"{path} is {what}") from None
-    return Policy(theta, network, actions, domain, values)
+    return Policy(theta, network, actions, domain, values, origin=origin)
+
+
+def _one_hot(numbers: NDArray[Any], sizes: tuple[int, ...]) -> NDArray[np.bool_]:
+    """Return the one-hot codes of numbers, one after the other; raise RunError for a number that has none."""
+    codes = [np.arange(size) == number for size, number in zip(sizes, numbers, strict=True)]
+    if not all(code.any() for code in codes):
+        raise RunError(f"this policy takes numbers from 0 to below {sizes}, the observation is {numbers.tolist()}")
+    return np.concatenate(codes)
 
 
 def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
