@@ -106,10 +106,12 @@ class Walk(gymnasium.Env[Any, Any]):
                 os.kill(os.getpid(), signal.SIGSEGV)
             case "kill":  # as the kernel does when memory runs out
                 os.kill(os.getpid(), signal.SIGKILL)
-            case "crash once":
+            case "crash once" | "kill once":
                 if not Path(self.marker).exists():
                     Path(self.marker).touch()
-                    os._exit(7)
+                    if self.fault == "crash once":
+                        os._exit(7)
+                    os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Unspeakable(Exception):

@@ -77,8 +77,9 @@ def soak(it: Soak, folder: Path, kills: int) -> Counter[str]:
         for _ in range(KILLS_PER_CHECK):
             counts["verify"] += kill(it, run, again, moments=6, seconds=it.seconds / 4)
         check_looks(json.loads(finish(again, it.env)), own)
-        kept = outcome(run) | {"looks.json": it.undisturbed["looks.json"]}
+        kept = outcome(run) | {name: it.undisturbed[name] for name in ("looks.json", "certificate.json")}
         assert kept == it.undisturbed, f"{run} was changed by a verification, after {dict(counts)}"
+        assert (run / "certificate.json").read_bytes() == max((run / "certificates").glob("*.json")).read_bytes()
         shutil.rmtree(run)
         print(f"{counts.total()} of {kills} kills, {number + 1} runs whole", file=sys.stderr, flush=True)
     return counts

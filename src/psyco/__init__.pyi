@@ -54,6 +54,7 @@ from ._src.learners.ppo import PPO as PPO
 from ._src.learners.sac import SAC as SAC
 from ._src.learners.safe_es import SafeES as SafeES
 from ._src.learners.snes import SNES as SNES
+from ._src.learners.table import Table as Table
 from ._src.logic.ast import Constraint as Constraint
 from ._src.logic.ast import Expectation as Expectation
 from ._src.logic.ast import Question as Question
@@ -79,6 +80,8 @@ from ._src.rollout.env_checker import CheckResult as CheckResult
 from ._src.rollout.episodes import Episodes as Episodes
 from ._src.rollout.execution import Execution as Execution
 from ._src.rollout.monitor_wrapper import MonitorWrapper as MonitorWrapper
+from ._src.runs.baselines import Baselines as Baselines
+from ._src.runs.baselines import Performance as Performance
 from ._src.runs.budget import RunPlan as RunPlan
 from ._src.runs.config import Config as Config
 from ._src.runs.problem import Problem as Problem

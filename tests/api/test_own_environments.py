@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import psyco
+from psyco._src.rollout.env_checker import QUICK_EPISODES
 from psyco._src.rollout.repeatability import MAX_REPLAYS
 from tests.conftest import Said
 
@@ -154,10 +155,11 @@ def test_workers_make_their_environments_once_per_run(here: Path, monkeypatch: p
         ),
     )
     made = (here / "made.txt").read_text().count("made")
-    # One to look at, one for each row of a generation, and one for each episode that is replayed.
-    assert 1 + 22 < made <= 1 + 22 + MAX_REPLAYS
+    # One to look at, one for each row of a generation, one for each episode that is replayed, and those of the check.
+    assert 1 + 22 < made <= 1 + 22 + MAX_REPLAYS + 2 * QUICK_EPISODES + 1
 
 
+@pytest.mark.more
 def test_a_run_does_not_go_on_with_other_code_unless_that_is_asked_for(cli, here: Path) -> None:
     changed = MODULE.replace("-abs(self.x)", "-2 * abs(self.x)")
     (here / "slope_env.py").write_text(changed)

@@ -10,7 +10,9 @@ import tomllib
 
 import pytest
 
+import psyco
 from psyco._src.cli.app import COMMANDS
+from psyco._src.core.options import declared
 
 pytestmark = pytest.mark.slow  # whole commands, some as processes
 
@@ -68,6 +70,9 @@ def test_render_writes_a_picture_and_an_animation(cli, run, tmp_path):
     assert done.status == 0, done.err
     assert (tmp_path / "pictures" / "trajectory.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "pictures" / "trajectory.gif").read_bytes().startswith(b"GIF89a")
+    certified = ("render", run / "certificate.json", "--out", tmp_path, "--episodes", 1, "--no-animation")
+    assert "trajectory.png" in cli(*certified, "--episode", 1).out
+    assert cli(*certified, "--episode", 99999).status == 2
 
 
 def test_domains_are_listed_for_people_and_for_programs(cli):
@@ -156,6 +161,17 @@ def test_help_shows_an_example(cli, monkeypatch, command):
     done = cli(command, "--help")
     assert done.status == 0
     assert f"psyco {command}" in done.out and "Example" in done.out
+
+
+def test_help_of_synthesize_fits_on_two_screens_and_names_every_option(cli, monkeypatch) -> None:
+    """Two screens of 50 lines; an option without a line there has one in the list of `--option help`."""
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = cli("synthesize", "--help").out.rstrip().splitlines()
+    assert len(shown) <= 100 and max(map(len, shown)) == 80
+    every = " ".join([*shown, cli("synthesize", "--option", "help").out])
+    for cls in (psyco.Settings, psyco.Execution, psyco.PPO, psyco.SafeES):
+        for name in declared(cls):
+            assert f"--{name.replace('_', '-')} " in every or f"  {name} = " in every, name
 
 
 @pytest.mark.slow

@@ -1,11 +1,18 @@
 """Which code a command may import, and where it is looked for."""
 
+import io
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
+from rich.table import Table
 
+from psyco._src.cli import common, plan
 from psyco._src.cli.common import code_of
+from psyco._src.logic.parser import parse
 from tests.conftest import Said
 
 # An installed environment that imports what its parameter names, as highway_env does with `other_vehicles_type`.
@@ -79,3 +86,23 @@ def test_the_working_folder_comes_last_and_only_for_a_module_that_is_nowhere_els
     code_of(typed)
     code_of(typed)
     assert sys.path == before + [str(folder)] * appended
+
+
+@pytest.mark.parametrize("columns", [30, 60, 80, 120])
+def test_no_value_of_a_table_is_cut(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = common.make_console(width=columns, force_terminal=True, file=io.StringIO())
+    monkeypatch.setattr(common, "console", terminal)
+    monkeypatch.setattr(plan, "console", terminal)
+    share, numbers = np.array([0.5, 0.25]), np.array([20000.0, 12345.0])
+    test: Any = SimpleNamespace(
+        p=[0.849999, 0.9], satisfied=share, violated=share, undecided=share, episodes=numbers, needed=lambda _: numbers
+    )
+    plan._print(parse("P>=0.85 [ F x > 0 ]").constraints[0], {"calibrated": test})
+    values = ["particle-dance", "0.5000 (0.4321 to 0.5678)", "-1234.56 (-2345.67 to 3456.78)", "12,345 episodes"]
+    table = Table("task", "certified", "return, IQM", "first satisfied")
+    table.add_row(*values)
+    common.print_table(table)
+    text = terminal.file.getvalue()  # type: ignore[attr-defined]
+    assert "…" not in text
+    shown = ["0.849999", "20000"] + ["50%"] * (columns >= 80)
+    assert all(value in text for value in [*shown, *values]), text

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,15 @@ import pytest
 from PIL import Image
 
 import psyco
+from psyco._src.cli import display
 from psyco._src.policies.network import network_for
 from psyco._src.policies.serialization import load_policy, policy_for
+from tests import environments
 
 pytestmark = pytest.mark.slow  # whole commands
 
 Cli = Callable[..., Any]
-HERE = "tests.environments"
+HERE = environments.__name__
 REQUIREMENT = "P>=0.3 [ G (abs(obs[0]) <= 9) ] & C>=0.9"
 
 
@@ -34,7 +37,7 @@ def test_check_says_that_all_is_well_and_what_is_not(cli: Cli) -> None:
 
 
 def test_episodes_that_do_not_repeat_end_a_verification_with_status_2(cli: Cli) -> None:
-    asked = ["--domain", f"{HERE}:Leaky", "--horizon", "6", "--require", "P>=0.5 [ G (obs[1] <= 6) ] & C>=0.9"]
+    asked = ["--domain", f"{HERE}:Leaky", "--horizon", "6", "--require", "P>=0.98 [ G (obs[1] <= 6) ] & C>=0.9"]
     refused = cli("verify", f"python:{HERE}:to_the_left", *asked)
     assert refused.status == 2, refused
     assert "was not the same when it was played again" in " ".join(refused.err.split())
@@ -90,6 +93,26 @@ def test_render_shows_a_film_or_says_why_not(cli: Cli, env: str, said: bool, tmp
     assert (tmp_path / "trajectory.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_render_draws_any_policy_in_any_domain_and_the_episodes_of_a_certificate(cli: Cli, tmp_path: Path) -> None:
+    policy, asked = f"python:{HERE}:to_the_left", "P>=0.5 [ G (abs(obs[0]) <= 1.5) ] & C>=0.8"
+    where = ("--domain", "PsycoTestWalk-v0", "--out", tmp_path, "--no-animation", "--episodes", "1")
+    assert "--domain" in cli("render", policy, "--out", tmp_path).err
+    code, out, err = cli("render", policy, *where, "--require", asked, "--episode", "3", "--seed", "2")
+    assert code == 0 and "trajectory.png" in out, err
+    certificate = psyco.verify("python:tests.environments:to_the_left", "PsycoTestWalk-v0", asked, max_episodes=40)
+    (tmp_path / "c.json").write_text(certificate.to_json())
+    code, _, err = cli("render", policy, *where[2:], "--certificate", tmp_path / "c.json", "--violated")
+    assert code == 0, err
+    code, _, err = cli("render", policy, *where, "--certificate", tmp_path / "c.json", "--episode", "9999")
+    assert code == 2 and "there is no episode 9,999" in err
+    code, _, err = cli("render", tmp_path / "c.json")
+    assert code == 2 and "psyco render POLICY --certificate" in err
+    code, _, err = cli("render", policy, *where, "--violated")
+    assert code == 2 and "--require" in err
+    code, _, err = cli("render", "python:tests.environments:Alternating", "--certificate", tmp_path / "c.json")
+    assert code == 2 and "another policy" in err
+
+
 def test_a_policy_of_others_needs_a_domain_and_a_requirement(cli: Cli) -> None:
     policy = f"python:{HERE}:to_the_left"
     code, _, err = cli("verify", policy)
@@ -135,3 +158,31 @@ def test_a_file_does_not_choose_the_code_that_runs(cli: Cli, tmp_path: Path) -> 
     assert code == 2
     assert "must not choose which code runs" in err
     assert not marker.exists()
+
+
+def test_a_forgotten_operator_is_said_once(cli: Cli) -> None:
+    walk = ("--domain", "PsycoTestWalk-v0", "--horizon", "20")
+    said = cli("verify", f"python:{HERE}:to_the_left", *walk, "--require", "P>=0.3 [ abs(obs[0]) <= 9 ] & C>=0.9")
+    assert said.status == 0, said
+    assert said.err.count("warning: abs(obs[0]) <= 9 has no temporal operator") == 1
+    assert "sampler.py" not in said.err and "UserWarning" not in said.err
+
+
+def test_a_verification_shows_its_episodes_while_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, seen = list[str](), Event()
+    monkeypatch.setattr(display, "LINE_EVERY", 0.01)
+    monkeypatch.setattr(display, "remark", lambda text: (shown.append(text), "12 episodes" in text and seen.set()))
+    with display.show_episodes() as count:
+        count(5)
+        count(7)
+        assert seen.wait(30.0), shown
+    assert shown[-1].startswith("verifying, for ")
+
+
+def test_a_certificate_notes_that_most_episodes_ended_early() -> None:
+    domain = psyco.make("PsycoTestWalk-v0", horizon=300)
+    notes = psyco.verify(lambda observation: 1, domain, "P>=0.5 [ G obs[0] >= -2.9 ] & C>=0.8").notes
+    assert any("ended within a tenth of the horizon of 300 steps" in note for note in notes)
+    for formula in ("G (obs[0] >= -2.9 & !truncated)", "F obs[0] >= 2"):
+        notes = psyco.verify(lambda observation: 1, domain, f"P>=0.5 [ {formula} ] & C>=0.8").notes
+        assert not any("ended within" in note for note in notes)

@@ -106,3 +106,10 @@ def test_the_line_of_a_run_shows_mean_values_where_there_is_room() -> None:
     assert "value 0.5, 1.23e+03  c_sat" in summary(metrics)
     assert "value" not in summary(metrics, NARROW)
     assert "value" not in summary(Metrics({name: column for name, column in metrics.items() if "[" not in name}))
+
+
+def test_a_run_without_constraints_shows_its_return_only() -> None:
+    row = {"deployed_return": 1.5, "return": 1.0}
+    assert summary(Metrics({name: np.array([value]) for name, value in row.items()})).split() == (
+        ["return", "1.50", "(exploring", "1.00)"]
+    )

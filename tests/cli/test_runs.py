@@ -74,6 +74,7 @@ def test_report_writes_a_page_into_the_run(runs, call):
     assert "</html>" in (runs / "seed-0" / "report.html").read_text()
 
 
+@pytest.mark.more
 def test_report_serves_on_loopback_and_ends_cleanly_on_ctrl_c(runs, env):
     import signal
     import urllib.request
@@ -117,7 +118,7 @@ def test_options_go_over_a_configuration_file(cli, tmp_path):
     assert "episodes = 100\n" in text
     assert "learning_rate = 0.5\n" in text
     assert "population = 10\n" in text, "the rest is the file's"
-    assert len(outcome(folder)) == 5
+    assert len(outcome(folder)) == 6
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 import psyco
 from psyco._src.field.service import Snapshot, WatchSession
-from psyco._src.reports.field_page import LiveWatch, _value_range
+from psyco._src.reports.field_page import LiveWatch, _value_range, watch_page
 from psyco._src.reports.live_server import PageServer, live_html, live_update
 from tests.reports.test_run_page import EVIL, HANGING_OVER, OVERLAPPING, open_page
 
@@ -87,3 +87,15 @@ def test_the_version_changes_with_every_episode() -> None:
     session.field_test.update([True, 1.0])
     assert page.version() != before == "310 () 0"
     assert live_update(page)["data"]["runs"] == []
+
+
+def test_after_an_alarm_the_page_keeps_it_in_view() -> None:
+    session = WatchSession(psyco.FieldTest("P>=0.85", 1000))
+    assert "NO ALARM<" in watch_page(session, "field.csv")
+    while not session.field_test.in_alarm:
+        feed(session, b"1\n" * session.field_test.episodes + b"0\n")
+    while session.field_test.in_alarm:
+        feed(session, b"1\n" * (session.field_test.episodes + 100))
+    page = watch_page(session, "field.csv")
+    assert "NO ALARM NOW" in page and "The last alarm was at episode" in page
+    assert 'class="verdict satisfied"' not in page

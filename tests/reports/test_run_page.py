@@ -16,7 +16,7 @@ from PIL import Image
 
 from psyco._src.reports.live_server import PageServer
 from psyco._src.reports.page import embed
-from psyco._src.reports.run_page import LiveRun, compare_page, run_page
+from psyco._src.reports.run_page import LiveRun, compare_page, run_data, run_page
 from psyco._src.runs.config import Config
 from psyco._src.runs.sample_trajectories import sampling_callback
 from psyco._src.runs.session import build_problem, execute, resume_run, start_run
@@ -376,3 +376,12 @@ def test_a_run_without_constraints_has_a_page(browser: Any, tmp_path: Path) -> N
         assert "nothing to verify" in page.locator(".verdict").inner_text()
         assert not page.locator("#belief").is_visible()
         assert page.locator("#stage .body").count() == 2
+
+
+def test_a_page_marks_the_certified_candidate(finished: Path, unfinished: Path) -> None:
+    run, other = read_run(finished), read_run(unfinished)
+    marked = run_data(run)["certified"]
+    assert run.info is not None
+    at = (run.info.certified_generation or 0) - 1
+    assert 0 < marked == run.metrics["episodes"][at] <= run.episodes
+    assert run_data(other)["certified"] is None

@@ -25,7 +25,10 @@ SETTINGS = Settings(
     options={"population": 10},
 )
 CONFIG = Config("particle-dance", REQUIREMENT, {"horizon": 5}, SETTINGS)
-OUTCOME = ("policy.safetensors", "metrics.csv", "certificate.json", "episodes.json", "looks.json")
+OUTCOME = (
+    *("policy.safetensors", "metrics.csv", "certificates/0001.json"),
+    *("certificate.json", "episodes.json", "looks.json"),
+)
 
 
 def begun(folder: Path) -> Path:

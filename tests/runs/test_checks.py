@@ -26,6 +26,7 @@ def test_the_paper_keeps_its_verdict_by_the_prior():
 
 
 @pytest.mark.parametrize("learner", ["safe-es", pytest.param("ppo", marks=pytest.mark.more)])
+@pytest.mark.more
 def test_other_learners_show_a_confidence_and_an_interval(learner):
     found = checks(learner=learner)
     assert set(found["verdict"]) == {""}

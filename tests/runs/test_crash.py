@@ -68,12 +68,12 @@ def go_on(folder: Path, problem: Problem) -> None:
 
 @pytest.mark.parametrize(
     ("how", "every"),
-    [("half", 4), *(pytest.param(how, 1, marks=pytest.mark.more) for how in ("before", "half", "after"))],
+    [("half", 8), *(pytest.param(how, 1, marks=pytest.mark.more) for how in ("before", "half", "after"))],
 )
 def test_a_death_at_any_moment_of_writing_costs_nothing_but_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, every: int
 ) -> None:
-    """`make test` tries every fourth moment, `make test-all` each of them."""
+    """`make test` tries every eighth moment, `make test-all` each of them."""
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     problem = build_problem(SMALL)
     go_on(tmp_path / "first", problem)  # which compiles, and keeps what it compiled in files of its own

@@ -141,7 +141,7 @@ def test_counted_episodes_are_not_exchanged_for_others(tmp_path: Path) -> None:
     memory = FileEpisodeCache(tmp_path / "played", "run", "code")
     GymSampler(JOB, in_process_backend(), episode_cache=memory).run(THETA, SEEDS)
     memory.clear()  # these were not counted
-    GymSampler(JOB, in_process_backend(), episode_cache=memory, with_digests=True).run(THETA, SEEDS)
+    GymSampler(JOB, in_process_backend(), episode_cache=memory, look="a").run(THETA, SEEDS)
     with pytest.raises(psyco.RunError, match="cannot be repeated with other episodes"):
         memory.clear()
 

@@ -111,6 +111,7 @@ def test_a_killed_run_of_a_gymnasium_environment_ends_with_the_same_bytes(
             os.killpg(process.pid, signal.SIGKILL)
 
 
+@pytest.mark.more
 def test_a_second_process_on_a_folder_is_refused(tmp_path: Path) -> None:
     from psyco._src.runs.lock import is_locked, lock
 

@@ -3,17 +3,21 @@
 import dataclasses
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import psyco
+from psyco._src.runs import store
 from psyco._src.runs.lock import lock
 from psyco._src.runs.store import load_run_info
 from psyco._src.verification import episode_stream
 from psyco._src.verification import verifier as verification
 from psyco._src.verification.ledger import look_share
+from psyco._src.verification.rounding import percent
 from tests.environments import Walk
 from tests.runs.small import CONFIG
 from tests.runs.test_crash import Died, dying
@@ -177,8 +181,97 @@ def test_every_way_to_a_runs_policy_leads_to_its_account(folder, tmp_path):
         psyco.certify_candidates([folder], "particle-dance", REQUIREMENT)
 
 
+def verdicts(folder, cli):
+    """What everything that reads a run says about it."""
+    [row] = json.loads(cli("runs", folder, "--json").out)
+    page = psyco.report(folder).read_text()
+    run = psyco.open_run(folder)
+    assert run.problems == () and run.certificate.to_json() == (folder / "certificate.json").read_text()
+    assert f'data-verdict="{row["verdict"]}"' in page and run.certificate.verdict.name == row["verdict"]
+    return row["verdict"], page
+
+
+def test_the_newest_certificate_of_the_policy_counts_and_all_are_kept(folder, cli):
+    first = (folder / "certificate.json").read_bytes()
+    assert verdicts(folder, cli)[0] == "SATISFIED"
+    psyco.verify(folder, requirement=OTHER, max_episodes=3)  # about something else
+    assert verdicts(folder, cli)[0] == "SATISFIED"
+    psyco.verify(folder, max_episodes=3)
+    assert verdicts(folder, cli)[0] == "UNDECIDED"
+    psyco.verify(folder, requirement=f'"other": {REQUIREMENT}')
+    verdict, page = verdicts(folder, cli)
+    assert verdict == "SATISFIED" and "All looks" in page
+    assert all(f"<td>{share}</td>" in page for share in map(percent, (1 / 2, 1 / 6, 1 / 12)))
+    psyco.verify(folder, ignore_looks=True, max_episodes=3)  # counts nothing, and does not count
+    assert verdicts(folder, cli)[0] == "SATISFIED"
+    kept = sorted((folder / "certificates").iterdir())
+    assert [path.name for path in kept] == ["0001.json", "0002.json", "0003.json", "0004.json"]
+    assert kept[0].read_bytes() == first and all(psyco.replay(path, folder).matches for path in kept)
+
+
+def test_a_remark_on_a_missing_certificate_ends_with_the_certificate(folder):
+    psyco.verify(folder, max_episodes=3)
+    dataclasses.replace(load_run_info(folder), remark="No policy was certified").save(folder)
+    assert psyco.open_run(folder).remark
+    psyco.verify(folder)
+    assert psyco.open_run(folder).remark == ""
+
+
+def test_looks_of_several_processes_keep_a_certificate_each(folder):
+    """The lock is one of descriptors, so threads stand for processes."""
+    certificate = psyco.open_run(folder).certificate
+    blocks = [dataclasses.replace(certificate, seed_block=block) for block in range(1, 9)]
+    with ThreadPoolExecutor(len(blocks)) as pool:
+        list(pool.map(partial(store.keep_certificate, folder), blocks))
+    assert sorted(path.name for path in (folder / "certificates").iterdir())[1:] == [
+        f"000{n}.json" for n in range(2, 10)
+    ]
+    assert (folder / "certificate.json").read_text() == blocks[-1].to_json() and not psyco.open_run(folder).problems
+
+
+@pytest.mark.parametrize("how", ["before", "half", "after"])
+def test_a_certificate_is_kept_or_missing_wherever_its_writer_dies(folder, how):
+    certificate = dataclasses.replace(psyco.open_run(folder).certificate, seed_block=1)
+    for moment in range(1, 6 + 1):  # fsync, rename and fsync of the folder, of two files
+        with dying(moment, how), suppress(Died):
+            store.keep_certificate(folder, certificate)
+            pytest.fail("it lived")
+        psyco.resume(folder)  # plays nothing
+        assert psyco.open_run(folder).state == "finished"
+        assert len(psyco.open_run(folder).certificate.looks) == 1
+
+
+def test_certificates_of_another_policy_are_refused(folder, caplog):
+    certificate = psyco.open_run(folder).certificate
+    store.keep_certificate(folder, dataclasses.replace(certificate, seed_block=1, policy="0" * 64))
+    assert "not about the policy with which the run ended" in caplog.text
+    (folder / "certificates" / "0002.json").write_text(
+        dataclasses.replace(certificate, seed_block=1, policy="0" * 64).to_json()
+    )
+    assert psyco.open_run(folder).certificate == certificate and not psyco.open_run(folder).problems
+
+
+def test_a_damaged_later_certificate_is_reported_and_does_not_count(folder, cli):
+    psyco.verify(folder, max_episodes=3)
+    (folder / "certificates" / "0002.json").write_text("{}")
+    assert any("0002.json is not a PSyCo certificate" in problem for problem in psyco.open_run(folder).problems)
+    (folder / "certificates" / "0002.json").unlink()
+    psyco.resume(folder)
+    assert verdicts(folder, cli)[0] == "SATISFIED"
+
+
+def test_a_certificate_is_not_written_through_a_link(folder, tmp_path, caplog):
+    (folder / "certificates").rename(tmp_path / "elsewhere")
+    (folder / "certificates").symlink_to(tmp_path / "elsewhere")
+    before = psyco.verify(folder, max_episodes=3)
+    assert before.verdict.name == "UNDECIDED" and "is a link out of" in caplog.text
+    assert [path.name for path in (tmp_path / "elsewhere").iterdir()] == ["0001.json"]
+    assert any("link out of" in problem for problem in psyco.open_run(folder).problems)
+
+
 def test_a_certificate_is_not_lost_because_its_run_goes_on(folder, monkeypatch, caplog):
     """The look was entered before; somebody else holds the folder when it ends."""
+    monkeypatch.setattr(store, "LOOK_PATIENCE", 0.1)
     verify_parameters = verification.verify_parameters
     with ExitStack() as held:
 

@@ -96,6 +96,7 @@ def test_in_this_process(suffer: Callable[..., psyco.EpisodeError]) -> None:
         assert suffer(fault).step == 3
 
 
+@pytest.mark.more
 def test_in_worker_processes(suffer: Callable[..., psyco.EpisodeError], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_pool, "MAX_CRASHES", 1)  # by default every crash takes three workers
     assert "killed by SIGKILL" in str(suffer("kill", workers=2))

@@ -109,15 +109,33 @@ def test_plain_lines_say_which_phase_it_is_and_nobody_waits_for_a_word(
     monkeypatch.setattr(progress, "LINE_EVERY", 0.05)
     with progress._lines() as lines:
         time.sleep(0.3)
+        lines.stage(RunProgress("learning", 0, 200, "steps"))
+        time.sleep(0.3)
         lines.stage(RunProgress("learning", 50, 200, "steps"))
         lines.stage(RunProgress("checking", 1, 10, "episodes"))
         time.sleep(0.3)
         lines.stage(RunProgress("selecting", 3, 30, "episodes"))
-    assert said[0].startswith("preparing, for 0 s") and said.count(said[0]) >= 2
+    first = "preparing: compiling and measuring the speed, for 0 s"
+    assert said[0] == first and 2 <= said.count(first) <= 3  # after 0.05, 0.15 and 0.35 seconds
+    assert 1 <= said.count("learning: compiling and playing the first episodes, for 0 s") <= 4
     assert "learning: 50 steps (25%)" in said
     assert any(line.startswith("checking: 1 episodes (10%)") for line in said)
     assert said[-1].startswith("selecting: 3 episodes (10%)")
-    assert len(said) >= 6
+
+
+def test_the_remaining_time_counts_down_and_is_that_of_the_speed_after_compiling() -> None:
+    """Compiling takes 8 s, then a step a second: 100 steps; the last of them in generations of ten."""
+
+    def at(done: int) -> RunProgress:
+        return RunProgress("learning", done, 100, "steps")
+
+    clock = progress.PhaseClock(at(0), 0.0)
+    clock.report(at(10), 18.0)
+    assert clock.left(100, 19.0) is None  # how much of it was compiling is not known
+    clock.report(at(20), 28.0)
+    assert [clock.left(100, now) for now in (28.0, 33.0, 37.9)] == pytest.approx([80.0, 75.0, 70.1])
+    clock.report(at(30), 38.0)
+    assert clock.left(100, 38.0) == 70.0 and clock.left(100, 200.0) == 0.0
 
 
 @pytest.mark.slow

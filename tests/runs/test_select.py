@@ -72,7 +72,7 @@ def test_candidates_play_the_same_episodes() -> None:
 def test_the_certificate_is_about_the_returned_policy_and_lists_every_look() -> None:
     problem = small("P>=0.8 [ F target ] & C>=0.9", candidates=3, selection_episodes=50, attempts=2)
     state = with_candidates(problem, [constant(problem, a) for a in (2, 3, 0)])
-    policy, certificate, candidate = certify_best(problem, state)
+    policy, certificate, candidate, baselines = certify_best(problem, state)
     assert certificate.verdict is psyco.Verdict.VIOLATED
     assert certificate.policy == policy.digest
     assert len(certificate.looks) == 2
@@ -175,6 +175,7 @@ def mixed():
     return prepared(domain, MIXED, episodes=600, verify_every=200, candidates=3, selection_episodes=50, seed=1)
 
 
+@pytest.mark.more
 def test_mixed_requirements_are_checked_selected_and_certified(mixed):
     at, metrics, _ = learned(mixed)
     checks = ~np.isnan(metrics["verified_confidence"])

@@ -34,7 +34,10 @@ def resume(folder: Path, **options: Any) -> None:
         execute(session)
 
 
-@pytest.mark.parametrize("name", ["policy.safetensors", "certificate.json", "episodes.json", "metrics.csv", "run.json"])
+DAMAGED = ["policy.safetensors", "certificates/0001.json", "episodes.json", "metrics.csv", "run.json"]
+
+
+@pytest.mark.parametrize("name", DAMAGED)
 def test_a_finished_run_with_a_damaged_file_is_reported_and_made_whole(
     original: Path, finished: Path, harm: Callable[[Path], None], name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -47,6 +50,17 @@ def test_a_finished_run_with_a_damaged_file_is_reported_and_made_whole(
     assert name in caplog.text
     assert outcome(finished) == outcome(original)
     assert read_run(finished).state == "finished"
+
+
+def test_the_copy_of_the_newest_certificate_is_written_again(
+    original: Path, finished: Path, harm: Callable[[Path], None]
+) -> None:
+    harm(finished / "certificate.json")
+    record = read_run(finished)
+    assert record.state == "damaged" and "psyco resume" in record.problems[-1]
+    with resume_run(finished) as session:
+        assert session is None  # nothing is learned again
+    assert outcome(finished) == outcome(original) and read_run(finished).state == "finished"
 
 
 def test_what_the_policy_saw_is_kept_beside_its_certificate(original: Path) -> None:

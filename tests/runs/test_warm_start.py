@@ -82,8 +82,8 @@ def test_settings_that_contradict_the_policy_are_refused() -> None:
         with_initial_policy(make_settings(bias="one"), policy)
     with pytest.raises(psyco.RunError, match=r"made for .*Walk \(2 obs.* CartPole-v1 has 4 observations"):
         psyco.synthesize("CartPole-v1", "P>=0.5 [ G (obs[0] <= 2) ]", start_from=policy, episodes=22)
-    with pytest.raises(psyco.RunError, match="is not a PSyCo policy"):
-        psyco.synthesize("obstacle-run", "P>=0.5 [ G !caught ]", start_from=lambda x: 0, episodes=22)
+    with pytest.raises(psyco.RunError, match="is not a policy"):
+        psyco.synthesize("obstacle-run", "P>=0.5 [ G !caught ]", start_from=object(), episodes=22)
     with pytest.raises(psyco.RunError, match=r"sac needs learned biases, and those of the policy .* are 1"):
         with_initial_policy(make_settings(learner="sac"), walk_policy(bias="one"))
     settings = with_initial_policy(make_settings(), policy)
@@ -126,9 +126,9 @@ def test_a_run_keeps_what_it_started_from_repeats_and_goes_on(cli, tmp_path: Pat
 
 def test_normalization_of_a_policy_that_hardly_moves_keeps_observations_small() -> None:
     """A column that was 0 but once must not be blown up by its tiny spread."""
-    from psyco._src.rollout.obs_normalization import MAX_NORMALIZED, _shift_and_scale
+    from psyco._src.rollout.obs_normalization import MAX_NORMALIZED, standardization
 
     seen = np.zeros((1000, 1))
     seen[0] = 3.0
-    (shift,), (scale,) = _shift_and_scale(seen, MAX_NORMALIZED)
+    (shift,), (scale,) = standardization(seen, MAX_NORMALIZED)
     assert (3.0 - shift) / scale == pytest.approx(10.0, rel=1e-4)

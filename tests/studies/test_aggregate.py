@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 import psyco
+from psyco._src.cli.study import estimate_text
 from psyco._src.learners.metrics import Metrics
 from psyco._src.studies import aggregate, study_plan
 from psyco._src.studies.aggregate import make_tables, missing_evidence
 from psyco._src.studies.cell import RunTimes
 from psyco._src.studies.collect import CellOutcome, cell_row
 from psyco._src.studies.study_folder import Study, read_study
-from psyco._src.studies.study_page import study_page
+from psyco._src.studies.study_page import _median, interval, study_page
 from psyco._src.studies.study_plan import Cell, make_plan
 
 Result = tuple[bool, float] | str  # certified and return, or the state of a run without a result
@@ -135,3 +136,14 @@ def test_methods_are_compared_up_to_a_number(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_row_of_a_failed_run_has_no_return() -> None:
     (failed, *_) = made(ours=["failed"]).outcomes
     assert cell_row(failed)["return"] is None and cell_row(failed)["state"] == "unfinished"
+
+
+def test_an_interval_without_width_is_left_out_and_a_median_over_some_runs_says_so() -> None:
+    same = {"share": 0.5, "share_lower": 0.5, "share_upper": 0.50001}
+    other = {"share": 0.5, "share_lower": 0.4, "share_upper": 0.6}
+    none = {"share": 0.5, "share_lower": np.nan, "share_upper": np.nan}
+    assert [interval(row, "share", ".4f") for row in (same, other, none)] == ["", " (0.4000 to 0.6000)", ""]
+    assert [estimate_text(row, "share", 2) for row in (same, other, none)] == ["0.50", "0.50 (0.40 to 0.60)", "0.50"]
+    rows = [{"seconds": seconds} for seconds in (3.0, None, 5.0, 4.0)]
+    assert _median(rows, "seconds") == "4.0 (3 of 4 runs)"
+    assert _median(rows[2:], "seconds") == "5.0" and _median(rows[1:2], "seconds") == "–"

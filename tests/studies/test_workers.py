@@ -12,6 +12,7 @@ MAPS = Path("/proc/self/maps")
 
 
 @pytest.mark.skipif(not MAPS.exists(), reason="memory maps cannot be counted here")
+@pytest.mark.more
 def test_programs_are_forgotten_before_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     def count() -> int:
         return MAPS.read_bytes().count(b"\n")

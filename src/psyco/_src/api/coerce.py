@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar, cast
 
 import gymnasium
 
 from psyco._src.core.errors import ArgumentError, DomainError, RunError, suggest
+from psyco._src.core.files import read_text
 from psyco._src.core.options import declared
 from psyco._src.envs.base import Domain
 from psyco._src.envs.registry import BUILT_IN, DomainDescription, make, make_from_description, texts, trusted_names
@@ -20,16 +21,22 @@ from psyco._src.logic.ast import Requirement
 from psyco._src.logic.parser import parse
 from psyco._src.logic.requirement import AnyRequirement, as_requirement
 from psyco._src.policies import external
-from psyco._src.policies.external import AnyPolicy, as_policy
+from psyco._src.policies.external import AnyPolicy, ExternalPolicy, as_policy
 from psyco._src.policies.guard import Guard
 from psyco._src.policies.serialization import Policy
 from psyco._src.rollout.execution import Execution
+from psyco._src.runs.behaviour_cloning import clone, limit_scores, play_demonstrations, read_demonstrations
+from psyco._src.runs.budget import CONTROL_HIDDEN
 from psyco._src.runs.settings import Settings
 from psyco._src.runs.store import Run, is_run, open_ledger, read_run
+from psyco._src.runs.train import Callback, RunProgress
+from psyco._src.verification.certificate import Certificate
 from psyco._src.verification.ledger import Ledger
 
 AnyDomain: TypeAlias = Domain | str | Callable[..., Any]
 PolicyLike: TypeAlias = external.PolicyLike | Run
+# What learning can start from: a policy, or demonstrations.
+StartLike: TypeAlias = PolicyLike | Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
 
 def as_domain(domain: AnyDomain, parameters: Mapping[str, Any] | None = None) -> Domain:
@@ -125,16 +132,46 @@ def find_policy(policy: PolicyLike, trust: Collection[str] = ()) -> tuple[AnyPol
     return found, str(found.requirement) if isinstance(found, Guard) else None
 
 
-def as_start(policy: PolicyLike | None) -> Policy | None:
-    """Return the PSyCo policy that learning starts from."""
-    if policy is None:
+def as_start(
+    source: StartLike | None,
+    domain: Domain,
+    settings: Settings,
+    execution: Execution,
+    trust: Collection[str] = (),
+    callbacks: Sequence[Callback] = (),
+) -> Policy | None:
+    """Return the PSyCo policy that learning starts from: the one given, or one that acts like the source.
+
+    Args:
+        source: a policy of any kind, or demonstrations.
+        domain: where learning takes place.
+        settings: their seed, and their hidden layers if they are given.
+        execution: where an external policy plays its episodes.
+        trust: files that may run code.
+        callbacks: they receive the progress of behaviour cloning.
+    """
+    if source is None:
         return None
-    found, _ = find_policy(policy)
-    if not isinstance(found, Policy):
-        raise RunError(
-            f"{policy} is not a PSyCo policy: learning starts from a result of psyco.synthesize, a run or a policy file"
-        )
-    return found
+    demonstrations = read_demonstrations(source, domain)
+    if demonstrations is None:
+        found, _ = find_policy(cast(PolicyLike, source), trust)
+        if isinstance(found, Policy):
+            return found
+        found.check(domain)
+        same = found.as_network(domain) if isinstance(found, ExternalPolicy) else None
+        if same is not None and settings.hidden not in (None, same.network.hidden):
+            same = None
+        if same is not None and not same.actions.ranked:
+            return same
+        demonstrations = play_demonstrations(found, domain, settings.seed, execution)
+        if same is not None:
+            return limit_scores(same, demonstrations.observations)
+
+    def report(done: int, total: int) -> None:
+        for callback in callbacks:
+            callback.on_progress(RunProgress("cloning", done, total, "updates"))
+
+    return clone(demonstrations, domain, hidden=settings.hidden or CONTROL_HIDDEN, seed=settings.seed, report=report)
 
 
 def known_looks(policy: PolicyLike) -> Ledger | None:
@@ -150,6 +187,13 @@ def known_looks(policy: PolicyLike) -> Ledger | None:
         return open_ledger(folder) if path.exists() and is_run(folder) else None
     except (OSError, ValueError):  # not a file name
         return None
+
+
+def as_certificate(certificate: Certificate | str | Path | None) -> Certificate | None:
+    """Return a certificate, read from its file if needed."""
+    if certificate is None or isinstance(certificate, Certificate):
+        return certificate
+    return Certificate.from_json(read_text(certificate, "certificate"), origin=str(certificate))
 
 
 def find_run(run: Run | str | Path) -> Run:

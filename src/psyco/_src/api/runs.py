@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from psyco._src.api.coerce import AnyDomain, PolicyLike, as_actor, find_policy, find_run, verb
+from psyco._src.api.coerce import AnyDomain, PolicyLike, as_actor, as_certificate, find_policy, find_run, verb
 from psyco._src.core import files
+from psyco._src.core.checks import check_count
 from psyco._src.core.errors import DomainError, RunError
 from psyco._src.envs.base import Domain, counters_of
 from psyco._src.envs.gym_env import GymDomain
-from psyco._src.envs.registry import BUILT_IN
+from psyco._src.envs.registry import BUILT_IN, DomainDescription, make_from_description, trusted_names
 from psyco._src.learners.metrics import Metrics
+from psyco._src.logic.ast import Requirement
 from psyco._src.logic.parser import parse
 from psyco._src.logic.requirement import AnyRequirement, as_requirement
 from psyco._src.logic.runtime_monitor import Monitor, episode_verdict
@@ -21,9 +23,13 @@ from psyco._src.policies.external import AnyPolicy
 from psyco._src.policies.guard import Guard
 from psyco._src.policies.onnx_export import export_onnx
 from psyco._src.policies.serialization import Policy
+from psyco._src.rollout.episodes import Stream
 from psyco._src.rollout.gym_sampler import Signals
 from psyco._src.rollout.record import record_episodes
-from psyco._src.runs.store import Run
+from psyco._src.runs.store import Run, is_run
+from psyco._src.verification.certificate import Certificate
+
+MAX_SEARCHED = 1000  # episodes among which violations are looked for
 
 
 @verb
@@ -157,26 +163,34 @@ def render(
     folder: str | Path,
     *,
     domain: AnyDomain | None = None,
+    requirement: AnyRequirement | None = None,
     parameters: Mapping[str, Any] | None = None,
+    certificate: Certificate | str | Path | None = None,
     episodes: int = 3,
+    episode: int = 0,
+    violated: bool = False,
     animation: bool = True,
     seed: int = 0,
     trust: Collection[str] = (),
     on_remark: Callable[[str], None] = lambda text: None,
 ) -> list[Path]:
-    """Draw sample trajectories of a policy and animate one of them.
+    """Draw episodes of a policy and animate the first of them.
 
-    For a run, the picture shows the verdict of each episode and the step at which it was decided. For a Gymnasium
-    environment that renders itself (`rgb_array`), the animation is a video.
+    With a requirement, the picture shows the verdict of each episode and the step at which it was decided. For a
+    Gymnasium environment that renders itself (`rgb_array`), the animation is a video.
 
     Args:
-        policy: the policy, as in `verify`.
+        policy: the policy, as in `verify`; or a certificate in its run folder, for the policy of that run.
         folder: output folder.
-        domain: the domain in which the policy acts; default: that of its training.
+        domain: the domain in which the policy acts; default: that of the certificate, or of its training.
+        requirement: the requirement; default: that of the certificate, or of its run.
         parameters: changes to the parameters of the domain.
-        episodes: number of trajectories in the picture.
-        animation: also write an animation of the first episode.
-        seed: seed of the episodes.
+        certificate: draw episodes of this certificate of the policy; they are numbered from 0.
+        episodes: number of episodes in the picture.
+        episode: index of the first one.
+        violated: draw only episodes that violate the requirement.
+        animation: also write an animation of the first one.
+        seed: seed of the episodes, unless they are those of a certificate.
         trust: code (`module:name`) that files name and that may be imported, and files that may run code themselves.
         on_remark: called with a sentence if an environment cannot be rendered.
 
@@ -185,36 +199,110 @@ def render(
     """
     from psyco._src.reports.trajectory import Video, animate_trajectory, animate_video, draw_trajectory, record_video
 
-    own, requirement = find_policy(policy, trust)
+    if certificate is None and isinstance(policy, str | Path) and str(policy).endswith(".json"):
+        policy, certificate = run_of_certificate(Path(policy)), policy
+    own, of_run = find_policy(policy, trust)
+    claimed = as_certificate(certificate)
+    origin: dict[str, Any] = {"seed": seed}
+    if claimed is not None:
+        origin = _certificate_origin(claimed, own)
+        if domain is None and claimed.domain is not None:
+            named = {**claimed.parameters, **(parameters or {})}
+            domain, parameters = (
+                make_from_description(DomainDescription(claimed.domain, named), trusted_names(trust)),
+                {},
+            )
     found, where_it_acts = as_actor(own, domain, parameters, trust)
-    paths = record_episodes(where_it_acts, found, seed=seed, count=episodes)
+    text = of_run if claimed is None else claimed.requirement
+    wanted = as_requirement(requirement) if requirement is not None else parse(text) if text else None
+    if violated and wanted is None:
+        raise RunError(
+            f"{policy} has no requirement that an episode could violate; give one with requirement (--require)"
+        )
+    judge = _judge(wanted, where_it_acts)
+    paths = _find_episodes(
+        lambda first, count: record_episodes(where_it_acts, found, first=first, count=count, **origin),
+        lambda path: not violated or judge(path).startswith("violated"),
+        first=check_count("episode", episode, 0),
+        count=check_count("episodes", episodes),
+        last=None if claimed is None else claimed.episodes_seen,
+    )
+    index = next(iter(paths))
     shown: Video | None = None
     if isinstance(where_it_acts, GymDomain):
         try:
-            shown = record_video(where_it_acts, found, seed=seed)
-            paths[0] = dict(shown.signals)
+            shown = record_video(where_it_acts, found, first=index, **origin)
+            paths[index] = dict(shown.signals)
         except DomainError as error:
             on_remark(f"drawing signals instead: {error}")
     where = _made_folder(folder)
     drawn = [where / "trajectory.png"]
-    outcomes = _outcomes(requirement, where_it_acts, paths) if requirement else []
-    draw_trajectory(where_it_acts, paths, drawn[0], shown.frames if shown else (), outcomes)
+    outcomes = [", ".join(filter(None, (f"episode {index}", judge(path)))) for index, path in paths.items()]
+    draw_trajectory(where_it_acts, list(paths.values()), drawn[0], shown.frames if shown else (), outcomes)
     if animation:
         drawn.append(where / "trajectory.gif")
         if shown:
             animate_video(shown, drawn[1])
         else:
-            animate_trajectory(where_it_acts, paths[0], drawn[1])
+            animate_trajectory(where_it_acts, paths[index], drawn[1])
     return drawn
 
 
-def _outcomes(requirement: str, domain: Domain, paths: Sequence[Signals]) -> list[str]:
-    """Return `violated, decided at step 7` for each episode; nothing if recorded signals are missing."""
-    monitor = Monitor(parse(requirement), horizon=domain.horizon, counters=counters_of(domain))
-    if not all(monitor.signals <= path.keys() for path in paths):
-        return []
-    found = [episode_verdict(monitor, path) for path in paths]
-    return [f"{each[0].name.lower()}, decided at step {each[1]}" if each else "" for each in found]
+def _find_episodes(
+    record: Callable[[int, int], list[Signals]],
+    accept: Callable[[Signals], bool],
+    *,
+    first: int,
+    count: int,
+    last: int | None,
+) -> dict[int, Signals]:
+    """Return the first accepted episodes by index, from `first` on and below `last`; raise if there is none."""
+    found: dict[int, Signals] = {}
+    end = first + MAX_SEARCHED if last is None else last
+    for start in range(first, end, count):
+        made = record(start, min(count, end - start))
+        found |= {start + i: path for i, path in enumerate(made) if accept(path)}
+        if len(found) >= count:
+            break
+    if first >= end:
+        raise RunError(f"there is no episode {first:,}: the certificate has {end:,}, numbered from 0")
+    if not found:
+        raise RunError(f"none of the episodes {first:,} to {end - 1:,} violates the requirement")
+    return {index: found[index] for index in sorted(found)[:count]}
+
+
+def run_of_certificate(path: Path) -> Path:
+    """Return the run folder that a certificate lies in."""
+    for folder in (path.parent, path.parent.parent):
+        if is_run(folder):
+            return folder
+    raise RunError(
+        f"{path} is a certificate, and its policy is not beside it: give the policy too, certificate={str(path)!r} "
+        f"(psyco render POLICY --certificate {path})"
+    )
+
+
+def _certificate_origin(certificate: Certificate, policy: AnyPolicy) -> dict[str, Any]:
+    """Return seed, stream and block of the episodes of a certificate; raise for a certificate of another policy."""
+    if certificate.policy != policy.digest:
+        raise RunError(
+            f"the certificate is about another policy: sha256:{certificate.policy}, and this one is {policy.digest}"
+        )
+    stream = Stream.CERTIFY if certificate.stream == "certify" else Stream.VERIFY
+    return {"seed": certificate.seed, "stream": stream, "block": certificate.seed_block or 0}
+
+
+def _judge(requirement: Requirement | None, domain: Domain) -> Callable[[Signals], str]:
+    """Return a function to `violated, decided at step 7` from an episode; empty text if there is no verdict."""
+    if requirement is None:
+        return lambda path: ""
+    monitor = Monitor(requirement, horizon=domain.horizon, counters=counters_of(domain))
+
+    def judge(path: Signals) -> str:
+        verdict = episode_verdict(monitor, path) if monitor.signals <= path.keys() else None
+        return f"{verdict[0].name.lower()}, decided at step {verdict[1]}" if verdict else ""
+
+    return judge
 
 
 def _made_folder(folder: str | Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -14,6 +15,7 @@ from psyco._src.api.coerce import (
     AnyDomain,
     PolicyLike,
     VerificationInput,
+    as_certificate,
     as_domain,
     as_subject,
     find_policy,
@@ -34,16 +36,15 @@ from psyco._src.logic.parser import parse
 from psyco._src.logic.requirement import AnyRequirement, as_requirement, outcome_requirement
 from psyco._src.logic.runtime_monitor import Monitor
 from psyco._src.policies.external import with_version
-from psyco._src.policies.network import network_for
 from psyco._src.policies.risk import Risk, fit_risk
 from psyco._src.rollout.env_checker import CheckResult, check_environment
-from psyco._src.rollout.episodes import Stream, stream_key
+from psyco._src.rollout.episodes import Stream
 from psyco._src.rollout.execution import IN_PROCESS, Execution
 from psyco._src.rollout.record import record_episodes
-from psyco._src.rollout.sampler import make_sampler
-from psyco._src.rollout.throughput import measure_throughput
-from psyco._src.runs.budget import expected_episodes, make_run_plan, resolve_auto, select_learner
+from psyco._src.runs.problem import prepare
 from psyco._src.runs.settings import Settings, check_one_budget
+from psyco._src.runs.store import keep_certificate
+from psyco._src.runs.time_budget import learning_throughput, simulator_throughput
 from psyco._src.verification import comparison, recertify, recordings
 from psyco._src.verification import outcomes as recorded
 from psyco._src.verification import verifier as verification
@@ -61,7 +62,7 @@ from psyco._src.verification.methods import DEFAULT_MAX_EPISODES, DEFAULT_METHOD
 from psyco._src.verification.operating_characteristics import VerificationPlan, make_plan
 from psyco._src.verification.recertify import Replay
 from psyco._src.verification.recorded_columns import Cut
-from psyco._src.verification.verifier import Selection, check_decidable
+from psyco._src.verification.verifier import Selection
 
 DEFAULT = Settings()
 
@@ -83,9 +84,10 @@ def verify(
     ignore_looks: bool = False,
     issued: str | None = None,
     estimate: int | None = None,
-    width: float | None = None,
+    width: float | Sequence[float] | None = None,
     trust: Collection[str] = (),
     execution: Execution = IN_PROCESS,
+    on_progress: Callable[[int], None] | None = None,
 ) -> Certificate:
     """Verify a policy on fresh episodes and return a certificate.
 
@@ -110,10 +112,12 @@ def verify(
         estimate: number of further episodes for an estimate of shares and return that is not biased by the stopping
             rule. They follow the decision and are not part of it.
         width: answer questions (`P=? [ ... ]`) until their intervals have this width; default: after `max_episodes`.
+            Several questions need one each, in their order, unless all are about probabilities.
             It is part of the rule that decides when to stop, so fix it beforehand.
         trust: code (`module:name`) that files name and that may be imported, and files that may run code themselves:
             TorchScript (*.pt) and Stable-Baselines3 (`sb3:`).
         execution: devices, worker processes, Ray, time-outs; the result does not depend on it.
+        on_progress: called with the number of episodes of each batch.
     """
     found, where, wanted = as_subject(policy, domain, requirement, parameters, trust)
     subject = VerificationInput(with_version(found, version), where, wanted)
@@ -123,13 +127,17 @@ def verify(
             f"{policy} keeps its own account of looks, so leave out share and after (--retryable, --after), "
             "or say ignore_looks=True (--ignore-looks)"
         )
-    ledger = known if known is not None and not ignore_looks else _ledger(share, _earlier(after), subject)
+    counted = known if known is not None and not ignore_looks else None
+    ledger = _ledger(share, as_certificate(after), subject) if counted is None else counted
     notes = [IGNORED_LOOKS_NOTE] if known is not None and ignore_looks else []
-    return verification.verify(
+    certificate = verification.verify(
         *subject, method=method, options=method_options or {}, max_episodes=max_episodes, seed=seed,
         execution=execution, ledger=ledger, issued=issued, notes=notes,
-        estimate=estimate, width=width,
+        estimate=estimate, width=width, progress=on_progress,
     )  # fmt: skip
+    if counted is not None and counted.path is not None:
+        keep_certificate(counted.path.parent, certificate)
+    return certificate
 
 
 @verb
@@ -143,7 +151,7 @@ def certify_candidates(
     max_episodes: int = DEFAULT_MAX_EPISODES,
     seed: int = 0,
     issued: str | None = None,
-    width: float | None = None,
+    width: float | Sequence[float] | None = None,
     trust: Collection[str] = (),
     execution: Execution = IN_PROCESS,
 ) -> Selection:
@@ -239,7 +247,7 @@ def verify_outcomes(
     method_options: Mapping[str, Any] | None = None,
     max_episodes: int | None = None,
     issued: str | None = None,
-    width: float | None = None,
+    width: float | Sequence[float] | None = None,
     horizon: int | None = None,
     cut: Cut = "error",
     first_index: int = 0,
@@ -363,7 +371,7 @@ def plan(
     mean: Sequence[float] | None = None,
     spread: float | None = None,
     horizon: int | None = None,
-    width: float | None = None,
+    width: float | Sequence[float] | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> VerificationPlan:
     """Predict the verdicts and the length of a verification before any episode is sampled.
@@ -450,20 +458,16 @@ def _checked(
 ) -> Iterator[CheckResult]:
     """Yield all checks and, if none failed, the plan of a synthesis."""
     failed = False
-    count = expected_episodes(settings, domain)
-    for each in check_environment(domain, requirement, seed=seed, episodes=count, execution=execution):
+    for each in check_environment(domain, requirement, seed=seed, execution=execution):
         failed = failed or each.passed is False
         yield each
     if failed or requirement is None:
         return
-    check_decidable(requirement)
-    network = network_for(domain)
-    sampler = make_sampler(domain, network, requirement, execution=execution)
-    pace = measure_throughput(sampler, network, stream_key(seed, Stream.THROUGHPUT), workers=execution.workers)
-    name, reason = select_learner(settings, domain, lambda: pace)
-    settings = dataclasses.replace(settings, learner=name, **resolve_auto(settings, name, domain, requirement))
-    why = f"learner {name}: {reason}" if reason else ""
-    plan = make_run_plan(settings, domain, requirement, simulator=pace, learner=why)
+    with warnings.catch_warnings():  # the checks have said it
+        warnings.simplefilter("ignore")
+        problem = prepare(domain, requirement, dataclasses.replace(settings, seed=seed), execution)
+    simulator = simulator_throughput(problem)
+    plan = problem.plan(simulator, learning_throughput(problem, simulator))
     where = "in one process" if execution.workers == 1 else f"with {execution.workers} workers"
     yield CheckResult("plan", True, f"of a synthesis with {settings.budget}, {where}\n{plan}", plan.to_json())
 
@@ -480,12 +484,6 @@ def _ledger(share: float | None, after: Certificate | None, subject: Verificatio
             f"{after.domain} {after.parameters} instead of:\n{subject.requirement}\non {where.name} {where.parameters}"
         )
     return Ledger(earlier, look_share if share is None else lambda look: share, stream)
-
-
-def _earlier(after: Certificate | str | Path | None) -> Certificate | None:
-    if after is None or isinstance(after, Certificate):
-        return after
-    return Certificate.from_json(read_text(after, "certificate"), origin=str(after))
 
 
 def _read(file: str | Path) -> tuple[bytes, str]:

@@ -6,6 +6,7 @@ import functools
 import inspect
 import logging
 import os
+import warnings
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -37,6 +38,8 @@ from psyco._src.cli import (
 from psyco._src.cli.common import OUTPUT, remark, status
 from psyco.version import __version__
 
+PACKAGE = Path(__file__).parents[2]
+
 app = typer.Typer(
     help="Synthesize and verify policies under probabilistic constraints.",
     no_args_is_help=True,
@@ -48,7 +51,9 @@ app = typer.Typer(
 
 Verbose = Annotated[
     int,
-    typer.Option("--verbose", "-v", count=True, help="Log more; twice: debug.", rich_help_panel=OUTPUT),
+    typer.Option(
+        "--verbose", "-v", count=True, show_default=False, help="Log more; twice: debug.", rich_help_panel=OUTPUT
+    ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only results and errors.", rich_help_panel=OUTPUT)]
 
@@ -122,6 +127,7 @@ def root(
 ) -> None:
     """Synthesize and verify policies under probabilistic constraints."""
     _set_up_logging(logging.WARNING)
+    warnings.showwarning = _show_warning
     status.quiet = False
     _set_verbosity(verbose, quiet)
     if compile_cache:
@@ -135,6 +141,12 @@ class _StatusHandler(logging.Handler):
         """Print one line, unwrapped."""
         level = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
         remark(f"{level}{record.getMessage()}", style="dim")
+
+
+def _show_warning(message: Warning | str, category: type[Warning], filename: str, *where: Any, **other: Any) -> None:
+    """Print a Python warning: one of our own as a sentence, any other with its place in the code."""
+    place = "" if Path(filename).is_relative_to(PACKAGE) else f"{filename}: {category.__name__}: "
+    remark(f"warning: {place}{message}")
 
 
 def _set_verbosity(verbose: int, quiet: bool) -> None:

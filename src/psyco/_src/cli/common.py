@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from psyco._src.core.errors import RunError
@@ -84,7 +85,7 @@ Parameters = Annotated[
 ]
 Horizon = Annotated[
     int | None,
-    typer.Option(help="Longest episode, in steps, if not that of the domain; like --set horizon=N."),
+    typer.Option(help="Most steps of an episode."),
 ]
 Track = Annotated[
     list[str] | None,
@@ -97,9 +98,9 @@ Track = Annotated[
 Trust = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="MODULE[:NAME]|FILE",
-        help="Python code that the given files name and that may run (a module: all of it), a file that their "
-        "parameters name, or a policy file that is code itself: sb3:FILE.zip, FILE.pt. Repeatable.",
+        metavar="NAME",
+        help="Code or file that may run: MODULE, MODULE:NAME, sb3:FILE.zip, FILE.pt, or a file that parameters name; "
+        "repeatable.",
         rich_help_panel=EXECUTION,
     ),
 ]
@@ -236,6 +237,28 @@ def say(text: str) -> None:
 def remark(text: str, style: str = "") -> None:
     """Print a remark to standard error."""
     status.print(visible(text), soft_wrap=True, style=style)
+
+
+def print_table(table: Table) -> None:
+    """Print a table whose values are never cut.
+
+    Without a terminal it is as wide as needed. In a terminal that is too narrow it loses its borders, or has one line
+    for each value.
+    """
+    if not console.is_terminal:
+        make_console(width=1000).print(table)
+        return
+    for form in ({}, {"box": None, "pad_edge": False, "padding": (0, 1, 0, 0)}):
+        for name, value in form.items():
+            setattr(table, name, value)
+        if console.measure(table, options=console.options.update(width=1000)).maximum <= console.width:
+            console.print(table)
+            return
+    for row in zip(*(column.cells for column in table.columns), strict=True):
+        for column, cell in zip(table.columns, row, strict=True):
+            if str(cell):
+                console.print(Text.assemble((f"{column.header}: ", "bold"), cell), soft_wrap=True)
+        console.print()
 
 
 def open_server(shown: LivePage, host: str, port: int) -> PageServer:

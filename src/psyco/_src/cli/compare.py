@@ -11,8 +11,8 @@ import typer
 from numpy.typing import NDArray
 from rich.table import Table
 
-from psyco._src.cli.common import Json, console, plain, say
-from psyco._src.cli.runs import print_table, summarize
+from psyco._src.cli.common import Json, console, plain, print_table, say
+from psyco._src.cli.runs import summarize
 from psyco._src.core.errors import RunError
 from psyco._src.verification.theme import terminal_colour
 

@@ -83,7 +83,9 @@ def _parameter(declaration: Declaration, target: str) -> inspect.Parameter:
     kind: Any = str if parser or declaration.kind is None else declaration.kind
     default = declaration.default
     shown = f" Default: {default:,}." if isinstance(default, int) else f" Default: {default}."
+    names = [f"--{declaration.name.replace('_', '-')}"] if kind is bool else []  # without --no-...: it is the default
     option = typer.Option(
+        *names,
         help=declaration.help + (shown if default not in (None, False, 0) else ""),
         rich_help_panel=EXECUTION if target == "execution" else declaration.group,
         show_default=False,

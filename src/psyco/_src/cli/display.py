@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Protocol
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 LINE_EVERY = 2.0  # seconds between plain lines
 WIDE, NARROW = 100, 70  # columns of a terminal
+CONSTRAINT_COLUMNS = ("satisfied", "deployed_satisfied", "c_sat", "lambda")
 
 
 class RunDisplay(Protocol):
@@ -42,17 +43,26 @@ class RunDisplay(Protocol):
 @contextmanager
 def show_progress() -> Iterator[Callback]:
     """Yield a callback that shows the progress of a run."""
+    from psyco._src.runs.warm_start import describe_initial_policy  # imports JAX
+
     with _live() if status.is_terminal and not status.quiet else _lines() as display:
         latest: list[Metrics] = []
 
         def update(problem: Problem, metrics: Metrics) -> None:
             """Show means over the last segment, whose rows may arrive in several parts."""
-            from psyco._src.learners.metrics import concatenate
+            from psyco._src.learners.metrics import Metrics, concatenate
 
+            if not problem.requirement.constraints:
+                metrics = Metrics({name: column for name, column in metrics.items() if name not in CONSTRAINT_COLUMNS})
             latest[:] = [concatenate([*latest, metrics]).tail(problem.check_interval)]
             display.rows(latest[0])
 
-        yield psyco.Callback(on_plan=lambda plan: remark(str(plan)), on_metrics=update, on_progress=display.stage)
+        yield psyco.Callback(
+            on_plan=lambda plan: remark(str(plan)),
+            on_start=lambda policy: remark(f"learning starts from {describe_initial_policy(policy)}"),
+            on_metrics=update,
+            on_progress=display.stage,
+        )
 
 
 def summary(metrics: Metrics, width: int = WIDE) -> str:
@@ -60,17 +70,17 @@ def summary(metrics: Metrics, width: int = WIDE) -> str:
 
     The numbers are of the deployed policy, where the learner plays it.
     """
-    shown = "deployed_" if "deployed_return" in metrics else ""
-    values = [
-        f"return {metrics[f'{shown}return'].mean():7.2f}",
-        f"satisfied {metrics[f'{shown}satisfied'].mean():.3f}",
-    ]
+    shown, constrained = "deployed_" if "deployed_return" in metrics else "", "c_sat" in metrics
+    values = [f"return {metrics[f'{shown}return'].mean():7.2f}"]
+    if constrained:
+        values += [f"satisfied {metrics[f'{shown}satisfied'].mean():.3f}"]
     if width >= WIDE:
         means = [column.mean() for name, column in metrics.items() if name.startswith("value[")]
         values += [f"value {', '.join(f'{mean:.3g}' for mean in means)}"] if means else []
         if shown:
             values[0] += f" (exploring {metrics['return'].mean():.2f})"
-        values += [f"c_sat {metrics['c_sat'][-1]:.4f}", f"λ {metrics['lambda'].mean():.2f}"]
+        if constrained:
+            values += [f"c_sat {metrics['c_sat'][-1]:.4f}", f"λ {metrics['lambda'].mean():.2f}"]
     return "  ".join(values if width >= NARROW else values[:1])
 
 
@@ -111,25 +121,48 @@ def _live() -> Iterator[RunDisplay]:
         yield LiveDisplay(bar, width)
 
 
+class PhaseClock:
+    """Estimates the remaining time of a phase by its speed after the first report, before which much is compiled."""
+
+    def __init__(self, stage: RunProgress, now: float) -> None:
+        self.began, self.at_first = now, stage.done
+        self.marks: list[tuple[float, int]] = []  # time and progress at the first and the last further report
+
+    def report(self, stage: RunProgress, now: float) -> None:
+        """Enter progress within the phase."""
+        if stage.done > (self.marks[-1][1] if self.marks else self.at_first):
+            self.marks[1:] = [(now, stage.done)]
+
+    def left(self, total: int, now: float) -> float | None:
+        """Return the remaining seconds, which fall from one report to the next; None: not known yet."""
+        if len(self.marks) < 2:
+            return None
+        (first, before), (last, done) = self.marks
+        return max((last - first) / (done - before) * (total - done) - (now - last), 0.0)
+
+
 class PlainDisplay:
-    """Plain lines, one every two seconds, also during long steps."""
+    """Plain lines: one every two seconds, and fewer while nothing changes."""
 
     def __init__(self) -> None:
         self.began = self.last = time.monotonic()
         self.now: RunProgress | None = None
-        self.at_first = 0  # value of `done` at the first report of the phase
+        self.clocks: dict[str, PhaseClock] = {}
+        self.printed: RunProgress | None = None  # progress in the last line
+        self.wait = LINE_EVERY
         self.summary = ""
         self.turn = Lock()
 
     def stage(self, stage: RunProgress) -> None:
         """Print a line when it is due, and when a phase begins or ends."""
         with self.turn:
-            fresh = self.now is None or stage.phase != self.now.phase
-            if fresh:
-                self.began, self.at_first = time.monotonic(), stage.done
+            now = time.monotonic()
+            fresh = stage.phase not in self.clocks
+            self.clocks.setdefault(stage.phase, PhaseClock(stage, now)).report(stage, now)
             self.now = stage
             learned = stage.phase == "learning" and stage.done >= stage.total  # printed with its metrics
-            if not learned and stage.phase != "checking" and (fresh or self._is_time()):
+            waits = stage.phase == "learning" and fresh  # the first line comes when there is something to say
+            if not learned and not waits and stage.phase != "checking" and (fresh or self._is_time()):
                 self._say()
 
     def rows(self, metrics: Metrics) -> None:
@@ -146,25 +179,31 @@ class PlainDisplay:
                 self._say()
 
     def _is_time(self) -> bool:
-        return time.monotonic() - self.last >= LINE_EVERY
+        changed = self.now != self.printed
+        return time.monotonic() - self.last >= (LINE_EVERY if changed else self.wait)
 
     def _say(self) -> None:
         self.last = time.monotonic()
+        self.wait = 2 * self.wait if self.now == self.printed else LINE_EVERY
+        self.printed = self.now
         if self.now is None:
-            remark(f"preparing, for {self.last - self.began:.0f} s")
+            remark(f"preparing: compiling and measuring the speed, for {self.last - self.began:.0f} s")
             return
         phase, done, total, unit = self.now
+        clock = self.clocks[phase]
+        if phase == "learning" and not clock.marks:
+            remark(f"learning: compiling and playing the first episodes, for {self.last - clock.began:.0f} s")
+            return
         beside = self.summary if phase in ("learning", "checking") else ""
-        remark(f"{phase}: {done:,} {unit} ({done / max(total, 1):.0%}){self._left(done, total)}{beside}")
+        remark(f"{phase}: {done:,} {unit} ({done / max(total, 1):.0%}){_left(clock, total, self.last)}{beside}")
 
-    def _left(self, done: int, total: int) -> str:
-        """Return the remaining time of the phase, by its speed so far."""
-        from psyco._src.runs.settings import duration
 
-        took, made = self.last - self.began, done - self.at_first
-        return (
-            f", about {duration(took / made * (total - done))} left" if made > 0 and took > 1.0 and done < total else ""
-        )
+def _left(clock: PhaseClock, total: int, now: float) -> str:
+    """Return the remaining time of a phase in words, if it is known."""
+    from psyco._src.runs.settings import duration
+
+    left = clock.left(total, now)
+    return f", about {duration(left)} left" if left else ""
 
 
 @contextmanager
@@ -182,3 +221,24 @@ def _lines() -> Iterator[RunDisplay]:
     finally:
         over.set()
         thread.join()
+
+
+@contextmanager
+def show_episodes() -> Iterator[Callable[[int], None]]:
+    """Yield a function that counts the episodes of a verification, and show their number every two seconds."""
+    began, over, counted = time.monotonic(), Event(), [0]
+
+    def beat() -> None:
+        while not over.wait(LINE_EVERY):
+            played = f": {sum(counted):,} episodes" if sum(counted) else ""
+            text = f"verifying, for {time.monotonic() - began:.0f} s{played}"
+            spinner.update(text) if status.is_terminal else remark(text)
+
+    with status.status("verifying") as spinner:
+        thread = Thread(target=beat, daemon=True)
+        thread.start()
+        try:
+            yield counted.append
+        finally:
+            over.set()
+            thread.join()

@@ -80,12 +80,13 @@ def _print(requirement: Requirement, answer: ExactAnswer, second: Value | None) 
     found, best = answer.value.by_constraint(requirement), optimum and optimum.by_constraint(requirement)
     for k, constraint in enumerate(requirement.constraints):
         at_best = f", at the optimum {best[k]:.9f}" if best else ""
-        what = "probability" if constraint in requirement.probability_constraints else "expected value"
-        lines.append(f"  {constraint}\n    {what} {found[k]:.9f}{at_best}")
+        lines.append(f"  {constraint}\n    {constraint.estimand} {found[k]:.9f}{at_best}")
     for question, number in zip(requirement.questions, answer.answers, strict=True):
         lines.append(f"  {question}\n    {number:.9f}")
     lines.append(f"  expected return {answer.value.expected_return:.6f}")
-    if optimum is None:
+    if requirement.bounds_cvar:
+        lines.append("  the optimum under a bound on CVaR is not computed")
+    elif optimum is None:
         lines.append("  no controller meets this requirement")
     else:
         way = "below" if requirement.goal.maximize else "above"

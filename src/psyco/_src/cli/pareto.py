@@ -25,13 +25,13 @@ from psyco._src.cli.common import (
     command,
     complete_domain,
     plain,
+    print_table,
     read_domain_parameters,
     read_parameters,
     remark,
     say,
     trusted,
 )
-from psyco._src.cli.runs import print_table
 from psyco._src.cli.study import EXIT_FAILED, StudyDisplay, estimate_text
 from psyco._src.runs.settings import Settings
 

@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table
 
 import psyco
-from psyco._src.cli.common import Json, complete_from, console, plain, read_parameters, say, status
+from psyco._src.cli.common import Json, complete_from, console, plain, print_table, read_parameters, say, status
 from psyco._src.core.errors import RunError
 from psyco._src.verification.methods import DEFAULT_MAX_EPISODES, LARGEST_CAP, METHODS
 
@@ -60,7 +60,8 @@ def plan(
         typer.Option(min=1, help="Longest episode, in steps, where the range of a value depends on it."),
     ] = None,
     width: Annotated[
-        float | None, typer.Option(metavar="W", help="Wanted width of the intervals of answers to questions (P=?).")
+        list[float] | None,
+        typer.Option(metavar="W", help="Wanted width of the intervals of answers (P=?); repeatable: one per question."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -122,7 +123,7 @@ def plan(
 def _table(*columns: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for name in columns:
-        table.add_column(name, no_wrap=True)  # numbers are never cut
+        table.add_column(name, no_wrap=True)
     return table
 
 
@@ -130,14 +131,15 @@ def _print_simulated(constraint: Constraint | Expectation, found: dict[str, list
     table = _table("true mean", "method", "satisfied", "violated", "undecided", "episodes")
     first = next(iter(found.values()))
     for i, each in enumerate(first):
-        label = f"{each.mean:g} {'✓' if constraint.lower <= each.mean <= constraint.upper else '✗'}"
+        label = f"{each.mean:g}" if each.cvar is None else f"{each.mean:g}, CVaR {each.cvar:.4g}"
+        label += " ✓" if constraint.lower <= each.truth <= constraint.upper else " ✗"
         for name, streams in found.items():
             s = streams[i]
             verdicts = (f"{share:.3f}" for share in (s.satisfied, s.violated, s.undecided))
             table.add_row(label, name, *verdicts, _count(s.median_episodes))
             label = ""
         table.add_section()
-    console.print(table)
+    print_table(table)
     say(
         f"✓ the constraint holds at this mean, ✗ it does not. Standard deviation {first[0].spread:g}. Episodes: the "
         f"median (∞: more than the maximum). {first[0].note[0].upper()}{first[0].note[1:]}."
@@ -158,7 +160,7 @@ def _print(constraint: Constraint | Expectation, found: dict[str, Characteristic
             table.add_row(label, name, *verdicts, f"{c.episodes[i]:.0f}", *needed)
             label = ""
         table.add_section()
-    console.print(table)
+    print_table(table)
     say(
         "✓ the constraint holds at this p, ✗ it does not. Episodes: expected, and those after which there is a verdict "
         "with probability 50%, 90%, 99% (∞: more than the maximum)."
@@ -172,7 +174,7 @@ def _print_answer(found: AnswerCharacteristics) -> None:
     for i, truth in enumerate(found.truth):
         needed = (_count(found.needed(chance)[i]) for chance in DECISION_QUANTILES)
         table.add_row(f"{truth:g}", f"{found.narrow[i]:.3f}", f"{found.episodes[i]:.0f}", *needed)
-    console.print(table)
+    print_table(table)
     say(
         "Narrow: the probability that the interval gets this width. Episodes: expected, and those after which it does "
         f"with probability 50%, 90%, 99% (∞: more than the maximum). {found.note[0].upper()}{found.note[1:]}."

@@ -60,7 +60,7 @@ def _print(rows: list[dict[str, Any]], *, wide: bool) -> None:
         names = [Path(row["run"]).name, row["domain"], *([row["requirement"]] if wide else [])]
         colours = {"verdict": terminal_colour(values["verdict"])}
         table.add_row(*map(plain, names), *(plain(text, colours.get(name, "")) for name, text in values.items()))
-    print_table(table)
+    (console if console.is_terminal else make_console(width=1000)).print(table)
     if not wide:
         for row in rows:
             say(f"{Path(row['run']).name}: {row['requirement']}")
@@ -109,11 +109,6 @@ def _constraints(record: Run) -> str:
     except PsycoError:
         return record.config.requirement
     return "; ".join(str(c).removeprefix(f'"{c.name}": ') for c in constraints) or "unconstrained"
-
-
-def print_table(table: Table) -> None:
-    """Print a table; without a terminal it is as wide as needed, so that no row wraps."""
-    (console if console.is_terminal else make_console(width=1000)).print(table)
 
 
 def _number(value: float | None, form: str) -> str:

@@ -16,8 +16,19 @@ from rich.text import Text
 
 import psyco
 from psyco._src.cli import status_of
-from psyco._src.cli.common import Json, ParallelRuns, RunsOnRay, Trust, command, plain, remark, say, status, trusted
-from psyco._src.cli.runs import print_table
+from psyco._src.cli.common import (
+    Json,
+    ParallelRuns,
+    RunsOnRay,
+    Trust,
+    command,
+    plain,
+    print_table,
+    remark,
+    say,
+    status,
+    trusted,
+)
 from psyco._src.core.errors import RunError
 
 if TYPE_CHECKING:
@@ -183,11 +194,12 @@ def _counts(study: psyco.Study) -> str:
 
 
 def estimate_text(row: dict[str, Any], name: str, digits: int) -> str:
-    """Return an estimate, with its interval if there is one."""
+    """Return an estimate, with its interval if there is one and it has a width."""
     value, lower, upper = (row[f"{name}{side}"] for side in ("", "_lower", "_upper"))
     if math.isnan(value):
         return "–"
-    return f"{value:.{digits}f}" + ("" if math.isnan(lower) else f" ({lower:.{digits}f} to {upper:.{digits}f})")
+    low, high = (f"{bound:.{digits}f}" for bound in (lower, upper))
+    return f"{value:.{digits}f}" + (f" ({low} to {high})" if low != high else "")  # where all runs agree, or NaN
 
 
 def _percent(row: dict[str, Any], name: str) -> str:

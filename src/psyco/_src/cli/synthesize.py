@@ -33,7 +33,7 @@ from psyco._src.cli.common import (
     trusted,
 )
 from psyco._src.cli.declared_options import declared_options, execution_words
-from psyco._src.cli.display import show_progress, summary
+from psyco._src.cli.display import show_progress
 from psyco._src.core.errors import EpisodeError, RunError
 from psyco._src.core.options import declared
 from psyco._src.runs.settings import LEARNING, MAIN, Settings, check_one_budget
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from psyco._src.rollout.execution import Execution
     from psyco._src.runs.config import Config
 
-SUMMARY_GENERATIONS = 50  # over which the last line averages
-
 
 @declared_options(trains=True)
 def synthesize(
@@ -57,14 +55,14 @@ def synthesize(
         str | None,
         typer.Argument(
             autocompletion=complete_domain,
-            help="Name of a domain, see `psyco domains`; it replaces that of --config.",
+            help="Name of a domain, see `psyco domains`.",
         ),
     ] = None,
     require: Annotated[str | None, typer.Option(help="Requirement, as text or file.", rich_help_panel=MAIN)] = None,
     config: Annotated[
         Path | None,
         typer.Option(
-            help="Configuration file, such as config.toml of a run; other options replace its values.",
+            help="Configuration file; options replace its values.",
             rich_help_panel=MAIN,
         ),
     ] = None,
@@ -72,37 +70,50 @@ def synthesize(
         str | None,
         typer.Option(
             "--time",
-            metavar="90s|10min|1.5h",
-            help="Budget of wall-clock time; the measured speed converts it to steps, once.",
+            metavar="TIME",
+            help="Budget as time: 90s, 10min or 1.5h.",
             rich_help_panel=MAIN,
         ),
     ] = None,
     parameters: Parameters = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Run folder; default: a free name below runs/.", show_default=False, rich_help_panel=MAIN),
+        typer.Option(help="Run folder; default: below runs/.", show_default=False, rich_help_panel=MAIN),
     ] = None,
     start_from: Annotated[
         str | None,
         typer.Option(
             "--from",
-            metavar="RUN|POLICY",
-            help="Start from the network and parameters of a PSyCo policy.",
+            metavar="SOURCE",
+            help="Start from a run, policy, traces or Minari folder.",
             rich_help_panel=LEARNING,
         ),
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHICH",
+            help="Also compare with: unconstrained (learned without constraints), a run or a policy.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    min_return: Annotated[
+        float | None,
+        typer.Option(help="Also require a return of at least this much in half of the episodes.", rich_help_panel=MAIN),
     ] = None,
     horizon: Horizon = None,
     option: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE",
-            help="Any other setting or option of the learner, as in margin=0.2; repeatable. `psyco synthesize --option "
-            "help` lists them.",
+            help="Any other setting or option of the learner; repeatable. `--option help` lists them.",
             rich_help_panel=LEARNING,
         ),
     ] = None,
     trust: Trust = None,
-    overwrite: Annotated[bool, typer.Option(help="Replace a run in that folder.", rich_help_panel=OUTPUT)] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a run in that folder.", rich_help_panel=OUTPUT)
+    ] = False,
     track: Track = None,
     as_json: Json = False,
 ) -> None:
@@ -136,6 +147,8 @@ def synthesize(
             folder,
             time=time_,
             start_from=first,
+            baseline=baseline,
+            trust=allowed,
             settings=chosen.settings,
             execution=execution,
             callbacks=[callback],
@@ -192,11 +205,15 @@ def show(run: psyco.Run, began: float, *, as_json: bool) -> None:
         print(certificate.to_json(), end="")
         return
     if run.metrics.rows:
-        last = summary(run.metrics.tail(SUMMARY_GENERATIONS))
-        say(f"learned from {run.episodes:,} episodes{_took(run, began)}: {last}")
+        say(f"learned from {run.episodes:,} episodes{_took(run, began)}")
     # A terminal wraps at words; a pipe or a file gets whole lines.
     wrapped = console.is_terminal
+    if run.baselines:  # as a table, below
+        notes = tuple(note for note in certificate.notes if note != run.baselines.note)
+        certificate = dataclasses.replace(certificate, notes=notes)
     console.print(plain(str(certificate), terminal_colour(certificate.verdict.name)), soft_wrap=not wrapped)
+    if run.baselines:
+        say(run.baselines.text)
     if run.remark:
         console.print(plain(run.remark), soft_wrap=not wrapped)
     say(f"kept in {run.folder}; see it with: {command('psyco', 'report', run.folder)}")
@@ -220,7 +237,8 @@ def _configure(base: Config | None, given: dict[str, Any], settings: dict[str, A
         settings: those that are settings.
         options: values of `--option`: further settings, or options of the learner.
     """
-    from psyco._src.logic.requirement import as_requirement
+    from psyco._src.logic.parser import parse
+    from psyco._src.logic.requirement import as_requirement, with_min_return
     from psyco._src.runs.config import Config
 
     if base is None:
@@ -235,6 +253,7 @@ def _configure(base: Config | None, given: dict[str, Any], settings: dict[str, A
     check_one_budget(**{name: budgets[name] for name in ("episodes", "steps", "time") if budgets.get(name) is not None})
     # A budget on the command line replaces that of the file, in any unit.
     settings |= {"steps": 0} if "episodes" in settings else {"episodes": 0} if "steps" in settings else {}
+    settings = {"stop_after": 0, **settings} if "episodes" in settings else settings
     if "start_from" in given and base.settings.start_from:  # the network is that of the new policy
         settings = {"hidden": None, "bias": "auto", **settings}
     learner = settings.get("learner", base.settings.learner)
@@ -245,6 +264,8 @@ def _configure(base: Config | None, given: dict[str, Any], settings: dict[str, A
     if "require" in given:
         parsed = as_requirement(given["require"])
         requirement = parsed.text.strip() or str(parsed)
+    if "min_return" in given:
+        requirement = str(with_min_return(parse(requirement), given["min_return"]))
     return dataclasses.replace(
         base,
         domain=given.get("domain", base.domain),

@@ -28,6 +28,7 @@ from psyco._src.cli.common import (
     trusted,
 )
 from psyco._src.cli.declared_options import declared_options
+from psyco._src.cli.display import show_episodes
 from psyco._src.core.errors import RunError
 from psyco._src.core.files import read_text
 from psyco._src.verification.methods import DEFAULT_MAX_EPISODES, DEFAULT_METHOD
@@ -111,10 +112,11 @@ def verify(
         ),
     ] = None,
     width: Annotated[
-        float | None,
+        list[float] | None,
         typer.Option(
             metavar="W",
-            help="Answer questions (P=? [ ... ]) until their intervals have this width.  [default: all episodes]",
+            help="Answer questions (P=? [ ... ]) until their intervals have this width; repeatable: one per question. "
+            " [default: all episodes]",
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Also write the certificate to this file, as JSON.")] = None,
@@ -171,10 +173,11 @@ def verify(
         )
         if policy is None:
             raise RunError("--against needs the new policy too: psyco verify NEW --against OLD")
-        compared = psyco.compare_policies(
-            policy, against, domain, require, parameters=values, margin=margin, seed=seed, trust=allowed,
-            max_episodes=DEFAULT_MAX_EPISODES if max_episodes is None else max_episodes, execution=execution,
-        )  # fmt: skip
+        with show_episodes():
+            compared = psyco.compare_policies(
+                policy, against, domain, require, parameters=values, margin=margin, seed=seed, trust=allowed,
+                max_episodes=DEFAULT_MAX_EPISODES if max_episodes is None else max_episodes, execution=execution,
+            )  # fmt: skip
         if as_json:
             print(compared.to_json(), end="")
         else:
@@ -233,24 +236,26 @@ def verify(
         _refuse(context, "these belong to recorded outcomes", {"cut", "first_index"})
         if policy is None:
             raise RunError("nothing to verify: give a policy file, a run folder, --outcomes FILE or --traces FILE")
-        certificate = psyco.verify(
-            policy,
-            domain,
-            require,
-            parameters=values,
-            version=policy_version,
-            method=method,
-            method_options=read_parameters(option),
-            max_episodes=DEFAULT_MAX_EPISODES if max_episodes is None else max_episodes,
-            seed=seed,
-            share=psyco.look_share(1) if retryable else None,
-            after=after,
-            ignore_looks=ignore_looks,
-            estimate=estimate,
-            width=width,
-            trust=allowed,
-            execution=execution,
-        )
+        with show_episodes() as count:
+            certificate = psyco.verify(
+                policy,
+                domain,
+                require,
+                parameters=values,
+                version=policy_version,
+                method=method,
+                method_options=read_parameters(option),
+                max_episodes=DEFAULT_MAX_EPISODES if max_episodes is None else max_episodes,
+                seed=seed,
+                share=psyco.look_share(1) if retryable else None,
+                after=after,
+                ignore_looks=ignore_looks,
+                estimate=estimate,
+                width=width,
+                trust=allowed,
+                execution=execution,
+                on_progress=count,
+            )
     if as_json:
         print(certificate.to_json(), end="")
     else:
@@ -275,7 +280,8 @@ def _refuse(context: typer.Context, why: str, names: set[str]) -> None:
 def _replay(certificate: Path, policy: str | None, domain: str | None, *, as_json: bool, **settings: Any) -> None:
     if policy is None:
         raise RunError("--replay needs the policy too: psyco verify --replay CERTIFICATE POLICY")
-    found = psyco.replay(certificate, policy, domain=domain, **settings)
+    with show_episodes():
+        found = psyco.replay(certificate, policy, domain=domain, **settings)
     if as_json:
         print(json.dumps({"matches": found.matches, **found._asdict()}, indent=2))
     if not found.matches:

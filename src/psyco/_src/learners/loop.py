@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.typing import NDArray
 
 from psyco._src.core.errors import EpisodeError
 from psyco._src.learners.base import (
@@ -22,6 +23,7 @@ from psyco._src.learners.base import (
     count_steps,
 )
 from psyco._src.learners.belief import double_precision, single_precision
+from psyco._src.learners.metrics import Metrics
 from psyco._src.rollout.episodes import COMPILER_OPTIONS, Episodes, Sampler, episode_keys
 from psyco._src.rollout.jax_sampler import raise_nonfinite
 
@@ -252,3 +254,80 @@ class SignalCheck:
             f"{constraint} gives no learning signal: in {PATIENCE} generations all episodes violated it with equal "
             f"cost, so {effect} (λ is {weight:.2g}). {ADVICE}"
         )
+
+
+# Warn when the return is lost to the constraints.
+
+
+WATCHED_FRACTION = 0.2  # of learning
+MIN_WATCHED = 10  # generations
+ROOM = 0.5  # of the distance from the required probability to 1, above which there is room to spare
+FALL = 0.25  # of the range of the mean return, from which it falls
+RETURN_ADVICE = (
+    "To help: aim less far above the required probability (--option margin=0.1), use another learner (--learner) or "
+    "more steps, or start from a policy that was learned without the constraints, by --from"
+)
+
+
+class ReturnCheck:
+    """A monitor of the metrics of a run; each of its three warnings comes once.
+
+    Args:
+        generations: of the whole run, or the expected number.
+        p_req: largest required probability; None: no probability is required.
+        sign: 1 if the return is maximised, -1 if it is minimised.
+        lambda_min: floor of λ.
+        from_start: whether the metrics begin with an untrained policy.
+    """
+
+    def __init__(
+        self, generations: int, *, p_req: float | None, sign: float = 1.0, lambda_min: float = 0.0, from_start: bool
+    ) -> None:
+        self.window = max(MIN_WATCHED, round(WATCHED_FRACTION * generations))
+        self.p_req, self.sign, self.lambda_min, self.from_start = p_req, sign, lambda_min, from_start
+        self.rows = np.zeros((0, 3))  # return, satisfied share and λ of each generation
+        self.warned: set[str] = set()
+
+    def warnings(self, metrics: Metrics) -> list[str]:
+        """Return the warnings that are due after further rows of the metrics table."""
+        kind = "deployed_" if "deployed_return" in metrics else ""
+        columns = metrics[f"{kind}return"], metrics[f"{kind}satisfied"], metrics["lambda"]
+        self.rows = np.concatenate([self.rows, np.stack(columns, axis=1)])
+        if len(self.rows) < self.window:
+            return []
+        due = {name: text for name, text in self._found().items() if name not in self.warned}
+        self.warned |= due.keys()
+        return [f"{text}. {RETURN_ADVICE}" for text in due.values()]
+
+    def _found(self) -> dict[str, str]:
+        returns, satisfied, lam = self.rows[-self.window :].T
+        half = self.window // 2
+        found = {}
+        if lam.max() <= self.lambda_min + 1e-6:
+            found["weight"] = (
+                f"λ, the weight of the return, has been {lam.max():.2g} for a fifth of learning: learning follows the "
+                "constraints alone"
+            )
+        if self.p_req is None:
+            return found
+        start, before, now = self.rows[:half, 0], returns[:half], returns[-half:]
+        gain, noise = self.sign * (now.mean() - start.mean()), _standard_error(start, now)
+        if self.from_start and len(self.rows) >= 2 * self.window and satisfied.min() == 1.0 and gain <= 2.0 * noise:
+            found["still"] = (
+                f"all episodes have satisfied the constraints for a fifth of learning, and the return stands still at "
+                f"{now.mean():.4g}, where it began"
+            )
+        means = [part.mean() for part in np.array_split(self.rows[:, 0], len(self.rows) // half)]
+        fall = self.sign * (before.mean() - now.mean())
+        room = min(satisfied[:half].mean(), satisfied[-half:].mean()) >= self.p_req + ROOM * (1.0 - self.p_req)
+        if room and fall > max(FALL * np.ptp(means), 6.0 * _standard_error(before, now)):
+            found["fall"] = (
+                f"the return has become worse, {now.mean():.4g} after {before.mean():.4g}, although the constraints "
+                f"hold with room to spare (in {satisfied.mean():.1%} of the episodes)"
+            )
+        return found
+
+
+def _standard_error(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+    """Return the standard error of the difference of two means."""
+    return float(np.sqrt(one.var() / len(one) + other.var() / len(other)))

@@ -79,7 +79,7 @@ class Metrics(dict[str, NDArray[Any]]):
         try:
             import pandas
         except ImportError:
-            raise RunError("a DataFrame needs pandas installed: pip install pandas") from None
+            raise RunError('a DataFrame needs pandas installed: pip install "psyco[pandas]"') from None
         return pandas.DataFrame(self).set_index("generation") if self else pandas.DataFrame()
 
     def plot(self, columns: str | Sequence[str] = MAIN_COLUMNS) -> Any:
@@ -93,6 +93,12 @@ class Metrics(dict[str, NDArray[Any]]):
             panel.plot(self["episodes"], self[name], linewidth=0.8)
             panel.set_ylabel(name)
         figure.axes[-1].set_xlabel("training episodes")
+
+        def png() -> bytes:
+            figure.savefig(out := io.BytesIO(), format="png", dpi=100)
+            return out.getvalue()
+
+        figure._repr_png_ = png  # type: ignore[attr-defined]  # notebooks show only pyplot's figures by themselves
         return figure
 
     @property

@@ -38,6 +38,22 @@ def as_requirement(requirement: AnyRequirement, parser: Callable[[str], Requirem
     return (parser or parse)(text)
 
 
+def with_min_return(requirement: Requirement, least: float) -> Requirement:
+    """Return the requirement with a constraint: an episode returns at least this much with probability 0.5 or more.
+
+    A bound on the mean return can be tested only where the range of the return is known.
+    """
+    from psyco._src.logic.parser import parse
+
+    if not requirement.goal.maximize:
+        raise RequirementError(
+            "a least return does not fit the goal to minimise the return",
+            advice=f'give a largest one as a constraint, as in P>=0.5 [ F ("end" & return <= {least:g}) ]',
+        )
+    further = parse(f'P>=0.5 [ F ("end" & return >= {least!r}) ]').constraints
+    return Requirement(requirement.goal, (*requirement.constraints, *further), requirement.questions)
+
+
 def outcome_requirement(text: str) -> Requirement:
     """Parse a requirement for recorded outcomes: `P>=0.85` may stand without a formula."""
     from psyco._src.logic.parser import parse

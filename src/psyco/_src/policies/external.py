@@ -28,7 +28,8 @@ from psyco._src.policies import loaders
 from psyco._src.policies.base import VectorPolicy
 from psyco._src.policies.guard import Guard
 from psyco._src.policies.loaders import BatchFunction
-from psyco._src.policies.serialization import Policy, describe_other_file, load_policy
+from psyco._src.policies.sb3_network import same_network
+from psyco._src.policies.serialization import Policy, describe_other_file, load_policy, policy_for
 from psyco._src.policies.stateful import (
     EpisodeFunction,
     StatefulPolicy,
@@ -97,6 +98,14 @@ class ExternalPolicy:
         act = loaded.begin(seeds) if isinstance(loaded, StatefulPolicy) else _memoryless(loaded)
         return _ExternalVectorPolicy(self, domain, act, np.arange(len(seeds)))
 
+    def as_network(self, domain: Domain) -> Policy | None:
+        """Return the policy with the same actions as a network of ours, if a Stable-Baselines3 model has one."""
+        loaded = self._loaded
+        if not isinstance(loaded, loaders.Sb3Function):
+            return None
+        found = same_network(loaders.sb3_policy(loaded.model), loaded.statistics, domain)
+        return policy_for(domain, *found, origin=f"the weights of {self.source}") if found else None
+
     @cached_property
     def _loaded(self) -> BatchFunction | StatefulPolicy:
         return self.load()
@@ -133,7 +142,8 @@ class _ExternalVectorPolicy:
                 "psyco.synthesize learns PSyCo's own networks"
             )
         actions = self.domain.actions
-        chosen = self.act(self.rows, flat, raw, actions)
+        with loaders.one_torch_thread():
+            chosen = self.act(self.rows, flat, raw, actions)
         if not isinstance(self.domain, GymDomain):
             return self._compiled_actions(np.asarray(chosen), actions)
         if self.policy.native:

@@ -13,7 +13,8 @@ import json
 import sys
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -31,6 +32,24 @@ from psyco._src.policies.stateful import BATCH_ROWS, StatefulPolicy, from_explic
 
 # (flat observations [N, size], raw observations [N], action space) -> actions [N].
 BatchFunction: TypeAlias = Callable[[NDArray[np.float32], Sequence[Any], Actions], Sequence[Any]]
+
+
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Let PyTorch compute with one thread: for the few rows of a policy, waiting for others takes longer.
+
+    So the result does not depend on the number of cores either.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def from_function(function: Callable[[Any], Any]) -> BatchFunction:
@@ -84,10 +103,22 @@ def from_sb3_model(model: Any, statistics: Any = None) -> BatchFunction | Statef
     if getattr(type(sb3_policy(model)), "predict", None) is not BasePolicy.predict:
         return from_explicit_state(RecurrentPredict(model, statistics))
 
-    def predict(rows: Any) -> NDArray[Any]:
-        return predict_action(model, rows if statistics is None else statistics.normalize_obs(rows))
+    return Sb3Function(model, statistics)
 
-    return lambda flat, raw, actions: list(_in_blocks(predict, raw))
+
+@dataclass(frozen=True)
+class Sb3Function:
+    """The BatchFunction of a model of Stable-Baselines3, or of its policy, without a memory."""
+
+    model: Any
+    statistics: Any  # VecNormalize, or None
+
+    def __call__(self, flat: NDArray[np.float32], raw: Sequence[Any], actions: Actions) -> Sequence[Any]:
+        return list(_in_blocks(self._predict, raw))
+
+    def _predict(self, rows: Any) -> NDArray[Any]:
+        scaled = rows if self.statistics is None else self.statistics.normalize_obs(rows)
+        return np.asarray(predict_action(self.model, scaled))
 
 
 def predict_action(model: Any, observation: Any) -> Any:

@@ -247,7 +247,7 @@ def scatter_chart(
         marks: points with intervals.
         x: title of the horizontal axis.
         y: title of the vertical axis.
-        points: further points, drawn as small dots of colour 0.
+        points: further points, drawn as small dots of colour 0, faint beside marks.
         line: for comparison, of colour 1.
         keys: names and colours of the legend.
     """
@@ -261,7 +261,7 @@ def scatter_chart(
         drawn.append(element("g", path, class_=series_class(1)))
     for point in points:
         cx, cy = axes.place(*point)
-        dot = element("circle", class_="marker faint", cx=cx, cy=cy, r=3)
+        dot = element("circle", class_="marker faint" if marks else "marker", cx=cx, cy=cy, r=3 if marks else 4)
         drawn.append(element("g", dot, class_=series_class(0)))
     drawn += [_mark(mark, axes) for mark in marks if all(map(math.isfinite, (*mark.x, *mark.y)))]
     legend = [colour_key(name, series_class(colour)) for name, colour in keys]

@@ -48,6 +48,7 @@ def watch_sections(session: WatchSession, title: str) -> Sections:
         "field.html",
         title=title,
         in_alarm=test.in_alarm,
+        last_alarm=next((a for a in reversed(alarms) if a.lost), None),
         facts={
             "episodes": f"{test.episodes:,}",
             "alarms and recoveries": len(alarms),

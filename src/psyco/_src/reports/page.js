@@ -106,7 +106,7 @@ function hideTip(area) {
 // ---- the curves --------------------------------------------------------------------------------------------------
 
 const CHARTS = [
-  { id: "return", title: "Return", y: "return per episode", series: [["return", "return"]], dots: ["verified_return", "when checked"] },
+  { id: "return", title: "Return during training", y: "return per episode", series: [["return", "return"]], dots: ["verified_return", "when checked"] },
   { id: "satisfied", title: "Share of satisfying episodes", y: "share of episodes", series: [["satisfied", "satisfied"]], dots: ["verified_share", "when checked"], interval: true, limits: "p" },
   { id: "c_sat", title: "Confidence", y: "c_sat", series: [["c_sat", "c_sat while learning"]], dots: ["verified_confidence", "when checked"], limits: "c" },
   { id: "lambda", title: "λ, the weight of return against cost", y: "λ", series: [["lambda", "λ"]] },
@@ -137,6 +137,9 @@ function drawCharts() {
   const any = data.runs.some((run) => run.curves.episodes?.length);
   $("learning").hidden = !any;
   if (!any) return;
+  $("learning-note").textContent = data.runs.length === 1 && isNumber(data.certified)
+    ? `The certified policy is the candidate of episode ${data.certified.toLocaleString("en-US")}, the best of those kept late in learning. Learning went on from it, so the curves may end lower, and they are of exploring episodes.`
+    : "";
   // All frames first: the width of each depends on their number.
   for (const chart of CHARTS) {
     chart.all = seriesOf(chart);
@@ -161,6 +164,8 @@ function drawChart(chart, figure, all, checks) {
   const limits = (chart.limits && data.limits[chart.limits]) || [];
   // In the legend: beside its line, the label would cover data.
   for (const limit of limits) legend.append(html("span", {}, html("span", { class: "key dashed" }), `required ${limit}`));
+  const certified = data.runs.length === 1 && isNumber(data.certified);
+  if (certified) legend.append(html("span", {}, html("span", { class: "key dashed" }), "certified policy"));
   caption.replaceChildren(html("span", {}, chart.title), legend);
 
   const shown = all.filter((s) => !view.hidden.has(`${chart.id}/${s.name}`));
@@ -189,6 +194,7 @@ function drawChart(chart, figure, all, checks) {
   plot.append(marks);
   area.root.append(plot);
   for (const limit of limits) area.root.append(svg("line", { class: "limit", x1: MARGIN.left, x2: area.width - MARGIN.right, y1: area.Y(limit), y2: area.Y(limit) }));
+  if (certified && inside(data.certified)) area.root.append(svg("line", { class: "limit", x1: area.X(data.certified), x2: area.X(data.certified), y1: MARGIN.top, y2: area.height - MARGIN.bottom }));
   interact(area, chart, shown, dots, xRange);
 }
 

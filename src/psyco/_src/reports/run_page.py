@@ -36,7 +36,7 @@ from psyco._src.verification.bayes import posterior_mass
 from psyco._src.verification.certificate import Certificate
 from psyco._src.verification.certificate_html import certificate_html
 from psyco._src.verification.findings import Finding, MeanFinding
-from psyco._src.verification.rounding import rounded_down
+from psyco._src.verification.rounding import percent, rounded_down
 
 MAX_CURVE_POINTS = 1000
 CURVE_COLUMNS = ("return", "satisfied", "c_sat", "lambda", "cost", "return_satisfying", "return_violating")
@@ -93,9 +93,19 @@ def run_data(run: Run) -> dict[str, Any]:
         "limits": _limits(run),
         "posteriors": _posteriors(run),
         "trajectories": load_episodes(run),
+        "certified": _certified_episodes(run),
         "total": (run.config.settings.episodes or None) if run.config else None,
         "state": run.state,
     }
+
+
+def _certified_episodes(run: Run) -> float | None:
+    """Return the training episodes after which the certified policy was kept; None if that is unknown."""
+    generation = run.info.certified_generation if run.info else None
+    if generation is None or not run.metrics.rows:
+        return None
+    at = run.metrics["episodes"][run.metrics["generation"] == generation - 1]
+    return float(at[0]) if len(at) else None
 
 
 def _chart_data(run: Run) -> dict[str, Any]:
@@ -216,6 +226,8 @@ def run_sections(run: Run) -> Sections:
         state=run.state,
         requirement=config.requirement.strip() if config else "(not readable)",
         certificate=Markup(certificate_html(certificate)) if certificate else "",
+        baselines=run.baselines.table if certificate and run.baselines else [],
+        remark=run.remark,
         certificate_json=certificate.to_json() if certificate else "",
         config=config.to_toml() if config else "(not readable)",
         about=[_readable(about.versions), _readable(about.machine)] if about else [],
@@ -247,10 +259,14 @@ def meaning_of(run: Run) -> tuple[str, str]:
     return verdict.name, f"{seen}: {end}"
 
 
+def _worst(finding: MeanFinding) -> str:
+    return "" if finding.cvar is None else f" over the worst {percent(1.0 - finding.cvar)}"
+
+
 def _observed(certificate: Certificate) -> str:
     shares = [f"{f.satisfied:,} of {f.episodes:,}" for f in certificate.findings if isinstance(f, Finding)]
     means = [
-        f"on average {f.label} came to {f.mean:.4g} in {f.episodes:,}"
+        f"on average{_worst(f)} {f.label} came to {f.mean:.4g} in {f.episodes:,}"
         for f in certificate.findings
         if isinstance(f, MeanFinding)
     ]

@@ -225,8 +225,14 @@ class Video(NamedTuple):
     frames_per_second: float
 
 
-def record_video(domain: GymDomain, policy: AnyPolicy, *, seed: int = 0) -> Video:
-    """Play the first episode of a seed and record its frames; DomainError where the environment renders none."""
+def record_video(domain: GymDomain, policy: AnyPolicy, **episode: Any) -> Video:
+    """Play one episode and record its frames; DomainError where the environment renders none.
+
+    Args:
+        domain: where to act.
+        policy: the policy that acts.
+        episode: its seed, index and stream, as for `record_episodes`.
+    """
     env = domain.make_env()
     close_envs(env)
     frames: list[Image.Image] = []
@@ -235,7 +241,7 @@ def record_video(domain: GymDomain, policy: AnyPolicy, *, seed: int = 0) -> Vide
         arguments={**domain.arguments, **_render_arguments(env, domain.name)},
         wrappers=(*domain.wrappers, partial(_Camera, frames=frames, name=domain.name)),
     )
-    signals = record_episodes(recorded, policy, seed=seed, count=1)[0]
+    signals = record_episodes(recorded, policy, count=1, **episode)[0]
     return Video(signals, frames, min(MAX_FRAMES_PER_SECOND, env.metadata.get("render_fps") or STEPS_PER_SECOND))
 
 

@@ -7,25 +7,30 @@ which no certificate is possible.
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from time import perf_counter
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from psyco._src.core.errors import RunError
+from psyco._src.envs.actions import Actions, Discrete
 from psyco._src.envs.base import Domain
 from psyco._src.envs.gym_env import GymDomain
 from psyco._src.learners.learner_registry import AUTO_LEARNER, learner_class
 from psyco._src.logic.ast import Constraint, Requirement, Signal, walk
-from psyco._src.policies.network import Bias, Hidden
+from psyco._src.policies.network import Bias, Hidden, one_hot_sizes
 from psyco._src.rollout.obs_normalization import RANDOM_EPISODES
+from psyco._src.rollout.repeatability import MAX_REPLAYS
 from psyco._src.rollout.throughput import Throughput, expected_length
 from psyco._src.runs.settings import Settings, duration
 from psyco._src.verification.base import Counts, Test
 from psyco._src.verification.ledger import look_share
-from psyco._src.verification.methods import DEFAULT_MAX_EPISODES, make_test
+from psyco._src.verification.methods import DEFAULT_MAX_EPISODES, DEFAULT_METHOD, make_test
 from psyco._src.verification.operating_characteristics import operating_characteristics
 
 MAX_OFF_POLICY_STEPS = 300_000  # steps of a run up to which an off-policy learner is more sample-efficient
@@ -46,8 +51,8 @@ NUM_CHECKS = 20  # checks during learning
 CHECK_EPISODES = 100  # maximum number of episodes of a check by the method `fixed`
 MAX_PREDICTED_EPISODES = 2000  # longest certificate whose length is computed
 DECISION_PROBABILITY = 0.9  # probability of a verdict for which the budget should suffice
-# Maximum length of the shortest possible certificate, relative to the training episodes.
-MAX_CERTIFICATE_RATIO = 1.25
+MAX_SHORTEST_CERTIFICATE = 2**24  # episodes; a search ends there
+MAX_TABLE_STATES, MAX_TABLE_ACTIONS = 1000, 32  # of a domain for which a table is chosen
 PAPER_HIDDEN: Hidden = 32  # hidden units, as in the paper
 CONTROL_HIDDEN: Hidden = (64, 64)  # hidden units of actor-critics on Gymnasium environments
 
@@ -62,9 +67,7 @@ class LearnerChoice(NamedTuple):
     reason: str  # empty: the settings name the learner
 
 
-def select_learner(
-    settings: Settings, domain: Domain, measure_simulator: Callable[[], Throughput]
-) -> LearnerChoice:
+def select_learner(settings: Settings, domain: Domain, measure_simulator: Callable[[], Throughput]) -> LearnerChoice:
     """Return the learner that the settings name, or the one that fits the domain, the budget and the simulator's speed.
 
     Args:
@@ -74,6 +77,9 @@ def select_learner(
     """
     if settings.learner != AUTO_LEARNER:
         return LearnerChoice(settings.learner, "")
+    states = math.prod(one_hot_sizes(domain) or (MAX_TABLE_STATES + 1,))
+    if states <= MAX_TABLE_STATES and _is_small(domain.actions) and _fits_table(settings):
+        return LearnerChoice("table", f"{states:,} observations and {domain.actions.outputs} actions fit in a table")
     if not isinstance(domain, GymDomain):
         return LearnerChoice("safe-es", "on a compiled domain episodes cost next to nothing")
     if settings.bias == "one":
@@ -84,12 +90,18 @@ def select_learner(
     steps = settings.steps or round(settings.episodes * expected_length(domain, simulator))
     budget = f"about {steps:,} steps at {simulator.rate:,.0f} per second"
     if simulator.rate < SLOW_SIMULATOR:
-        return LearnerChoice(
-            "sac", f"{budget}: simulating a step takes longer than learning from it many times"
-        )
-    return LearnerChoice(
-        "ppo", f"{budget}: many steps, simulated faster than an off-policy learner uses them"
-    )
+        return LearnerChoice("sac", f"{budget}: simulating a step takes longer than learning from it many times")
+    return LearnerChoice("ppo", f"{budget}: many steps, simulated faster than an off-policy learner uses them")
+
+
+def _is_small(actions: Actions) -> bool:
+    return isinstance(actions, Discrete) and actions.n <= MAX_TABLE_ACTIONS
+
+
+def _fits_table(settings: Settings) -> bool:
+    """Return whether settings ask for nothing that a table does not have."""
+    plain = settings.normalization in ("auto", "none") and settings.bias != "one" and settings.hidden is None
+    return plain and not settings.start_from
 
 
 def expected_episodes(settings: Settings, domain: Domain) -> int:
@@ -107,6 +119,8 @@ def resolve_normalization(settings: Settings, learner: str, domain: Domain) -> s
 
     Actor-critics follow running statistics. Evolution strategies update too seldom for that.
     """
+    if learner_class(learner).is_tabular:
+        return "none"
     bias = resolve_bias(settings, learner)
     if settings.normalization == "running" and bias == "one":
         raise RunError(
@@ -120,14 +134,18 @@ def resolve_normalization(settings: Settings, learner: str, domain: Domain) -> s
     return "running" if learner_class(learner).is_actor_critic and bias == "learned" else "sampled"
 
 
-def resolve_auto(
-    settings: Settings, learner: str, domain: Domain, requirement: Requirement
-) -> dict[str, Any]:
+def resolve_auto(settings: Settings, learner: str, domain: Domain, requirement: Requirement) -> dict[str, Any]:
     """Return values for the settings that are automatic, and the options of the learner; given values stay."""
     costly = isinstance(domain, GymDomain)
     actor_critic = costly and learner_class(learner).is_actor_critic
     resolved: dict[str, Any] = {"options": dict(settings.options)}
-    if settings.hidden is None:
+    if learner_class(learner).is_tabular:
+        if not _fits_table(settings):
+            raise RunError(
+                f"{learner} starts from no policy, and has no hidden layers, biases or normalization: "
+                "leave out --from, hidden, bias and normalization, or use another learner"
+            )
+    elif settings.hidden is None:
         resolved["hidden"] = CONTROL_HIDDEN if actor_critic else PAPER_HIDDEN
     if costly:
         defaults = learner_class(learner).gymnasium_options(
@@ -137,6 +155,8 @@ def resolve_auto(
     if automatic := [name for name in COMPILED_DEFAULTS if getattr(settings, name) is None]:
         counts = _economical_counts(settings, learner, domain, requirement) if costly else COMPILED_DEFAULTS
         resolved |= {name: counts[name] for name in automatic}
+        if "max_episodes" in automatic:  # with fewer than the shortest certificate takes, all would be wasted
+            resolved["max_episodes"] = max(counts["max_episodes"], least_episodes(settings.method, requirement))
     return resolved
 
 
@@ -145,9 +165,7 @@ def _constrains_return(requirement: Requirement) -> bool:
     return any(isinstance(n, Signal) and n.name == "return" for formula in formulas for n in walk(formula))
 
 
-def _economical_counts(
-    settings: Settings, learner: str, domain: Domain, requirement: Requirement
-) -> dict[str, int]:
+def _economical_counts(settings: Settings, learner: str, domain: Domain, requirement: Requirement) -> dict[str, int]:
     """Return numbers of episodes that keep to `VERIFICATION_SHARE`, for environments where episodes cost time."""
     constraints = requirement.probability_constraints
     training = expected_episodes(settings, domain)
@@ -165,9 +183,7 @@ def _economical_counts(
     compared = min(int(SELECTION_SHARE * available), max(available - needed, available // 10))
     candidates = min(COMPILED_DEFAULTS["candidates"], max(1, compared // 20))
     certificate = available - (compared if candidates > 1 else 0)
-    shortest = max((shortest_certificate(c) for c in constraints), default=0)
-    # With fewer episodes than the shortest certificate takes, all of them would be wasted.
-    if certificate < shortest <= MAX_CERTIFICATE_RATIO * training:
+    if certificate < (shortest := least_episodes(settings.method, requirement)):
         candidates, certificate = 1, shortest
     expected = max((certificate_length(c) for c in constraints), default=0)
     attempts = max(1, min(2, candidates, certificate // max(expected, 1)))
@@ -190,8 +206,7 @@ def _characteristics(constraint: Constraint) -> tuple[float, float, float]:
 
     The probability p of the policy lies halfway between the bound and certainty.
     """
-    lower, upper = max(constraint.lower, 0.0), min(constraint.upper, 1.0)
-    p = (lower + upper) / 2.0
+    p = _middle(constraint)
     found = operating_characteristics(_first_look(constraint), [p], MAX_PREDICTED_EPISODES)
     needed = min(found.needed(DECISION_PROBABILITY)[0], MAX_PREDICTED_EPISODES)
     return p, float(found.episodes[0]), float(needed)
@@ -207,18 +222,69 @@ def certificate_length(constraint: Constraint, probability: float | None = None)
 
 
 @lru_cache
-def shortest_certificate(constraint: Constraint) -> int:
-    """Return the episodes of a certificate without a single failure; at most `MAX_PREDICTED_EPISODES`."""
-    successes = np.arange(1, MAX_PREDICTED_EPISODES + 1)
-    none = np.zeros_like(successes)
-    counts = Counts(successes, none) if constraint.upper >= 1.0 else Counts(none, successes)
-    accepted = np.asarray(_first_look(constraint).decide(counts)) == 1
-    return int(successes[accepted.argmax()]) if accepted.any() else MAX_PREDICTED_EPISODES
+def shortest_certificate(constraint: Constraint, method: str = DEFAULT_METHOD) -> int:
+    """Return the smallest number of episodes with which a first look can be SATISFIED, by the best possible outcomes.
+
+    These are successes only, failures only for an upper bound, and a share in the middle of an interval.
+    """
+    best = 1.0 if constraint.upper >= 1.0 else 0.0 if constraint.lower <= 0.0 else _middle(constraint)
+
+    def suffices(episodes: int) -> bool:
+        satisfied = round(best * episodes)
+        test = _first_look(constraint, method, episodes)
+        return int(np.asarray(test.decide(Counts(satisfied, episodes - satisfied)))) == 1
+
+    most = 1
+    while not suffices(most) and most < MAX_SHORTEST_CERTIFICATE:
+        most *= 2
+    return bisect_left(range(most), True, lo=most // 2 + 1, key=suffices)
 
 
-def _first_look(constraint: Constraint) -> Test:
+def least_episodes(method: str, requirement: Requirement) -> int:
+    """Return the smallest maximum number of episodes with which a first look can be SATISFIED; 0 if it is not known."""
+    if method == "calibrated":  # its test depends on the maximum, and takes seconds to make
+        return 0
+    return max((shortest_certificate(c, method) for c in requirement.probability_constraints), default=0)
+
+
+def certificate_warning(settings: Settings, requirement: Requirement) -> str:
+    """Return the warning for a certificate that cannot be SATISFIED, with the smallest number; empty if it can."""
+    least = least_episodes(settings.method, requirement)
+    if settings.max_episodes >= least:
+        return ""
+    return (
+        f"no policy can be certified with max_episodes = {settings.max_episodes:,}: at least {least:,} episodes are "
+        f"needed, even if none fails; give --max-episodes {least} or more, or leave it out"
+    )
+
+
+def _first_look(constraint: Constraint, method: str = DEFAULT_METHOD, max_episodes: int | None = None) -> Test:
     delta = look_share(1) * (1.0 - constraint.confidence)
-    return make_test("anytime", constraint, false_accept=delta, false_reject=delta)
+    return make_test(method, constraint, max_episodes=max_episodes, false_accept=delta, false_reject=delta)
+
+
+def _middle(constraint: Constraint) -> float:
+    return (max(constraint.lower, 0.0) + min(constraint.upper, 1.0)) / 2.0
+
+
+@dataclass(frozen=True)
+class LearningClock:
+    """A clock that ends learning when a run needs the rest of its time for selection and certificate.
+
+    Args:
+        end: end of the run, by `time.perf_counter`.
+        episodes: expected number of episodes after learning.
+        simulator: speed of the simulator.
+    """
+
+    end: float
+    episodes: int
+    simulator: Throughput
+
+    def is_over(self, length: float) -> bool:
+        """Whether learning should end now, if an episode of its policy takes `length` steps."""
+        replayed = MAX_REPLAYS * length / (self.simulator.alone or self.simulator.rate)
+        return perf_counter() + self.simulator.seconds(self.episodes * length) + replayed >= self.end
 
 
 # ---- the plan -----------------------------------------------------------------------------------------------
@@ -245,6 +311,7 @@ class RunPlan:
         learner: the automatically chosen learner and the reason for it; empty if the settings name one.
         certificate: the expected length of the certificate, in words; empty if it cannot be computed.
         time: how a budget in time became one in steps, in words; empty without one.
+        learning: measured speed of simulator and learner together; None: not measured.
     """
 
     phases: tuple[Phase, ...]
@@ -253,6 +320,7 @@ class RunPlan:
     learner: str = ""
     certificate: str = ""
     time: str = ""
+    learning: Throughput | None = None
 
     @property
     def episodes(self) -> int:
@@ -279,12 +347,12 @@ class RunPlan:
             at_most = "" if most is None else f"{most:,}"
             lines.append(f"{name:14}{expected:10,}{at_most:>10}{steps:14,}{took}")
         if self.throughput is not None and self.seconds is not None:
-            scope, excluded = ("in all, with a simulator", "")
-            if not self.time:
-                scope, excluded = "of simulation,", "; the computation of the learner comes on top"
+            scope, learner = "of simulation", "; the computation of the learner comes on top"
+            if self.learning is not None:
+                scope, learner = "in all", f"; learning from them makes {self.learning.rate:,.0f} per second"
             lines.append(
-                f"about {duration(self.seconds)} {scope} at {self.throughput.rate:,.0f} steps per second and "
-                f"{self.length:,.0f} steps per episode{excluded}"
+                f"about {duration(self.seconds)} {scope}, by a simulator with {self.throughput.rate:,.0f} steps per "
+                f"second and {self.length:,.0f} steps per episode{learner}"
             )
         return "\n".join([*lines, *([self.certificate] if self.certificate else [])])
 
@@ -295,6 +363,7 @@ class RunPlan:
             "episodes": self.episodes,
             "seconds": self.seconds,
             "throughput": None if self.throughput is None else self.throughput._asdict(),
+            "learning": None if self.learning is None else self.learning._asdict(),
             "length": self.length,
             "learner": self.learner,
             "certificate": self.certificate,
@@ -312,6 +381,7 @@ def make_run_plan(
     normalization: int = 0,
     learner: str = "",
     time: str = "",
+    steps: int | None = None,
 ) -> RunPlan:
     """Return the plan of a run whose automatic settings are resolved.
 
@@ -324,6 +394,7 @@ def make_run_plan(
         normalization: episodes from which the observation normalization is computed.
         learner: the automatically chosen learner and the reason for it.
         time: how a budget in time became one in steps, in words.
+        steps: expected training steps, if another number than that of the settings.
     """
     training = expected_episodes(settings, domain)
     length = settings.steps / training if settings.steps else expected_length(domain, simulator)
@@ -346,14 +417,14 @@ def make_run_plan(
         random_policies = name == "normalization" and simulator is not None
         each = simulator.length if random_policies and simulator is not None else length
         in_steps = name == "learning" and settings.steps > 0
-        steps = settings.steps if in_steps else round(expected * each)
+        count = (steps or settings.steps) if in_steps else round(expected * each)
         speed = learning or simulator if name == "learning" else simulator
-        seconds = None if speed is None else speed.seconds(steps)
+        seconds = None if speed is None else speed.seconds(count)
         if in_steps:
-            expected = max(1, round(settings.steps / expected_length(domain, simulator)))
-        phases.append(Phase(name, None if in_steps else most, expected, steps, seconds))
+            expected = max(1, round(count / expected_length(domain, simulator)))
+        phases.append(Phase(name, None if in_steps else most, expected, count, seconds))
     words = _describe_certificate(settings, requirement)
-    return RunPlan(tuple(phases), simulator, length, learner, words, time)
+    return RunPlan(tuple(phases), simulator, length, learner, words, time, learning)
 
 
 def _check_episodes(settings: Settings, domain: Domain) -> int:
@@ -375,12 +446,7 @@ def _describe_certificate(settings: Settings, requirement: Requirement) -> str:
         takes = f"about {expected:,.0f} episodes, with probability {DECISION_PROBABILITY:.0%} at most {needed:,.0f}"
     else:
         takes = (
-            f"more than {MAX_PREDICTED_EPISODES:,} episodes with a probability above "
-            f"{1.0 - DECISION_PROBABILITY:.0%}"
+            f"more than {MAX_PREDICTED_EPISODES:,} episodes with a probability above {1.0 - DECISION_PROBABILITY:.0%}"
         )
-    short = (
-        ""
-        if needed <= settings.max_episodes
-        else f"; more than the {settings.max_episodes:,} of max_episodes"
-    )
+    short = "" if needed <= settings.max_episodes else f"; more than the {settings.max_episodes:,} of max_episodes"
     return f"a certificate of a policy with probability {p:g} takes {takes}{short}"

@@ -68,7 +68,7 @@ class Config:
     def identity(self) -> str:
         """Hash of everything that determines the state after a generation; the budget is not part of it."""
         settings = dataclasses.asdict(self.settings)
-        del settings["episodes"], settings["steps"]
+        del settings["episodes"], settings["steps"], settings["stop_after"]
         content = [self.domain, self.parameters, self.requirement, settings]
         return files.digest(json.dumps(content, sort_keys=True, default=str).encode())
 

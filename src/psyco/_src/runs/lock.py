@@ -11,23 +11,29 @@ from pathlib import Path
 from psyco._src.core.errors import RunError
 
 LOCK = ".lock"
+PATIENCE = 0.25  # seconds: `is_locked` of another process holds the lock for an instant
 NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # refuses to open the target of a link
 
 
-def lock(folder: Path) -> AbstractContextManager[None]:
-    """Lock a folder until the block ends; the system releases the lock when the process dies."""
-    return lock_file(folder / LOCK, folder)
+def lock(folder: Path, *, patience: float = PATIENCE) -> AbstractContextManager[None]:
+    """Lock a folder until the block ends; the system releases the lock when the process dies.
+
+    Args:
+        folder: to lock.
+        patience: seconds to wait for another process.
+    """
+    return lock_file(folder / LOCK, folder, patience=patience)
 
 
 @contextmanager
-def lock_file(path: Path, what: Path) -> Iterator[None]:
+def lock_file(path: Path, what: Path, *, patience: float = PATIENCE) -> Iterator[None]:
     """Lock a file until the block ends; `what` names the locked object in error messages."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | NO_LINK, 0o644)
     except OSError as error:
         raise RunError(f"cannot write in {path.parent}: {error.strerror}") from None
     try:
-        if not _acquire_soon(descriptor):
+        if not _acquire_soon(descriptor, patience):
             holder = os.read(descriptor, 64).decode(errors="replace").strip()
             raise RunError(
                 f"{what} is in use by another process{f' ({holder})' * bool(holder)}; "
@@ -56,9 +62,9 @@ def is_locked(folder: Path) -> bool:
         os.close(descriptor)
 
 
-def _acquire_soon(descriptor: int) -> bool:
-    """Acquire the lock, with a few attempts: `is_locked` of another process holds it for an instant."""
-    for _ in range(5):
+def _acquire_soon(descriptor: int, patience: float) -> bool:
+    """Acquire the lock, with attempts for some seconds."""
+    for _ in range(round(patience / 0.05)):
         if _acquire(descriptor):
             return True
         time.sleep(0.05)

@@ -25,7 +25,7 @@ from psyco._src.learners.learner_registry import (
 from psyco._src.learners.running_stats import NormalizedLearner
 from psyco._src.logic.ast import Requirement
 from psyco._src.logic.batch_monitor import BatchMonitor, compile_monitor
-from psyco._src.policies.network import Network, network_for
+from psyco._src.policies.network import Network, network_for, table_for
 from psyco._src.policies.serialization import Policy, check_finite
 from psyco._src.rollout.episodes import Sampler, Stream, stream_key
 from psyco._src.rollout.execution import IN_PROCESS, EpisodeCache, Execution
@@ -36,6 +36,7 @@ from psyco._src.rollout.sampler import make_monitor, make_sampler
 from psyco._src.rollout.throughput import Throughput, measure_throughput
 from psyco._src.runs.budget import (
     CONTROL_HIDDEN,
+    LearningClock,
     RunPlan,
     expected_episodes,
     make_run_plan,
@@ -65,6 +66,7 @@ class Problem:
         normalization: resolved observation normalization.
         initial_policy: the policy that learning starts from; None: random parameters.
         learner_reason: why this learner was chosen; empty: the settings name it.
+        clock: ends learning when the rest of a given time is needed; None: the budget alone ends it.
     """
 
     domain: Domain
@@ -78,6 +80,7 @@ class Problem:
     normalization: str = "none"
     initial_policy: Policy | None = None
     learner_reason: str = ""
+    clock: LearningClock | None = None
 
     @cached_property
     def description(self) -> DomainDescription:
@@ -147,16 +150,28 @@ class Problem:
     def is_finished(self, generation: int, steps: int) -> bool:
         """Whether the budget is spent after these generations and steps."""
         if self.settings.steps:
-            return steps >= self.settings.steps
+            return steps >= self.last_step
         return generation >= self.generations
 
-    def plan(self, simulator: Throughput | None = None, learning: Throughput | None = None, time: str = "") -> RunPlan:
+    @property
+    def last_step(self) -> int:
+        """The number of steps after which learning ends; 0: its budget is in episodes."""
+        return min(self.settings.stop_after or self.settings.steps, self.settings.steps)
+
+    def plan(
+        self,
+        simulator: Throughput | None = None,
+        learning: Throughput | None = None,
+        time: str = "",
+        steps: int | None = None,
+    ) -> RunPlan:
         """Return episodes and steps of every phase, and with a measured speed their duration.
 
         Args:
             simulator: speed of the simulator; None: not measured.
             learning: speed of simulator and learner together; None: not measured.
             time: how a budget in time became one in steps, in words.
+            steps: expected training steps, if the time ends learning earlier than its budget.
         """
         if self.initial_policy is not None:
             normalization = POLICY_EPISODES if self.network.scale != self.initial_policy.network.scale else 0
@@ -171,6 +186,7 @@ class Problem:
             normalization=normalization,
             learner=self.learner_choice,
             time=time,
+            steps=steps,
         )
 
 
@@ -211,7 +227,10 @@ def prepare(
             network = initial_network(initial_policy, domain, normalization, key, execution)
         else:
             hidden = resolved.get("hidden", settings.hidden)
-            network = network_for(domain, hidden=hidden, bias=resolve_bias(settings, name))
+            tabular = learner_class(name).is_tabular
+            network = (
+                table_for(domain) if tabular else network_for(domain, hidden=hidden, bias=resolve_bias(settings, name))
+            )
             if normalization == "sampled":
                 network = with_obs_normalization(network, domain, key, execution)
     elif (network.inputs, network.outputs) != (domain.observation_size, domain.actions.outputs):

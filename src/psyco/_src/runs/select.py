@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from psyco._src.core.errors import EpisodeError, RangeError
 from psyco._src.policies.serialization import Policy
 from psyco._src.rollout.episodes import Stream, stream_key
+from psyco._src.runs.baselines import NO_REFERENCES, Baselines, compare_with_baselines
 from psyco._src.runs.problem import Problem
 from psyco._src.runs.settings import Settings
 from psyco._src.runs.train import Callback, TrainingState, progress_reporter
@@ -48,6 +50,7 @@ class CertifiedPolicy(NamedTuple):
     policy: Policy
     certificate: Certificate
     candidate: Candidate
+    baselines: Baselines | None
 
 
 def certify_best(
@@ -57,6 +60,7 @@ def certify_best(
     *,
     issued: str | None = None,
     ledger: Ledger | None = None,
+    references: Mapping[str, Policy] = NO_REFERENCES,
 ) -> CertifiedPolicy:
     """Certify the best candidate on fresh episodes; if it fails, try the next. They share the permitted error.
 
@@ -68,11 +72,12 @@ def certify_best(
         callbacks: receive progress, and the error if an episode fails.
         issued: time of the certificate; default: now.
         ledger: earlier looks at this run; default: none. Each look leaves a part of the error for a later one.
+        references: other policies to compare the certified one with, by name.
     """
     settings = problem.settings
     try:
         candidates = rank_candidates(problem, at, callbacks)[: settings.attempts]
-        chosen, certificate = certify_candidates(
+        chosen, certificate, episodes = certify_candidates(
             [candidate.policy for candidate in candidates],
             problem.domain,
             problem.requirement,
@@ -91,7 +96,10 @@ def certify_best(
         for callback in callbacks:
             callback.on_error(problem, at)
         raise
-    return CertifiedPolicy(candidates[chosen].policy, certificate, candidates[chosen])
+    baselines = compare_with_baselines(problem, episodes, references)
+    if baselines is not None:
+        certificate = dataclasses.replace(certificate, notes=(baselines.note, *certificate.notes))
+    return CertifiedPolicy(candidates[chosen].policy, certificate, candidates[chosen], baselines)
 
 
 # ---- selection ----------------------------------------------------------------------------------------------
@@ -105,9 +113,7 @@ class RacingCandidate(NamedTuple):
     source: EpisodeStream
 
 
-def rank_candidates(
-    problem: Problem, at: TrainingState, callbacks: Sequence[Callback] = ()
-) -> list[Candidate]:
+def rank_candidates(problem: Problem, at: TrainingState, callbacks: Sequence[Callback] = ()) -> list[Candidate]:
     """Return the candidates in the order in which they should be certified.
 
     All play the same episodes, of a stream that nothing else uses. Candidates with sufficient confidence come first,
@@ -165,9 +171,7 @@ def _race(racing: Sequence[RacingCandidate], settings: Settings, sign: float) ->
         if size < most:
             remaining, dropped = remaining[:stay], [*remaining[stay:], *dropped]
         pairs = itertools.pairwise(remaining)
-        if all(
-            _is_order_clear(results[i], results[j], sign * (rows[i] - rows[j])[:size, 0]) for i, j in pairs
-        ):
+        if all(_is_order_clear(results[i], results[j], sign * (rows[i] - rows[j])[:size, 0]) for i, j in pairs):
             break
     return [results[i] for i in (*remaining, *dropped)]
 
@@ -206,7 +210,8 @@ def _evaluate_rows(candidate: RacingCandidate, rows: NDArray[np.float64]) -> Can
 
 
 def _evaluate(candidate: RacingCandidate, episodes: int) -> Candidate:
-    return _result(candidate, episodes, *run_fixed_sample(candidate.source, episodes))
+    made = run_fixed_sample(candidate.source, episodes)
+    return _result(candidate, episodes, made.tests, made.tallies, made.returns)
 
 
 def _result(
@@ -265,7 +270,7 @@ def _describe_finding(finding: Finding | MeanFinding, k: int, candidate: Candida
     if isinstance(finding, Finding):
         test = f"it held in {finding.satisfied:,} of {finding.episodes:,} episodes of the test"
     else:
-        test = f"the mean of {finding.episodes:,} episodes of the test is {finding.mean:.4g}"
+        test = f"the {finding.statistic} of {finding.episodes:,} episodes of the test is {finding.mean:.4g}"
     if candidate is None or not candidate.episodes:
         return test
     n, observed = candidate.episodes, candidate.observed[k]

@@ -27,10 +27,12 @@ from psyco._src.core.files import check_folder, read_bytes, read_text
 from psyco._src.core.provenance import package_versions
 from psyco._src.envs.base import Domain
 from psyco._src.envs.registry import TRUST_NOTHING, DomainDescription, describe, make_from_description
+from psyco._src.logic.ast import Requirement
 from psyco._src.logic.parser import parse
 from psyco._src.policies.network import Network
 from psyco._src.policies.serialization import Policy, load_policy
 from psyco._src.rollout.execution import IN_PROCESS, Execution
+from psyco._src.runs.baselines import GIVEN_NAME, UNCONSTRAINED_NAME
 from psyco._src.runs.checkpoint import FOLDER as CHECKPOINTS
 from psyco._src.runs.checkpoint import Checkpoint, checkpoint_files, load_checkpoint
 from psyco._src.runs.config import Config, is_sealed, read_config
@@ -41,7 +43,8 @@ from psyco._src.runs.sample_trajectories import sample_episodes, sampling_callba
 from psyco._src.runs.select import CertifiedPolicy, certify_best, remark
 from psyco._src.runs.settings import Settings
 from psyco._src.runs.store import (
-    CERTIFICATE,
+    BASELINE,
+    CERTIFICATES,
     CONFIG,
     DERIVED,
     EPISODES,
@@ -64,10 +67,12 @@ from psyco._src.runs.store import (
     open_ledger,
     read_run,
     resume_command,
+    write_certificate,
+    write_newest_certificate,
 )
 from psyco._src.runs.tracking import RunName, permitted_trackers, start_trackers
-from psyco._src.runs.train import Callback, TrainingState, initial_state, is_stopped, learn
-from psyco._src.runs.warm_start import policy_reference
+from psyco._src.runs.train import Callback, RunProgress, TrainingState, initial_state, is_stopped, learn
+from psyco._src.runs.warm_start import describe_initial_policy, policy_reference
 from psyco._src.runs.writer import CHECKPOINT_EVERY, RunWriter
 from psyco._src.verification.certificate import CHANGED_CODE_NOTE
 
@@ -153,7 +158,7 @@ def start_run(folder: Path, config: Config, problem: Problem, *, overwrite: bool
         raise RunError(f"cannot make the folder {folder}: {error.strerror}") from None
     with lock(folder):
         check_folder_free(folder, overwrite)  # another process may have been faster
-        for name in (CHECKPOINTS, "tensorboard", WANDB):
+        for name in (CHECKPOINTS, CERTIFICATES, BASELINE, "tensorboard", WANDB):
             shutil.rmtree(folder / name, ignore_errors=True)
         last = RUN_INFO, CONFIG  # by them a folder is recognised as a run, should a kill come in between
         for name in (*sorted({*FILES, *DERIVED}.difference(last)), *last):
@@ -171,6 +176,8 @@ def start_run(folder: Path, config: Config, problem: Problem, *, overwrite: bool
             logger.info("started: %s, %s, seed %d", config.domain, config.settings.budget, config.settings.seed)
             if problem.learner_choice:
                 logger.info("%s", problem.learner_choice)
+            if problem.initial_policy is not None:
+                logger.info("learning starts from %s", describe_initial_policy(problem.initial_policy))
             code = _code_history(folder, problem)
             yield RunSession(folder, config, problem, info, trackers=config.tracking, code=code)
 
@@ -226,7 +233,7 @@ def _is_own_run(folder: Path, names: Collection[str]) -> bool:
     if any(_intact_checkpoints(folder)):
         return True
     with suppress(RunError):
-        starting = {LOCK, LOG, START, CONFIG, REQUIREMENT}
+        starting = {LOCK, LOG, START, CONFIG, REQUIREMENT, BASELINE}
         return starting.issuperset(names) and is_sealed(read_text(folder / CONFIG, "configuration", inside=folder))
     return False
 
@@ -262,7 +269,7 @@ def resume_run(
         raise RunError(f"{folder} is not a run folder: it has no {CONFIG}")
     check_folder(folder, exclude=(WANDB,))
     with lock(folder), _log_to(folder):
-        for place in (folder, folder / CHECKPOINTS):
+        for place in (folder, folder / CHECKPOINTS, folder / CERTIFICATES):
             files.remove_leftovers(place, exclude=DERIVED)
         found = list(_intact_checkpoints(folder))
         config = _find_config(folder, found)
@@ -272,6 +279,10 @@ def resume_run(
         damage = find_damage(folder, info, config)
         for message in damage:
             logger.warning("%s", message)
+        if damage:
+            with suppress(RunError):  # `certificate.json` is a copy
+                write_newest_certificate(folder, info)
+            damage = find_damage(folder, info, config)
         if info.outcome and not longer and not damage:
             yield None
             return
@@ -296,7 +307,7 @@ def resume_run(
         start, size, learned_with = _choose_checkpoint(folder, config, problem, found)
         code = _code_history(folder, problem, learned_with, allow_changed_code=allow_changed_code)
         open_ledger(folder, held=True).load()  # a damaged ledger should be found before learning, not after
-        info = dataclasses.replace(info, outcome={}, remark="", network=problem.network)
+        info = dataclasses.replace(info, outcome={}, remark="", baselines=None, network=problem.network)
         info.save(folder)
         _repair(folder / CONFIG, config.to_toml().encode())
         _repair(folder / REQUIREMENT, _requirement_file(config))
@@ -391,7 +402,7 @@ def _extended(settings: Settings, totals: Mapping[str, str | None]) -> Settings:
                 f"--{unit} takes a total such as 100000 or 1e5, or an addition such as +40000, got {text[:80]!r}"
             )
         total = int(float(number[1])) + (_budget(settings) if text.startswith("+") else 0)
-        changed: dict[str, Any] = {unit: total}
+        changed: dict[str, Any] = {unit: total, "stop_after": 0}
         settings = dataclasses.replace(settings, **changed)
     return settings
 
@@ -514,7 +525,14 @@ def execute(
             dataclasses.replace(session.info, seconds=seconds).save(folder)
             logger.info("stopped by a callback")
             return None
+        if problem.clock is not None and (steps := int(state.state.steps)) < config.settings.steps:
+            config = dataclasses.replace(config, settings=dataclasses.replace(config.settings, stop_after=steps))
+            files.write(folder / CONFIG, config.to_toml().encode())
+            logger.info("the time for learning was over after %d of %d steps", steps, config.settings.steps)
         writer.save()
+        references = _references(session, callbacks, checkpoint_every)
+        if is_stopped(callbacks):
+            return None
         # Select and certify.
         with (
             _timed(session, "certifying", seconds),
@@ -526,27 +544,77 @@ def execute(
                 [*own, *callbacks],
                 issued=session.issued,
                 ledger=open_ledger(folder, work=session.work, held=True),
+                references=references,
             )
         if len(session.code) > 1:
             notes = (CHANGED_CODE_NOTE, *done.certificate.notes)
             done = done._replace(certificate=dataclasses.replace(done.certificate, notes=notes))
         # Write the results. run.json comes last: its checksums say that the run has finished.
         files.write(folder / POLICY, done.policy.to_bytes())
-        files.write(folder / CERTIFICATE, done.certificate.to_json().encode())
+        name = write_certificate(folder, done.certificate)
         _write_samples(problem, done.policy, folder / EPISODES)
-        written = [folder / name for name in OUTCOME if (folder / name).exists()]
-        dataclasses.replace(
+        kinds = {**OUTCOME, name: "certificate"}
+        written = [each for each in kinds if (folder / each).exists()]
+        info = dataclasses.replace(
             session.info,
-            outcome={path.name: files.digest(read_bytes(path, OUTCOME[path.name])) for path in written},
+            outcome={each: files.digest(read_bytes(folder / each, kinds[each])) for each in written},
             remark=remark(done.certificate, done.candidate),
+            baselines=done.baselines,
+            certified_generation=done.candidate.generation,
             ledger=True,
             seconds=seconds,
-        ).save(folder)
+        )
+        write_newest_certificate(folder, info)
+        info.save(folder)
         for cache in (generation, played):
             cache.delete()
         tracking.finish(done.certificate)
         logger.info("finished: %s, return %s", done.certificate.verdict.name, done.certificate.mean_return)
     return done
+
+
+def add_baseline(session: RunSession, policy: Policy | None) -> None:
+    """Keep a policy in the run folder, to compare the certified one with.
+
+    Args:
+        session: of a run that has not been executed yet.
+        policy: the policy; None: one that is learned without the constraints, with the same budget and learner, in a
+            run of its own in that folder.
+    """
+    folder, problem = session.folder / BASELINE, session.problem
+    if policy is not None:
+        folder.mkdir()
+        files.write(folder / POLICY, policy.to_bytes())
+        return
+    config = dataclasses.replace(session.config, requirement=str(Requirement(problem.requirement.goal)), tracking=())
+    other = build_problem(
+        config, domain=problem.domain, execution=problem.execution, initial_policy=problem.initial_policy
+    )
+    with start_run(folder, config, other) as later:  # it is executed after the learning of this run
+        later.info.save(folder)
+
+
+def _references(session: RunSession, callbacks: Sequence[Callback], checkpoint_every: float) -> dict[str, Policy]:
+    """Return the policy that `add_baseline` has kept, by its name for tables; if need be, learn it."""
+    folder, settings = session.folder / BASELINE, session.config.settings
+    if not is_run(folder):
+        return {GIVEN_NAME: load_policy(folder / POLICY)} if (folder / POLICY).exists() else {}
+
+    def report(now: RunProgress) -> None:
+        for callback in callbacks if now.phase == "learning" else ():
+            callback.on_progress(now._replace(phase="learning the baseline"))
+
+    listener = Callback(on_progress=report, should_stop=lambda: is_stopped(callbacks))
+    with resume_run(
+        folder,
+        **{settings.unit: str(_budget(settings))},
+        domain=session.problem.domain,
+        execution=session.problem.execution,
+        allow_changed_code=len(session.code) > 1,
+    ) as other:
+        if other is not None and execute(other, callbacks=[listener], checkpoint_every=checkpoint_every) is None:
+            return {}
+    return {UNCONSTRAINED_NAME: read_run(folder).policy}
 
 
 def _unsaved_episodes(problem: Problem) -> int:

@@ -31,22 +31,25 @@ class Settings:
     `options`.
     """
 
-    episodes: int = option(
-        DEFAULT_EPISODES, "Training episodes, rounded up to whole generations.", minimum=1, group=MAIN
-    )
+    episodes: int = option(DEFAULT_EPISODES, "Training episodes.", minimum=1, group=MAIN)
     steps: int = option(
         0,
-        "Training steps, as in 3e6: a budget instead of episodes. 0: the budget is in episodes.",
+        "Training steps, instead of episodes.",
         minimum=0,
         maximum=MAX_STEPS,
         group=MAIN,
     )
-    seed: int = option(
-        0, "Seed of all randomness; the result is a function of it.", minimum=0, maximum=2**31 - 1, group=MAIN
+    # Where `--time` ended learning: part of the record that repeats a run.
+    stop_after: int = option(
+        0,
+        "Steps after which learning ends although its budget, which schedules follow, is larger. 0: all of the budget.",
+        minimum=0,
+        maximum=MAX_STEPS,
     )
+    seed: int = option(0, "Seed of all randomness.", minimum=0, maximum=2**31 - 1, group=MAIN)
     learner: Any = option(
         AUTO_LEARNER,
-        f"Learning algorithm: {', '.join((AUTO_LEARNER, *LEARNERS))}. auto chooses by domain, budget and speed.",
+        f"Learning algorithm: {', '.join((AUTO_LEARNER, *LEARNERS))}.",
         kind=None,
         choices=(AUTO_LEARNER, *LEARNERS),
         group=MAIN,
@@ -55,8 +58,7 @@ class Settings:
     options: Mapping[str, Any] = field(default_factory=dict)
     hidden: Hidden = option(
         None,
-        "Hidden units of the policy network; 64,64: of two layers. Default: 32, or 64,64 for actor-critics on "
-        "Gymnasium environments.",
+        "Hidden units of the network, by layer. Default: 32; for ppo and sac on Gymnasium environments 64,64.",
         group=LEARNING,
     )
     bias: str = option(
@@ -72,27 +74,23 @@ class Settings:
     )
     # Digest of the policy that learning starts from, "sha256:..."; empty: random parameters.
     start_from: str = ""
-    severity: bool = option(
-        False, "Learn from the distance to satisfaction instead of the number of violations.", group=LEARNING
-    )
+    severity: bool = option(False, "Learn from distances to satisfaction, not numbers of violations.", group=LEARNING)
     until_satisfied: bool = option(
         False,
-        "Stop learning as soon as all constraints are satisfied with confidence.",
+        "Stop learning once all constraints hold with confidence.",
         group=LEARNING,
     )
     candidates: int = option(
         None,
-        "Late checkpoints that are compared before certification; 1: the last policy only.",
+        "Late checkpoints to choose from.",
         kind=int,
         minimum=1,
         group=CERTIFICATE,
     )
-    selection_episodes: int = option(
-        None, "Episodes per candidate that rank the candidates.", kind=int, minimum=1, group=CERTIFICATE
-    )
+    selection_episodes: int = option(None, "Episodes that rank a candidate.", kind=int, minimum=1, group=CERTIFICATE)
     attempts: int = option(
         None,
-        "Candidates that may be tried for the certificate; they share the permitted error.",
+        "Candidates that may be tried; they share the permitted error.",
         kind=int,
         minimum=1,
         group=CERTIFICATE,
@@ -103,13 +101,11 @@ class Settings:
     verify_episodes: int = option(None, "Maximum number of episodes per check.", kind=int, minimum=1)
     method: str = option(
         DEFAULT_METHOD,
-        f"Statistical test of the certificate: {', '.join(METHODS)}.",
+        f"Statistical test: {', '.join(METHODS)}.",
         choices=tuple(METHODS),
         group=CERTIFICATE,
     )
-    max_episodes: int = option(
-        None, "Maximum number of episodes of the certificate.", kind=int, minimum=1, group=CERTIFICATE
-    )
+    max_episodes: int = option(None, "Most episodes of the certificate.", kind=int, minimum=1, group=CERTIFICATE)
 
     def __post_init__(self) -> None:
         if not isinstance(self.learner, str):

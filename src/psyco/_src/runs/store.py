@@ -3,10 +3,12 @@
     config.toml          the configuration: exact, complete, reusable
     requirement.props    the requirement as text
     start.safetensors    the policy that learning starts from, if there is one
+    baseline/            a policy that the result is compared with, if one is asked for, or the run that learns it
     metrics.csv          one row per generation, appended during the run
     checkpoints/         states of training, the newest few
     policy.safetensors   the resulting policy,
-    certificate.json     and its certificate
+    certificates/        every certificate of a look at it: 0001.json is that of the first look in looks.json
+    certificate.json     the newest of them
     looks.json           every test of a policy of this run; a later look uses fresh episodes and the next error share
     episodes.json        sample episodes of the policy, for the page
     run.json             time, package versions, machine; at the end the checksums of the results
@@ -21,11 +23,13 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import logging
 import os
 import platform
+import re
 import shlex
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from html import escape
@@ -37,31 +41,36 @@ import numpy as np
 
 from psyco._src.core import files
 from psyco._src.core.codec import decode, encode
-from psyco._src.core.errors import MissingFileError, RunError
+from psyco._src.core.errors import MissingFileError, PsycoError, RunError
 from psyco._src.core.files import from_json, leads_outside, read_bytes, read_text
 from psyco._src.envs.registry import proposed_trust
 from psyco._src.learners.metrics import Metrics, from_csv
 from psyco._src.policies.network import Network
 from psyco._src.policies.serialization import Policy, load_policy
 from psyco._src.rollout.episodes import Stream
+from psyco._src.runs.baselines import Baselines
 from psyco._src.runs.checkpoint import FOLDER as CHECKPOINTS
 from psyco._src.runs.config import Config, is_sealed, read_config
 from psyco._src.runs.lock import is_locked, lock
+from psyco._src.verification.base import Verdict
 from psyco._src.verification.certificate import Certificate
 from psyco._src.verification.ledger import Ledger, certificate_entries
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 CONFIG, REQUIREMENT, METRICS = "config.toml", "requirement.props", "metrics.csv"
 POLICY, CERTIFICATE, EPISODES = "policy.safetensors", "certificate.json", "episodes.json"
 RUN_INFO, LOG, LOOKS = "run.json", "run.log", "looks.json"
-START = "start.safetensors"
+START, BASELINE = "start.safetensors", "baseline"
+CERTIFICATES = "certificates"  # folder
+CERTIFICATE_NAME = re.compile(rf"{CERTIFICATES}/[0-9]{{4,12}}\.json")
 # Caches of episodes: of the current generation, and of candidates during selection and certification.
 GENERATION, PLAYED = "generation.safetensors", "played.safetensors"
-# The results of a run, with the kind of each file.
+# The results of a run besides its certificates, with the kind of each file.
 OUTCOME = {
     POLICY: "policy",
-    CERTIFICATE: "certificate",
     EPISODES: "sample episodes",
     METRICS: "table of metrics",
 }
@@ -73,6 +82,7 @@ DERIVED = ("report.html", "trajectory.png", "trajectory.gif")  # files that othe
 
 FORMAT = "psyco-run-1"
 MAX_TIME = 2**37  # seconds since 1970; later dates cannot be printed
+LOOK_PATIENCE = 5.0  # seconds that one look waits for the entry of another
 ABSENT = "–"  # instead of a value that a configuration does not have
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, lt=MAX_TIME)]
@@ -88,8 +98,10 @@ class RunInfo:
     created: Annotated[int, msgspec.Meta(ge=0, lt=MAX_TIME)]  # start of the run, in seconds since 1970
     versions: dict[str, str]  # of packages
     machine: dict[str, Any]
-    outcome: dict[str, str]  # SHA-256 of each result of a finished run; empty before
+    outcome: dict[str, str]  # SHA-256 of each result of learning and its certificate; empty before
     remark: str = ""  # why a finished run has no certificate
+    baselines: Baselines | None = None  # the certified policy beside random actions, doing nothing, ...
+    certified_generation: int | None = None  # number of generations after which the certified policy was kept
     network: Network | None = None  # with its normalization, so that a resumed run need not compute it again
     ledger: bool = False  # looks.json exists, and must not be missing
     learner: str = ""  # the automatically chosen learner and the reason for it
@@ -115,7 +127,7 @@ def load_run_info(folder: Path) -> RunInfo:
     del content["format"]
     info = decode(content, RunInfo, str(path))
     # Anyone can compute a checksum, so the names must be checked too.
-    if unknown := info.outcome.keys() - OUTCOME:
+    if unknown := {name for name in info.outcome.keys() - OUTCOME if not CERTIFICATE_NAME.fullmatch(name)}:
         raise RunError(f"{path} is damaged: {sorted(unknown)[0]!r} is not a result of a run")
     return info
 
@@ -151,8 +163,8 @@ State = Literal["finished", "running", "stopped", "damaged"]
 class Run:
     """A run as found in its folder.
 
-    `state` is "finished", "running", "stopped" or "damaged"; `certificate` is None before the run has finished, and
-    `problems` lists damage to its files.
+    `state` is "finished", "running", "stopped" or "damaged"; `certificate` is the newest one of the policy, None before
+    the run has finished, and `problems` lists damage to its files.
     """
 
     folder: Path
@@ -175,8 +187,15 @@ class Run:
 
     @property
     def remark(self) -> str:
-        """Why the run has no certificate, and what would help; empty if it has one."""
+        """Why the run has no certificate, or that its policy is no better than a baseline, and what would help."""
+        if self.certificate is not None and self.certificate.verdict is Verdict.SATISFIED:
+            return self.baselines.remark(self.certificate) if self.baselines else ""
         return self.info.remark if self.info else ""
+
+    @property
+    def baselines(self) -> Baselines | None:
+        """The certified policy beside random actions, doing nothing and the untrained network; None: not known."""
+        return self.info.baselines if self.info else None
 
     @property
     def policy(self) -> Policy:
@@ -262,8 +281,10 @@ def read_run(folder: Path, *, config: Config | None = None) -> Run:
     if info is not None and not info.outcome:
         certificate = None
     finished = info is not None and bool(info.outcome) and not running
-    if finished:
+    if info is not None and finished:
         problems += find_damage(folder, info, config)
+        with suppress(RunError):  # found already
+            newest_certificate(folder, info, problems)
     state: State = "running" if running else "damaged" if problems else "finished" if finished else "stopped"
     return Run(folder, config, info, metrics, certificate, state, tuple(dict.fromkeys(problems)))
 
@@ -287,13 +308,106 @@ def find_damage(folder: Path, info: RunInfo | None, config: Config | None) -> li
     problems = []
     for name, checksum in info.outcome.items() if info else ():
         try:
-            if files.digest(read_bytes(folder / name, OUTCOME[name], inside=folder)) == checksum:
+            kind = OUTCOME.get(name, "certificate")
+            if files.digest(read_bytes(folder / name, kind, inside=folder)) == checksum:
                 continue
             problem = f"{folder / name} is not what the run wrote (its checksum is wrong)"
         except RunError as error:
             problem = str(error)
         problems.append(f"{problem}; `{resume_command(folder, config)}` makes it again")
+    if info is not None and info.outcome and not problems:
+        try:
+            if read_bytes(folder / CERTIFICATE, "certificate", inside=folder) != newest_certificate(folder, info):
+                raise RunError(f"{folder / CERTIFICATE} is not the newest certificate of the run")
+        except RunError as error:
+            problems.append(f"{error}; `{resume_command(folder, config)}` writes it again")
     return problems
+
+
+# ---- certificates -------------------------------------------------------------------------------------------
+
+
+def certificate_name(certificate: Certificate) -> str:
+    """Return the name of a certificate's file: the number of its look in the ledger, whose looks have a block each."""
+    return f"{CERTIFICATES}/{(certificate.seed_block or 0) + 1:04}.json"
+
+
+def newest_certificate(folder: Path, info: RunInfo, problems: list[str] | None = None) -> bytes:
+    """Return the file of the newest certificate of the run's policy: that of learning, or of a later look.
+
+    Certificates of another policy (before the run was made longer), requirement or domain do not count.
+
+    Args:
+        folder: the run folder.
+        info: of the finished run; it names the certificate of learning.
+        problems: receives a message for each later certificate that is damaged.
+    """
+    own = max(filter(CERTIFICATE_NAME.fullmatch, info.outcome), default=f"{CERTIFICATES}/0001.json")
+    data = read_bytes(folder / own, "certificate", inside=folder)
+    for name in reversed(_certificate_names(folder)):
+        if name == own:
+            break
+        try:
+            later = read_bytes(folder / name, "certificate", inside=folder)
+            if _claim(later, folder / name) == _claim(data, folder / own):
+                return later
+        except RunError as error:
+            if problems is not None:
+                problems.append(f"{error}; remove it: it cannot be made again, but `psyco verify` takes a further look")
+    return data
+
+
+def _certificate_names(folder: Path) -> list[str]:
+    """Return the names of the certificates of a run folder, oldest first."""
+    try:
+        found = [f"{CERTIFICATES}/{path.name}" for path in (folder / CERTIFICATES).iterdir()]
+    except OSError as error:
+        raise RunError(f"cannot look into {folder / CERTIFICATES}: {error.strerror}") from None
+    return sorted(filter(CERTIFICATE_NAME.fullmatch, found), key=lambda name: int(Path(name).stem))
+
+
+def _claim(data: bytes, path: Path) -> tuple[str | None, str]:
+    """Return the policy of a certificate, and what it states: looks at equal statements share one permitted error."""
+    found = Certificate.from_json(data.decode(errors="replace"), origin=str(path))
+    try:
+        return found.policy, certificate_entries(found)[0].target.statement
+    except PsycoError as error:
+        raise RunError(f"{path} is damaged: {error}") from None
+
+
+def write_certificate(folder: Path, certificate: Certificate) -> str:
+    """Write a certificate to its own file in a run folder, whose lock the caller holds; return the file's name."""
+    name, place = certificate_name(certificate), folder / CERTIFICATES
+    if leads_outside(place, folder):
+        raise RunError(f"{place} is a link out of {folder}; nothing is written there. Remove it first")
+    try:
+        place.mkdir(exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot make the folder {place}: {error.strerror}") from None
+    files.write(folder / name, certificate.to_json().encode())
+    return name
+
+
+def write_newest_certificate(folder: Path, info: RunInfo) -> None:
+    """Write the newest certificate to `certificate.json`; the caller holds the lock."""
+    files.write(folder / CERTIFICATE, newest_certificate(folder, info))
+
+
+def keep_certificate(folder: Path, certificate: Certificate) -> None:
+    """Add the certificate of a further look to a run.
+
+    A failure is logged only, since the caller has the certificate.
+    """
+    try:
+        with lock(folder, patience=LOOK_PATIENCE):
+            info = load_run_info(folder)
+            if info.outcome.get(POLICY) != certificate.policy:
+                raise RunError("it is not about the policy with which the run ended")
+            name = write_certificate(folder, certificate)
+            write_newest_certificate(folder, info)
+            logger.info("the certificate is kept as %s", folder / name)
+    except RunError as error:
+        logger.warning("the certificate is not kept in %s: %s", folder, error)
 
 
 def load_metrics(folder: Path) -> Metrics:
@@ -347,7 +461,7 @@ def open_ledger(folder: Path, *, work: str = "", held: bool = False) -> Ledger:
         stream=Stream.CERTIFY,
         owner=work,
         path=folder / LOOKS,
-        guard=nullcontext if held else partial(lock, folder),
+        guard=nullcontext if held else partial(lock, folder, patience=LOOK_PATIENCE),
     )
 
 

@@ -23,7 +23,7 @@ from psyco._src.core.errors import EpisodeError, RangeError
 from psyco._src.learners.base import Generation, LearnerState
 from psyco._src.learners.candidate_buffer import CandidateBuffer
 from psyco._src.learners.learner_registry import learner_class
-from psyco._src.learners.loop import SignalCheck, run_generations
+from psyco._src.learners.loop import ReturnCheck, SignalCheck, run_generations
 from psyco._src.learners.metrics import Metrics, tabulate
 from psyco._src.policies.network import Network
 from psyco._src.policies.serialization import Policy, check_finite
@@ -59,10 +59,10 @@ class TrainingState(NamedTuple):
 class RunProgress(NamedTuple):
     """Progress of a run within its current phase."""
 
-    phase: str  # "learning", "checking", "selecting" or "certifying"
+    phase: str  # "cloning", "learning", "checking", "selecting" or "certifying"
     done: int
     total: int
-    unit: str  # of both, "episodes" or "steps"
+    unit: str  # of both, "episodes", "steps" or "updates"
 
 
 def _ignore(*_: Any) -> None:
@@ -84,6 +84,7 @@ class Callback:
         on_error: called with the state of training when an episode has failed and the run ends with an error.
         on_progress: called at irregular intervals, always before the rows that belong to it.
         on_plan: called with the plan of the run before learning starts.
+        on_start: called with the policy that learning starts from, unless its parameters are random.
         should_stop: asked after every `on_metrics`; if it returns true, the run ends without a certificate and can be
             resumed.
     """
@@ -93,6 +94,7 @@ class Callback:
     on_error: Callable[[Problem, TrainingState], None] = _ignore
     on_progress: Callable[[RunProgress], None] = _ignore
     on_plan: Callable[[RunPlan], None] = _ignore
+    on_start: Callable[[Policy], None] = _ignore
     should_stop: Callable[[], bool] = _never
 
     @property
@@ -112,14 +114,27 @@ def learn(problem: Problem, callbacks: Sequence[Callback] = (), start: TrainingS
         [str(bound.formula) for bound in problem.requirement.probability_bounds],
         shaped=problem.learner.checks > 0,
     )
+    return_check = ReturnCheck(
+        problem.generations,
+        p_req=max((bound.p_req for bound in problem.requirement.probability_bounds), default=None),
+        sign=1.0 if problem.requirement.goal.maximize else -1.0,
+        lambda_min=getattr(problem.learner, "lambda_min", 0.0),
+        from_start=start is None and problem.initial_policy is None,
+    )
+
+    def warn(problem: Problem, metrics: Metrics) -> None:
+        for warning in return_check.warnings(metrics):
+            logger.warning("%s", warning)
+
+    callbacks = [*callbacks, Callback(on_metrics=warn)]
     for callback in callbacks:
         callback.on_progress(_learning_progress(problem, at))
     # A run that is resumed after its last check must end there, as it would have without the interruption.
     after_check = at.generation > 0 and at.generation % problem.check_interval == 0
     may_end = problem.settings.until_satisfied and problem.has_checks and after_check
-    satisfied = may_end and _check(problem, at)[1]
-    while not problem.is_finished(at.generation, int(at.state.steps)) and not satisfied:
-        at, satisfied = run_segment(problem, callbacks, key, at, signal_check)
+    ended = may_end and _check(problem, at)[1]
+    while not problem.is_finished(at.generation, int(at.state.steps)) and not ended:
+        at, ended = run_segment(problem, callbacks, key, at, signal_check)
         if is_stopped(callbacks):
             break
         # A longer run does not pass through the end of a shorter last segment.
@@ -134,16 +149,16 @@ def run_segment(
 ) -> tuple[TrainingState, bool]:
     """Play and learn until the next check, check the policy, record the outcome.
 
-    Returns the state after the segment, and whether the check ends training.
+    Returns the state after the segment, and whether the check or the clock ends training.
     """
     settings = problem.settings
     generations = problem.check_interval - at.generation % problem.check_interval
-    steps = settings.steps - int(at.state.steps) if settings.steps else None
+    steps = problem.last_step - int(at.state.steps) if settings.steps else None
     if steps is None:
         generations = min(generations, problem.generations - at.generation)
     last = at.generation + generations
     unchecked = Metrics({})  # the last row of the segment; it will contain the outcome of the check
-    satisfied = False
+    satisfied = is_over = False
     try:
         # Play and learn: a compiled domain runs all generations at once, an environment one after the other.
         for state, played in run_generations(
@@ -156,15 +171,17 @@ def run_segment(
             metrics = _tabulate(problem, played, at.generation)
             checks = _append_checks(problem, at.checks, played.episodes)
             at = TrainingState(at.generation + metrics.rows, state, checks)
-            ends = at.generation == last or problem.is_finished(at.generation, int(state.steps))
+            is_over = problem.clock is not None and problem.clock.is_over(metrics["length"][-1])
+            ends = is_over or at.generation == last or problem.is_finished(at.generation, int(state.steps))
             held_back = int(problem.has_checks and ends)
             unchecked = metrics.tail(held_back)
             _record(problem, callbacks, at, metrics.head(metrics.rows - held_back))
             if is_stopped(callbacks):
                 return at, False
-            if not ends:  # so that an interrupted run with long episodes loses at most a generation
-                for callback in callbacks:
-                    callback.on_checkpoint(problem, at)
+            if ends:
+                break
+            for callback in callbacks:  # so that an interrupted run with long episodes loses at most a generation
+                callback.on_checkpoint(problem, at)
         at = TrainingState(at.generation, jax.device_get(at.state), at.checks)
         # Check.
         if problem.has_checks:
@@ -178,7 +195,7 @@ def run_segment(
         for callback in callbacks:
             callback.on_error(problem, at)
         raise
-    return at, satisfied
+    return at, satisfied or is_over
 
 
 def is_stopped(callbacks: Sequence[Callback]) -> bool:
@@ -304,7 +321,7 @@ def _enter_check(metrics: Metrics, problem: Problem, outcome: Verification) -> N
 def _learning_progress(problem: Problem, at: TrainingState) -> RunProgress:
     settings, size = problem.settings, problem.learner.episodes_per_generation
     done = int(at.state.steps) if settings.steps else at.generation * size
-    total = settings.steps or problem.generations * size
+    total = problem.last_step or problem.generations * size
     return RunProgress("learning", min(done, total), total, settings.unit)
 
 

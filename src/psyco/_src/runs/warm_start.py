@@ -1,4 +1,4 @@
-"""Warm start: learning that starts from a policy of an earlier run, for another requirement or in another domain."""
+"""Warm start: learning starts from a policy: of an earlier run, of another library, or cloned from demonstrations."""
 
 from __future__ import annotations
 
@@ -23,11 +23,18 @@ def policy_reference(policy: Policy) -> str:
     return f"sha256:{policy.digest}"
 
 
+def describe_initial_policy(policy: Policy) -> str:
+    """Return what learning starts from, in words."""
+    return policy.origin or f"the policy {policy_reference(policy)} for {policy.domain}"
+
+
 def with_initial_policy(settings: Settings, policy: Policy | None) -> Settings:
     """Return settings that start from the policy and have its network; raise an error if they ask for another."""
     if policy is None:
         return settings
     network, default, learner = policy.network, Settings(), settings.learner
+    if network.one_hot:
+        raise RunError("learning cannot start from a table: it has no hidden layers; leave out --from")
     for name in ("hidden", "bias"):
         given, own = getattr(settings, name), getattr(network, name)
         if given not in (getattr(default, name), own):
@@ -39,9 +46,7 @@ def with_initial_policy(settings: Settings, policy: Policy | None) -> Settings:
             f"{learner} needs learned biases, and those of the policy to start from are 1 (as snes has them): start "
             "from another policy, or learn with ppo or safe-es"
         )
-    return dataclasses.replace(
-        settings, start_from=policy_reference(policy), hidden=network.hidden, bias=network.bias
-    )
+    return dataclasses.replace(settings, start_from=policy_reference(policy), hidden=network.hidden, bias=network.bias)
 
 
 def check_initial_policy(settings: Settings, policy: Policy | None, domain: Domain) -> None:
@@ -56,9 +61,7 @@ def check_initial_policy(settings: Settings, policy: Policy | None, domain: Doma
         policy.check(domain)
 
 
-def initial_network(
-    policy: Policy, domain: Domain, normalization: str, key: Array, execution: Execution
-) -> Network:
+def initial_network(policy: Policy, domain: Domain, normalization: str, key: Array, execution: Execution) -> Network:
     """Return the policy's network; if it has no normalization and needs one, that of the policy's own episodes."""
     network = policy.network
     if network.scale or normalization == "none" or network.bias == "one":

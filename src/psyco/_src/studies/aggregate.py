@@ -278,7 +278,7 @@ def to_pandas(rows: Sequence[Row]) -> Any:
     try:
         import pandas
     except ImportError:
-        raise RunError("a DataFrame needs pandas installed: pip install pandas") from None
+        raise RunError('a DataFrame needs pandas installed: pip install "psyco[pandas]"') from None
     return pandas.DataFrame(rows)
 
 

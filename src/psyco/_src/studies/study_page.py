@@ -219,9 +219,9 @@ def estimate(row: Row, name: str) -> str:
 
 
 def interval(row: Row, name: str, form: str) -> str:
-    """Return the interval of an estimate in brackets; empty where there is none."""
-    _, lower, upper = interval_estimate(row, name)
-    return f" ({format(lower, form)} to {format(upper, form)})" if not math.isnan(lower) else ""
+    """Return the interval of an estimate in brackets; empty where there is none, or where it has no width."""
+    low, high = (format(bound, form) for bound in interval_estimate(row, name)[1:])
+    return f" ({low} to {high})" if low != high else ""  # where all runs agree, or both are NaN
 
 
 def certified_share(row: Row) -> str:
@@ -252,8 +252,12 @@ def _count(value: int | None) -> str:
 
 
 def _median(rows: Sequence[Row], name: str) -> str:
+    """Return the median over the runs that have a value, and their number where these are not all."""
     values = sorted(row[name] for row in rows if row[name] is not None)
-    return format(values[len(values) // 2], ",.0f" if name == "steps_per_second" else ".1f") if values else "–"
+    if not values:
+        return "–"
+    median = format(values[len(values) // 2], ",.0f" if name == "steps_per_second" else ".1f")
+    return median if len(values) == len(rows) else f"{median} ({len(values)} of {len(rows)} runs)"
 
 
 def _duration(seconds: float) -> str:

@@ -110,7 +110,7 @@ def _trial_table(tuning: Tuning) -> Markup:
         word = row["verdict"] or trial.state
         rows.append(
             (
-                str(trial.number),
+                trial.label,
                 badge(word, word.lower().split()[0]),
                 "–" if row["return"] is None else f"{row['return']:.2f}",
                 "–" if row["distance"] is None else f"{row['distance']:.3f}",
@@ -118,7 +118,7 @@ def _trial_table(tuning: Tuning) -> Markup:
                 *(_value(trial.options[name]) if name in trial.options else "default" for name in names),
             )
         )
-    return table(("trial", "verdict", "return", "from a certificate", "episodes", *names), rows)
+    return table(("", "verdict", "return", "from a certificate", "episodes", *names), rows)
 
 
 def _value(value: Any) -> str:
@@ -152,7 +152,7 @@ def _progress_chart(tuning: Tuning) -> list[Markup]:
     steps.append((float(len(tuning.trials) - 1), steps[-1][1]))
     points = [(float(number), returned) for number, returned in returns.items()]
     keys = [("certified", 0), ("best so far", 1)]
-    return [scatter_chart("trials", [], x="trial", y="return", points=points, line=steps, keys=keys)]
+    return [scatter_chart("trials", [], x="trial (0: the defaults)", y="return", points=points, line=steps, keys=keys)]
 
 
 def _option_charts(tuning: Tuning) -> list[Markup]:
