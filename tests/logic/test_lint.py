@@ -39,6 +39,19 @@ def test_a_forgotten_operator_is_named_with_both_meanings(text):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
+        ("P>=0.9 [ crashed => F landed ]", "Write G (crashed => (F landed)) if it may come later"),
+        ("P>=0.9 [ (G speed <= 1) & (crashed & F landed) ]", "Write G crashed if it must hold in every state"),
+        ("P>=0.9 [ return >= 10 ]", 'Write F ("end" & return >= 10) for the end of an episode'),
+    ],
+)
+def test_the_likely_meaning_is_written_out(text, says):
+    (warning,) = warnings_of(text)
+    assert says in warning
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
         ("P>=0.9 [ G distance >= 2 ]", "fails in every episode"),
         ("P>=0.9 [ G distance <= 2 ]", "holds in every episode"),
         ("P>=0.9 [ F (distance >= 2 & landed) ]", "distance lies between 0 and 1.5"),

@@ -17,3 +17,8 @@ def test_a_least_return_is_a_constraint_on_half_of_the_episodes() -> None:
 def test_a_least_return_does_not_fit_the_goal_to_minimise() -> None:
     with pytest.raises(psyco.RequirementError, match=r"return <= 3"):
         with_min_return(psyco.parse("Rmin=? [ C ]"), 3.0)
+
+
+def test_a_least_return_is_finite() -> None:
+    with pytest.raises(psyco.RequirementError, match="finite number, got nan"):
+        with_min_return(psyco.parse("Rmax=? [ C ]"), float("nan"))

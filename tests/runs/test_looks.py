@@ -257,7 +257,29 @@ def test_a_damaged_later_certificate_is_reported_and_does_not_count(folder, cli)
     assert any("0002.json is not a PSyCo certificate" in problem for problem in psyco.open_run(folder).problems)
     (folder / "certificates" / "0002.json").unlink()
     psyco.resume(folder)
-    assert verdicts(folder, cli)[0] == "SATISFIED"
+    assert psyco.open_run(folder).certificate.verdict is psyco.Verdict.SATISFIED
+    psyco.verify(folder, max_episodes=400)
+    assert verdicts(folder, cli)[0] == "SATISFIED", "a later look takes the place of the lost one"
+
+
+def test_an_older_certificate_cannot_take_the_place_of_a_later_one(folder):
+    """By copying, deleting or editing files nothing but a damaged run is made of an UNDECIDED one."""
+    certificates = folder / "certificates"
+    psyco.verify(folder, max_episodes=3)
+    assert psyco.open_run(folder).certificate.verdict is psyco.Verdict.UNDECIDED
+    forged = (certificates / "0002.json").read_text().replace("UNDECIDED", "SATISFIED")
+    (folder / "certificate.json").write_text(forged)
+    edited = psyco.open_run(folder)
+    assert edited.certificate.verdict is psyco.Verdict.UNDECIDED and edited.state == "damaged"
+    for name in ("certificates/0005.json", "certificate.json"):
+        shutil.copy(certificates / "0001.json", folder / name)
+    copied = psyco.open_run(folder)
+    assert copied.certificate.verdict is psyco.Verdict.UNDECIDED
+    assert any("belongs into 0001.json" in problem for problem in copied.problems)
+    for name in ("0002.json", "0005.json"):
+        (certificates / name).unlink()
+    lost = psyco.open_run(folder)
+    assert [problem for problem in lost.problems if "look 2 at this policy ended UNDECIDED" in problem]
 
 
 def test_a_certificate_is_not_written_through_a_link(folder, tmp_path, caplog):

@@ -212,8 +212,7 @@ def show(run: psyco.Run, began: float, *, as_json: bool) -> None:
         notes = tuple(note for note in certificate.notes if note != run.baselines.note)
         certificate = dataclasses.replace(certificate, notes=notes)
     console.print(plain(str(certificate), terminal_colour(certificate.verdict.name)), soft_wrap=not wrapped)
-    if run.baselines:
-        say(run.baselines.text)
+    say(run.baselines.text if run.baselines else "no baselines: 2% of the budget leaves no room for an episode of one")
     if run.remark:
         console.print(plain(run.remark), soft_wrap=not wrapped)
     say(f"kept in {run.folder}; see it with: {command('psyco', 'report', run.folder)}")

@@ -261,6 +261,7 @@ class SignalCheck:
 
 WATCHED_FRACTION = 0.2  # of learning
 MIN_WATCHED = 10  # generations
+FIRST = 3  # generations at the start, before much is learned
 ROOM = 0.5  # of the distance from the required probability to 1, above which there is room to spare
 FALL = 0.25  # of the range of the mean return, from which it falls
 RETURN_ADVICE = (
@@ -310,8 +311,8 @@ class ReturnCheck:
             )
         if self.p_req is None:
             return found
-        start, before, now = self.rows[:half, 0], returns[:half], returns[-half:]
-        gain, noise = self.sign * (now.mean() - start.mean()), _standard_error(start, now)
+        start, before, now = self.rows[:FIRST, 0], returns[:half], returns[-half:]
+        gain, noise = self.sign * (now.mean() - start.mean()), float(now.std() * np.sqrt(1.0 / FIRST + 1.0 / half))
         if self.from_start and len(self.rows) >= 2 * self.window and satisfied.min() == 1.0 and gain <= 2.0 * noise:
             found["still"] = (
                 f"all episodes have satisfied the constraints for a fifth of learning, and the return stands still at "

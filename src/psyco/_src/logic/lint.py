@@ -122,17 +122,39 @@ def _certain_value(stated: Expectation, values: Range | None) -> Iterator[str]:
 
 
 def _first_state_warnings(formula: Formula, *, at_most: bool) -> Iterator[str]:
-    parts: tuple[Formula, ...] = (formula,)
     # A condition on the start beside an unwanted event, P<=0.1 [ φ & F ψ ], may be meant.
-    if isinstance(formula, Connective) and formula.operator == "&" and not is_state_formula(formula) and not at_most:
-        parts = formula.operands
-    for part in parts:
-        if is_state_formula(part) and any(isinstance(node, Signal | Label) for node in walk(part)):
-            every, some = (Temporal(operator, (part,)) for operator in ("G", "F"))
-            yield (
-                f"{part} has no temporal operator: it is judged in the first state of an episode only. Write {every} "
-                f"if it must hold in every state, {some} if in some state."
-            )
+    apart = not is_state_formula(formula) and not at_most
+    for part in _conjuncts(formula) if apart else [formula]:
+        match part:
+            # A condition on the start, φ => G ψ, may be meant; a response to an event hardly is.
+            case Connective("=>", (left, Temporal("F" | "U"))) if is_state_formula(left):
+                if _has_signals(left):
+                    yield (
+                        f"{left} in {part} has no temporal operator: it is judged in the first state of an episode "
+                        f"only. Write {Temporal('G', (part,))} if it may come later."
+                    )
+            case _ if is_state_formula(part) and _has_signals(part):
+                every, some = (Temporal(operator, (part,)) for operator in ("G", "F"))
+                advice = f"{every} if it must hold in every state, {some} if in some state"
+                if any(isinstance(node, Signal) and node.name == "return" for node in walk(part)):
+                    advice = f"{Temporal('F', (Connective('&', (Label('end'), part)),))} for the end of an episode"
+                yield (
+                    f"{part} has no temporal operator: it is judged in the first state of an episode only. Write "
+                    f"{advice}."
+                )
+
+
+def _conjuncts(formula: Formula) -> Iterator[Formula]:
+    """Yield the parts of a conjunction, also of nested ones; state formulas stay whole."""
+    if isinstance(formula, Connective) and formula.operator == "&" and not is_state_formula(formula):
+        for part in formula.operands:
+            yield from _conjuncts(part)
+    else:
+        yield formula
+
+
+def _has_signals(formula: Formula) -> bool:
+    return any(isinstance(node, Signal | Label) for node in walk(formula))
 
 
 def _certain_formula(formula: Formula, range_of: RangeOf) -> Iterator[str]:

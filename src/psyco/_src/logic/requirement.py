@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -45,6 +46,8 @@ def with_min_return(requirement: Requirement, least: float) -> Requirement:
     """
     from psyco._src.logic.parser import parse
 
+    if not math.isfinite(least):
+        raise RequirementError(f"a least return is a finite number, got {least}")
     if not requirement.goal.maximize:
         raise RequirementError(
             "a least return does not fit the goal to minimise the return",

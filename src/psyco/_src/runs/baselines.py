@@ -139,7 +139,7 @@ def compare_with_baselines(
     """
     plays = _trivial_plays(problem)
     plays += [
-        _Play(name, policy.network, policy.theta, 0.0, max(MAX_EPISODES, *(play.episodes for play in plays)))
+        _Play(name, policy.network, policy.theta, 0.0, max([MAX_EPISODES, *(play.episodes for play in plays)]))
         for name, policy in references.items()
     ]
     sign = 1.0 if problem.requirement.goal.maximize else -1.0

@@ -284,7 +284,9 @@ def read_run(folder: Path, *, config: Config | None = None) -> Run:
     if info is not None and finished:
         problems += find_damage(folder, info, config)
         with suppress(RunError):  # found already
-            newest_certificate(folder, info, problems)
+            data = newest_certificate(folder, info, problems)
+            certificate = Certificate.from_json(data.decode(errors="replace"), strict=False)
+            problems += _lost_certificates(folder, data)
     state: State = "running" if running else "damaged" if problems else "finished" if finished else "stopped"
     return Run(folder, config, info, metrics, certificate, state, tuple(dict.fromkeys(problems)))
 
@@ -369,10 +371,28 @@ def _certificate_names(folder: Path) -> list[str]:
 def _claim(data: bytes, path: Path) -> tuple[str | None, str]:
     """Return the policy of a certificate, and what it states: looks at equal statements share one permitted error."""
     found = Certificate.from_json(data.decode(errors="replace"), origin=str(path))
+    if (name := Path(certificate_name(found)).name) != path.name:
+        raise RunError(f"{path} is the certificate of another look, which belongs into {name}")
     try:
         return found.policy, certificate_entries(found)[0].target.statement
     except PsycoError as error:
         raise RunError(f"{path} is damaged: {error}") from None
+
+
+def _lost_certificates(folder: Path, newest: bytes) -> list[str]:
+    """Return a message for each finished look after the newest certificate: its own is gone, and would count."""
+    number = int(Path(certificate_name(Certificate.from_json(newest.decode(), strict=False))).stem)
+    policy, statement = _claim(newest, folder / CERTIFICATES / f"{number:04}.json")
+    ledger = open_ledger(folder, held=True)
+    ledger.load()
+    return [
+        f"look {block} at this policy ended {look.verdict.name}, and its certificate {CERTIFICATES}/{block:04}.json is "
+        "gone; `psyco verify` takes a further look"
+        for look, target, _ in ledger.entries
+        if (block := (look.seed_block or 0) + 1) > number
+        and (look.policy, target.statement) == (policy, statement)
+        and look.episodes
+    ]
 
 
 def write_certificate(folder: Path, certificate: Certificate) -> str:
