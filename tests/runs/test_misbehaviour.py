@@ -221,14 +221,14 @@ def test_a_signal_in_a_step_that_hangs_leaves_no_process(
     number: signal.Signals, mood: Path, undisturbed: dict[str, bytes], tmp_path: Path, env: dict[str, str]
 ) -> None:
     """A container is stopped by SIGTERM: exit status 143, a hint, no process left, and the same bytes in the end."""
-    mood.write_text("hang")
     folder, name = tmp_path / "run", f"{HERE}:Moody"
     what = ("synthesize", name, "--set", f"mood={mood}", *OPTIONS, "--workers", "2", "--out", folder)
     try:
         process = small.psyco(*what, "--checkpoint-every", "0", env=env)
         while process.poll() is None and not list(folder.glob("checkpoints/*.ckpt")):
-            time.sleep(0.05)
-        time.sleep(1.0)
+            time.sleep(0.005)
+        mood.write_text("hang")  # not before: the episodes that measure the speed would hang, too
+        time.sleep(2.0)
         workers = children(process.pid)
         assert len(workers) >= 2
         process.send_signal(number)

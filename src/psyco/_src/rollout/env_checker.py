@@ -24,6 +24,7 @@ from psyco._src.policies.network import network_for
 from psyco._src.rollout.episodes import TRACE_SIGNALS, Stream, episode_keys, episode_seeds, stream_key
 from psyco._src.rollout.execution import IN_PROCESS, Execution
 from psyco._src.rollout.gym_sampler import Chunk, EpisodeRunner, Job, Signals
+from psyco._src.rollout.process_pool import shared_pool
 from psyco._src.rollout.repeatability import REMEDY, first_difference, play_alone
 from psyco._src.rollout.sampler import make_backend
 
@@ -136,8 +137,10 @@ def find_faults(job: Job, size: int, *, seed: int = 0, execution: Execution = IN
     seeds = episode_seeds(episode_keys(stream_key(seed, Stream.RECORD), 0, QUICK_EPISODES))
     whole = Chunk(theta, seeds, recorded=TRACE_SIGNALS | {"action"} | job.monitor.signals)
     alone = [whole.take([i])._replace(look=f"replay {i}") for i in range(QUICK_EPISODES)]
+    # A few short episodes are not worth a cluster: one process here isolates them as well.
+    backend = shared_pool(1, execution.step_timeout) if execution.ray else make_backend(execution)[0]
     try:
-        played = dict(make_backend(execution)[0](job._replace(domain=short), [whole, whole, *alone]))
+        played = dict(backend(job._replace(domain=short), [whole, whole, *alone]))
     except RunError as error:
         return [CheckResult("episodes", False, f"{error}. {ENDLESS_REMEDY}")]
     first, again, *others = (played[i] for i in range(len(played)))

@@ -18,6 +18,7 @@ from psyco._src.envs.base import CompiledDomain, State
 from psyco._src.logic.batch_monitor import BatchMonitor
 from psyco._src.policies.network import Network
 from psyco._src.rollout.episodes import (
+    COMPILER_OPTIONS,
     OBS,
     TRACE_SIGNALS,
     Episodes,
@@ -30,8 +31,8 @@ from psyco._src.rollout.episodes import (
 
 MAX_UNROLLED = 16  # numbers that are summed one by one
 
-# A recording runs a few times: a fifth of the default compile time counts more than its run time.
-RECORDING_OPTIONS = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+# A recording runs a few times: a third of the default compile time counts more than its run time.
+RECORDING_OPTIONS = {**COMPILER_OPTIONS, "xla_cpu_use_fusion_emitters": False}
 
 
 @dataclass(frozen=True)
@@ -246,7 +247,7 @@ def record_batch(
 ) -> tuple[dict[str, NDArray[Any]], NDArray[np.int32]]:
     """Return the wanted signals (None: all) `[B, n+1, ...]` of episodes with parameters `[B, D]`, and lengths `[B]`.
 
-    The scores have noise of standard deviation `std`. Numbers may differ from those of a sampler by rounding.
+    The scores have noise of standard deviation `std`.
     """
     path, length = _record_batch(domain, network, wanted, theta, keys, np.float32(std))
     return {name: np.asarray(value) for name, value in path.signals.items()}, np.asarray(length)

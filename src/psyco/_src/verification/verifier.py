@@ -40,7 +40,7 @@ from psyco._src.rollout.episodes import (
 from psyco._src.rollout.execution import IN_PROCESS, Execution
 from psyco._src.rollout.external_sampler import ExternalSampler
 from psyco._src.rollout.gym_sampler import GymSampler
-from psyco._src.rollout.repeatability import ReplayCheck, choose_replays, pack_policy
+from psyco._src.rollout.repeatability import MAX_REPLAYS, ReplayCheck, choose_replays, pack_policy
 from psyco._src.rollout.sampler import make_sampler
 from psyco._src.verification.base import ACCEPT, Counts, MeanTest, Task, Test, Verdict
 from psyco._src.verification.bayes import belief
@@ -356,7 +356,7 @@ def check_replays(
         )
     if policy.kind == "name":
         notes.append(
-            f"The policy is Python code: that it keeps no memory between episodes was checked on {len(rows)} "
+            f"The policy is Python code: that it keeps no memory between episodes was checked on at most {MAX_REPLAYS} "
             "replayed episodes only."
         )
     return notes
