@@ -381,17 +381,23 @@ def _claim(data: bytes, path: Path) -> tuple[str | None, str]:
 
 def _lost_certificates(folder: Path, newest: bytes) -> list[str]:
     """Return a message for each finished look after the newest certificate: its own is gone, and would count."""
-    number = int(Path(certificate_name(Certificate.from_json(newest.decode(), strict=False))).stem)
-    policy, statement = _claim(newest, folder / CERTIFICATES / f"{number:04}.json")
+    found = Certificate.from_json(newest.decode(errors="replace"), strict=False)
+    name = certificate_name(found)
     ledger = open_ledger(folder, held=True)
     ledger.load()
+    later = [
+        (block, entry)
+        for entry in ledger.entries
+        if (block := (entry.look.seed_block or 0) + 1) > int(Path(name).stem)
+        and entry.look.policy == found.policy
+        and entry.look.episodes
+    ]
+    statement = _claim(newest, folder / name)[1] if later else ""
     return [
-        f"look {block} at this policy ended {look.verdict.name}, and its certificate {CERTIFICATES}/{block:04}.json is "
-        "gone; `psyco verify` takes a further look"
-        for look, target, _ in ledger.entries
-        if (block := (look.seed_block or 0) + 1) > number
-        and (look.policy, target.statement) == (policy, statement)
-        and look.episodes
+        f"look {block} at this policy ended {entry.look.verdict.name}, and its certificate {CERTIFICATES}/{block:04}.json "
+        "is gone; `psyco verify` takes a further look"
+        for block, entry in later
+        if entry.target.statement == statement
     ]
 
 
