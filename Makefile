@@ -23,7 +23,7 @@ PIP  := $(BIN)/python -m pip --disable-pip-version-check install --no-compile $(
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo quick test test-all soak coverage lint format bench bench-learners bench-peers bench-real fuzz docs gallery browser clean
+.PHONY: help demo quick test test-all soak coverage lint format bench bench-learners bench-peers bench-qvbs bench-real fuzz docs gallery browser clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -66,6 +66,9 @@ bench-learners: $(VENV)/installed-all  ## which learner ends with a certified po
 
 bench-real: $(VENV)/installed-all  ## robots, landing, driving, a slow simulator; TASKS="Hopper Pendulum" SEEDS="500 501" STEPS=1e5 JOBS=2
 	$(BIN)/python -m benchmarks.real $(TASKS) --seeds $(or $(SEEDS),500 501 502) $(if $(STEPS),--steps $(STEPS)) $(if $(JOBS),--jobs $(JOBS))
+
+bench-qvbs: $(VENV)/installed-all  ## models of the Quantitative Verification Benchmark Set; QVBS=FOLDER KIND=dtmc FAMILIES="brp herman"
+	$(BIN)/python -m benchmarks.qvbs $(or $(QVBS),../shared/qvbs) $(if $(KIND),--kind $(KIND)) $(if $(FAMILIES),--only $(FAMILIES))
 
 bench-peers: $(VENV)/installed-all  ## Stable-Baselines3 and OmniSafe on the same tasks; TASKS=dance SEEDS="0 1 2" STEPS=50000 OMNISAFE=PYTHON
 	$(BIN)/python -m benchmarks.peers $(TASKS) --seeds $(or $(SEEDS),0 1 2) $(if $(STEPS),--steps $(STEPS)) $(if $(OMNISAFE),--omnisafe $(OMNISAFE))

@@ -15,15 +15,18 @@ BENCHMARKS = {
     "ablation": "what each part of safe-es is worth, 10 seeds (an hour; not part of the default)",
     "terms": "what each term of the Lagrangian controller is worth to ppo, 5 seeds (an hour; not part of the default)",
     "small_spaces": "the learner table beside the optimum, on FrozenLake, CliffWalking, Taxi, Blackjack (ten minutes)",
+    "exploration": "what held noise is worth to ppo and sac, 5 seeds (an hour; not part of the default)",
     "startup": "from the command line to the first generation, cold and cached",
     "host": "host rollouts of Gymnasium environments against a bare loop, and two workers against one",
     "pairs": "pairs of episodes until a new policy is shown to be better than an old one",
     "episodes": "episodes of an answer of a wanted width, and of a verdict, against other rules",
+    "families": "episodes of a certificate about 95% of environments, where the truth is known exactly",
     "means": "episodes until a mean is shown, wrong verdicts at the limit, and the time for a million values",
     "deployment": "runtime and monitor beside rtamt, how soon a change is found, what a guard leaves of a return",
+    "adversary": "learned adversaries on Obstacle Run beside the exact worst case, 5 seeds (ten minutes)",
     "checkpoint": "what a device run pays for its checkpoints",
 }
-LONG = ("learners", "ablation", "terms")
+LONG = ("learners", "ablation", "terms", "exploration")
 
 
 def main() -> None:

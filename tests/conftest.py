@@ -134,7 +134,7 @@ def compiler() -> str:
 def room_for_programs() -> Iterator[None]:
     """Drop compiled programs between modules where they take much: thousands take gigabytes, and they are on disk."""
     yield
-    if "jax" in sys.modules and memory() > 700e6:
+    if "jax" in sys.modules and memory() > 950e6:
         import jax
 
         jax.clear_caches()

@@ -2,6 +2,7 @@
 
 from ._src.api.coerce import AnyDomain as AnyDomain
 from ._src.api.coerce import PolicyLike as PolicyLike
+from ._src.api.runs import counterexamples as counterexamples
 from ._src.api.runs import export as export
 from ._src.api.runs import export_c as export_c
 from ._src.api.runs import metrics as metrics
@@ -18,13 +19,16 @@ from ._src.api.synthesize import progress as progress
 from ._src.api.synthesize import resume as resume
 from ._src.api.synthesize import start as start
 from ._src.api.synthesize import synthesize as synthesize
+from ._src.api.verify import attack as attack
 from ._src.api.verify import certify_candidates as certify_candidates
 from ._src.api.verify import check as check
 from ._src.api.verify import compare_policies as compare_policies
 from ._src.api.verify import exact as exact
 from ._src.api.verify import learn_risk as learn_risk
+from ._src.api.verify import optimum as optimum
 from ._src.api.verify import plan as plan
 from ._src.api.verify import replay as replay
+from ._src.api.verify import stress as stress
 from ._src.api.verify import verify as verify
 from ._src.api.verify import verify_outcomes as verify_outcomes
 from ._src.core.errors import ArgumentError as ArgumentError
@@ -41,9 +45,11 @@ from ._src.envs.base import CompiledDomain as CompiledDomain
 from ._src.envs.base import Domain as Domain
 from ._src.envs.base import FiniteDomain as FiniteDomain
 from ._src.envs.base import Scene as Scene
+from ._src.envs.family import vary as vary
 from ._src.envs.gym_env import GymDomain as GymDomain
 from ._src.envs.registry import domain_factories as domain_factories
 from ._src.envs.registry import make as make
+from ._src.exact.model_values import Optimum as Optimum
 from ._src.exact.solver import ExactAnswer as ExactAnswer
 from ._src.field.field_test import Alarm as Alarm
 from ._src.field.field_test import FieldTest as FieldTest
@@ -80,6 +86,8 @@ from ._src.rollout.env_checker import CheckResult as CheckResult
 from ._src.rollout.episodes import Episodes as Episodes
 from ._src.rollout.execution import Execution as Execution
 from ._src.rollout.monitor_wrapper import MonitorWrapper as MonitorWrapper
+from ._src.runs.attack import AttackResult as AttackResult
+from ._src.runs.attack import ExactViolation as ExactViolation
 from ._src.runs.baselines import Baselines as Baselines
 from ._src.runs.baselines import Performance as Performance
 from ._src.runs.budget import RunPlan as RunPlan
@@ -100,6 +108,8 @@ from ._src.verification.certificate import Certificate as Certificate
 from ._src.verification.certificate_html import certificate_html as certificate_html
 from ._src.verification.comparison import ComparisonVerdict as ComparisonVerdict
 from ._src.verification.comparison import PolicyComparison as PolicyComparison
+from ._src.verification.counterexamples import Counterexample as Counterexample
+from ._src.verification.counterexamples import Counterexamples as Counterexamples
 from ._src.verification.findings import Answer as Answer
 from ._src.verification.findings import Finding as Finding
 from ._src.verification.findings import MeanFinding as MeanFinding

@@ -148,7 +148,6 @@ def test_an_unreadable_requirement_file_is_not_called_missing(tmp_path: Path, mo
         (lambda: psyco.verify(""), "not a policy"),
         (lambda: psyco.resume("nowhere"), "not a run folder"),
         (lambda: psyco.plan("Rmax=? [ C ]"), "nothing to plan"),
-        (lambda: psyco.check("obstacle-run"), "compiled domain"),
         (lambda: psyco.verify_outcomes("nowhere.csv", "P>=0.5"), "cannot read"),
         (lambda: psyco.start("obstacle-run", EASY, track=["tensorbord"]), "did you mean 'tensorboard'"),
     ],
@@ -156,6 +155,14 @@ def test_an_unreadable_requirement_file_is_not_called_missing(tmp_path: Path, mo
 def test_errors_are_ours_and_say_what_to_do(call: Any, message: str) -> None:
     with pytest.raises(psyco.PsycoError, match=message):
         call()
+
+
+def test_the_lists_of_learners_and_methods_are_complete() -> None:
+    from psyco._src.learners.learner_registry import LEARNERS
+    from psyco._src.verification.methods import METHODS
+
+    assert all(f'"{name}"' in str(psyco.synthesize.__doc__) for name in LEARNERS)
+    assert all(f'"{name}"' in str(psyco.verify.__doc__) for name in METHODS)
 
 
 def test_every_verb_documents_every_argument() -> None:

@@ -7,12 +7,14 @@ import subprocess
 import sys
 import time
 import tomllib
+from importlib.metadata import EntryPoint
 
 import pytest
 
 import psyco
 from psyco._src.cli.app import COMMANDS
 from psyco._src.core.options import declared
+from psyco._src.envs import registry
 
 pytestmark = pytest.mark.slow  # whole commands, some as processes
 
@@ -80,6 +82,13 @@ def test_domains_are_listed_for_people_and_for_programs(cli):
     listed = json.loads(cli("domains", "--json").out)
     assert listed["obstacle-run"]["parameters"]["grid"] == 5
     assert listed["particle-dance"]["signals"]["agent"]["size"] == 2
+
+
+def test_a_domain_that_cannot_be_imported_is_named_in_the_list(cli, monkeypatch):
+    point = EntryPoint("broken", "tests.environments:Nothing", "psyco.domains")
+    monkeypatch.setattr(registry, "_plugins", lambda: {point.name: point})
+    said = cli("domains")
+    assert said.status == 2 and "cannot make broken" in said.err and "Nothing" in said.err
 
 
 BAD = [

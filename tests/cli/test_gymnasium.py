@@ -23,6 +23,7 @@ HERE = environments.__name__
 REQUIREMENT = "P>=0.3 [ G (abs(obs[0]) <= 9) ] & C>=0.9"
 
 
+@pytest.mark.more
 def test_check_says_that_all_is_well_and_what_is_not(cli: Cli) -> None:
     code, out, err = cli("check", "CartPole-v1", "--require", "P>=0.9 [ G (abs(obs[0]) <= 1) ]", "--horizon", "20")
     assert code == 0, err
@@ -106,7 +107,7 @@ def test_render_draws_any_policy_in_any_domain_and_the_episodes_of_a_certificate
     code, _, err = cli("render", policy, *where, "--certificate", tmp_path / "c.json", "--episode", "9999")
     assert code == 2 and "there is no episode 9,999" in err
     code, _, err = cli("render", tmp_path / "c.json")
-    assert code == 2 and "psyco render POLICY --certificate" in err
+    assert code == 2 and "POLICY --certificate" in err
     code, _, err = cli("render", policy, *where, "--violated")
     assert code == 2 and "--require" in err
     code, _, err = cli("render", "python:tests.environments:Alternating", "--certificate", tmp_path / "c.json")
@@ -176,7 +177,7 @@ def test_a_verification_shows_its_episodes_while_it_works(monkeypatch: pytest.Mo
         count(5)
         count(7)
         assert seen.wait(30.0), shown
-    assert shown[-1].startswith("verifying, for ")
+    assert shown[-1].startswith("verifying, 12 episodes, for ")
 
 
 def test_a_certificate_notes_that_most_episodes_ended_early() -> None:

@@ -1,13 +1,25 @@
 """What a user typed and what files hold is printed as it is: no markup, no emoji, nothing that a terminal obeys."""
 
+import importlib
+import io
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
+from psyco._src.cli import check, display
 from psyco._src.cli.common import visible
 from psyco._src.cli.display import NARROW, summary
+from psyco._src.cli.synthesize import _took
+from psyco._src.core.wording import plural
 from psyco._src.learners.metrics import Metrics
 from tests.runs.small import begun
 
@@ -80,6 +92,7 @@ def test_a_name_that_cannot_be_is_one_sentence_and_status_2(
 ) -> None:
     begun(tmp_path / "RUN")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(display, "LINE_EVERY", 600.0)  # no progress, however busy this machine is
     said = cli(*arguments)
     assert said.status == 2
     assert said.err.startswith("error: ")
@@ -113,3 +126,64 @@ def test_a_run_without_constraints_shows_its_return_only() -> None:
     assert summary(Metrics({name: np.array([value]) for name, value in row.items()})).split() == (
         ["return", "1.50", "(exploring", "1.00)"]
     )
+
+
+def test_a_stopped_run_shows_the_return_of_its_deployed_policy_or_says_that_it_explored(
+    cli: Any, tmp_path: Path
+) -> None:
+    begun(tmp_path / "stopped")
+    (row,) = json.loads(cli("runs", tmp_path, "--json").out)
+    assert (row["return"], row["return_of"]) == (0.9, "exploring")
+    assert "0.90 exploring" in cli("runs", tmp_path).out
+    table = tmp_path / "stopped" / "metrics.csv"
+    names, *rows = table.read_text().splitlines()
+    table.write_text("\n".join([f"{names},deployed_return,deployed_satisfied", *(f"{row},7.5,1" for row in rows), ""]))
+    (row,) = json.loads(cli("runs", tmp_path, "--json").out)
+    assert (row["return"], row["return_of"]) == (7.5, "deployed")
+
+
+@pytest.mark.parametrize(("learning", "says"), [(2.0, "in 2.0 s (3."), (9.0, "in 9.0 s (with earlier sessions; this")])
+def test_the_time_of_a_command_is_never_shown_as_the_total_of_a_longer_time(learning: float, says: str) -> None:
+    run: Any = SimpleNamespace(info=SimpleNamespace(seconds={"learning": learning}))
+    assert says in _took(run, time.perf_counter() - 3.1)
+
+
+def test_checks_wrap_beside_their_names_on_a_terminal_and_not_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    message = "observations are " + "numbers and numbers and " * 9 + "end\nplan          10  20"
+    monkeypatch.setattr(check, "console", Console(width=80, force_terminal=True))
+    lines = check._wrapped(message).splitlines()
+    assert len(lines) > 3 and max(map(len, lines)) <= 80 and lines[-1] == "plan          10  20"
+    assert len(lines[0]) <= 80 - check.INDENT and all(line.startswith(" " * check.INDENT) for line in lines[1:-1])
+    assert " ".join(" ".join(lines).split()) == " ".join(message.split())
+    monkeypatch.setattr(check, "console", Console(file=io.StringIO()))
+    assert check._wrapped(message) == message
+
+
+@pytest.mark.parametrize("command", [("plan", "P>=0.5", "--max-episodes", "2"), ("check", "CartPole-v1")])
+def test_long_commands_say_what_they_do(cli: Any, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) -> None:
+    shown, name = list[str](), command[0]
+
+    @contextmanager
+    def show(text: str) -> Iterator[Any]:
+        shown.append(text)
+        yield shown.append
+
+    module = importlib.import_module(f"psyco._src.cli.{name}")
+    monkeypatch.setattr(module, "show_activity", show)
+    assert cli(*command).status == 0
+    assert shown[0] == {"plan": "computing", "check": "checking"}[name]
+    assert name == "check" or "computing anytime" in shown
+
+
+def test_an_activity_is_shown_with_its_duration(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, seen = list[str](), Event()
+    monkeypatch.setattr(display, "LINE_EVERY", 0.01)
+    monkeypatch.setattr(display, "remark", lambda text: (shown.append(text), text.startswith("then") and seen.set()))
+    with display.show_activity("first") as update:
+        update("then")
+        assert seen.wait(30.0)
+    assert shown[-1] == "then, for 0 s"
+
+
+def test_one_of_a_kind_is_singular() -> None:
+    assert [plural(n, "episode") for n in (0, 1, 1204)] == ["0 episodes", "1 episode", "1,204 episodes"]

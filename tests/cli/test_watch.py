@@ -89,7 +89,7 @@ def test_a_state_lets_it_go_on_and_a_certificate_may_be_a_file(cli, tmp_path):
     certificate.write_text(package.verify_outcomes([True] * 300, "P>=0.85 & C>=0.98").to_json())
     what = ("watch", "--certificate", certificate, "--outcomes", field, "--state", state)
     field.write_text("episode,satisfied\n1,1\n")
-    assert "1 episodes: no alarm" in cli(*what).out
+    assert "1 episode: no alarm" in cli(*what).out
     field.write_text("episode,satisfied\n1,1\n2,1\n5,0\n")
     done = cli(*what)
     assert "3 episodes: no alarm" in done.out

@@ -177,6 +177,7 @@ def answered(chain, policy, require):
 
 @settings(max_examples=12, phases=GENERATED)
 @given(chains, policies)
+@pytest.mark.more
 def test_expected_values_and_rates_of_random_chains_are_the_exact_fractions(chain, policy):
     episodes = [(p, node.signals(chain), len(node.path) - 1) for p, node in complete(chain, policy)]
     assert sum(p for p, *_ in episodes) == 1

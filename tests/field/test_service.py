@@ -9,7 +9,7 @@ import psyco
 from psyco._src.core.errors import RunError
 from psyco._src.field import ingest, service
 from psyco._src.field.arrival_order import EpisodeIds
-from psyco._src.field.drift import Drift, Reference, find_reference
+from psyco._src.field.drift import ObservationSums, Reference, find_reference
 from psyco._src.field.field_test import MonitoredConstraint
 from psyco._src.field.ingest import Parser
 from psyco._src.field.service import _checksum, lock_state, open_session
@@ -526,7 +526,7 @@ REFERENCE = Reference(100, np.array([0.0, 5.0, 1.0]), np.array([1.0, 2.0, 0.0]))
     [([0, 0, 0], []), ([0.5, 1, 0], []), ([1.5, 0, 0], [0]), ([0, -3, 0], [1]), ([0, 0, 0.1], [2])],
 )
 def test_an_input_that_drifts_is_named(shift, drifted):
-    rng, drift = np.random.default_rng(0), Drift()
+    rng, drift = np.random.default_rng(0), ObservationSums()
     for _ in range(50):
         seen = REFERENCE.mean + REFERENCE.spread * rng.normal(size=(20, 3)) + np.array(shift)
         drift = drift.update(REFERENCE, seen)
@@ -534,7 +534,7 @@ def test_an_input_that_drifts_is_named(shift, drifted):
 
 
 def test_rare_but_far_values_are_drift_too():
-    drift = Drift()
+    drift = ObservationSums()
     for _ in range(50):
         seen = np.tile(REFERENCE.mean, (10, 1))
         seen[0, 0] = 5.0  # one in ten; its mean moves by half a spread

@@ -2,12 +2,12 @@
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 import pytest
 
 import psyco
 from psyco._src.core.options import changed
+from psyco._src.learners.lagrangian import LagrangianLearner
 from psyco._src.learners.learner_registry import (
     LEARNERS,
     learner_class,
@@ -15,6 +15,7 @@ from psyco._src.learners.learner_registry import (
     learner_options,
     make_learner,
     make_options,
+    make_task,
 )
 from psyco._src.learners.ppo import PPO
 from psyco._src.learners.safe_es import SafeES
@@ -46,13 +47,23 @@ def test_automatic_options_are_none_until_the_task_is_known() -> None:
     assert options.population is None
     learner = make_learner(options, REQUIREMENT, episode_budget=600_000)
     assert isinstance(learner, SafeES)
-    assert (learner.population, learner.sigma, learner.problem.p_req) == (200, 0.2, (0.9, 0.5))
+    assert (learner.population, learner.sigma, learner.known_task.p_req) == (200, 0.2, (0.9, 0.5))
     assert learner == make_learner(options, REQUIREMENT, episode_budget=600_000)
     assert "task" not in repr(learner)
+
+
+def test_a_learner_with_the_controller_of_lambda_needs_no_more_than_a_population() -> None:
+    """Only what `Learner` asks for is missing then, and it is named."""
+    with pytest.raises(psyco.RunError, match="LagrangianLearner lacks init, propose, update, deployed"):
+        make_learner(LagrangianLearner(population=40), REQUIREMENT)
+    with pytest.raises(psyco.RunError, match="LagrangianLearner must give population a default"):
+        make_learner(LagrangianLearner(), REQUIREMENT)
+    learner = LagrangianLearner(population=40, task=make_task(REQUIREMENT, [], episode_budget=4400))
+    assert (learner.checks, learner.generations, learner.gain) == (4, 100, 0.1)
 
 
 def test_options_without_a_task_do_not_learn() -> None:
     with pytest.raises(psyco.RunError, match="SafeES has options but no task"):
         SafeES(population=4, checks=1, gain=0.1).init(jnp.zeros(3))
     with pytest.raises(psyco.RunError, match="PPO has options but no task"):
-        PPO(std=0.5).propose(jax.random.key(0), None)  # type: ignore[arg-type]
+        PPO(std=0.5).init(jnp.zeros(3))

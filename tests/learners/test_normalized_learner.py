@@ -129,6 +129,7 @@ def test_what_hardly_ever_moves_does_not_become_huge() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("learner", ["safe-es", pytest.param("ppo", marks=pytest.mark.more)])
+@pytest.mark.more
 def test_learning_in_two_parts_is_learning_in_one(learner: str) -> None:
     problem = prepared(
         walking(),

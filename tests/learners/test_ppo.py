@@ -16,10 +16,9 @@ from psyco._src.core.errors import RunError
 from psyco._src.learners.actor_critic import make_critics, state_values
 from psyco._src.learners.belief import double_precision
 from psyco._src.learners.distributions import action_of, log_likelihood
-from psyco._src.learners.lagrangian import apply_terms
 from psyco._src.learners.learner_registry import make_learner
 from psyco._src.learners.loop import train
-from psyco._src.learners.ppo import PPO, ColumnStats, PPOState, _rescaled, advantages
+from psyco._src.learners.ppo import PPO, ColumnStats, _rescaled, advantages
 from psyco._src.policies.network import Network, network_for
 from psyco._src.rollout.episodes import Episodes, Trace
 from psyco._src.rollout.sampler import make_sampler
@@ -163,6 +162,28 @@ def test_nothing_is_expected_after_an_episode_that_terminated() -> None:
     np.testing.assert_allclose(target, [1.0, 1.0 + 5.0 * learner.discount], rtol=1e-4)
 
 
+@pytest.mark.parametrize("best", [False, True])
+def test_episodes_with_held_noise_count_only_if_they_are_the_best(best: bool) -> None:
+    """Otherwise the update does not depend on their rewards."""
+    task = ONE | {"p_req": (), "c_req": (), "horizon": 6, "population": 3, "checks": 1, "critic_hidden": 4}
+    learner, rng = bind(PPO, **task, hold=2, episode_budget=400), np.random.default_rng(0)
+    state = learner.init(learner.network.init(jax.random.key(0)))
+    proposal = learner.propose(jax.random.key(1), state)._replace(hold=jnp.array([2, 1, 1, 1]))
+    columns = (rng.normal(size=(4, 6, size)).astype(np.float32) for size in (3, 2))
+
+    obs, noise = map(jnp.asarray, columns)
+
+    def moved(slope: float) -> Array:
+        reward = jnp.ones((4, 6)).at[0].set(jnp.linspace(-slope, slope, 6) + (2.0 if best else -2.0))
+        trace = Trace(obs, noise, reward, jnp.zeros((4, 6, 0)), jnp.ones((4, 6)), jnp.zeros((4, 3)), jnp.zeros(4))
+        episodes = Episodes(reward.sum(axis=1), jnp.zeros((4, 0)), jnp.ones((4, 0), bool), jnp.full(4, 6), trace)
+        with double_precision():
+            return update(state, proposal, episodes)[0].theta
+
+    update = jax.jit(learner.update)
+    assert (moved(0.0) != moved(1.0)).any() == best
+
+
 def test_some_explore_and_some_show_what_would_be_deployed() -> None:
     learner = bind(PPO, **ONE, population=6, checks=3, std=0.5, std_end=0.1, episode_budget=900)
     state = learner.init(jnp.arange(float(ONE["network"].size)))
@@ -186,7 +207,7 @@ def test_noise_stays_where_a_constraint_is_missed() -> None:
         episode_budget=900,
         margin=0.0,
     )
-    (target,) = learner.problem.p_req
+    (target,) = learner.known_task.p_req
     state = learner.init(jnp.zeros(ONE["network"].size))
 
     def noise(met: float, generation: int) -> float:
@@ -206,176 +227,6 @@ def test_noise_stays_where_a_constraint_is_missed() -> None:
     )
 
 
-def test_recovery_raises_lambda_once_all_episodes_have_satisfied_a_constraint_for_long() -> None:
-    """At a target of 0.95 five violations are allowed in 100 episodes: without any, λ rises from then on."""
-    learner = bind(
-        PPO,
-        **(ONE | {"p_req": (0.9,)}),
-        population=8,
-        checks=2,
-        margin=0.5,
-        curriculum=0.0,
-        gain=0.1,
-        recovery_gain=0.5,
-    )
-    state = learner.init(jnp.zeros(ONE["network"].size))._replace(lam=jnp.array([0.2], jnp.float32))
-    good = Episodes(jnp.zeros(10), jnp.zeros((10, 1)), jnp.ones((10, 1), bool), jnp.full(10, 50, jnp.int32))
-    found = []
-    for _ in range(11):
-        history, each, _ = apply_terms(learner, state, good, state.lam)
-        state = state._replace(history=history, lam=each)
-        found.append(float(each[0]))
-    assert found == pytest.approx([0.2] * 9 + [0.25, 0.3])
-    one_failed = good._replace(satisfied=good.satisfied.at[3].set(False))  # by an episode that explored
-    history, each, _ = apply_terms(learner, state, one_failed, state.lam)
-    assert (float(history.satisfied_streak[0]), float(each[0])) == (0.0, pytest.approx(0.3))
-
-
-def test_anti_windup_keeps_lambda_while_costs_fall() -> None:
-    """Costs must have fallen by more than a twentieth, and recent checks must be far from the target.
-
-    Violations of exploring episodes do not count.
-    """
-    learner = bind(
-        PPO,
-        **(ONE | {"p_req": (0.9,)}),
-        population=8,
-        checks=2,
-        margin=0.5,
-        curriculum=0.0,
-        gain=0.1,
-        recovery_gain=0.5,
-    )
-    state = learner.init(jnp.zeros(ONE["network"].size))._replace(lam=jnp.array([0.5], jnp.float32))
-
-    def after(paid: float, met: float = 0.0, **changes: float) -> float:
-        """Return λ, which would have fallen to 0.4, after the cost 8 and then `paid`, with a recent share of `met`."""
-        history = state.history._replace(cost=jnp.array([8.0]), share=jnp.array([met / 0.8]))
-        later = state._replace(history=history, generation=jnp.int32(1))
-        cost = paid * jnp.linspace(0.9, 1.1, 10)[:, None]
-        explored = jnp.arange(10)[:, None] < 8  # exploring episodes satisfy the constraint, checks do not
-        episodes = Episodes(jnp.zeros(10), cost, explored, jnp.full(10, 50, jnp.int32))
-        now = dataclasses.replace(learner, **changes)
-        return float(apply_terms(now, later, episodes, jnp.array([0.4], jnp.float32)).lam[0])
-
-    assert after(4.0) == pytest.approx(0.5)
-    assert after(7.5) == pytest.approx(0.5)
-    assert [after(7.7), after(8.0), after(9.0)] == pytest.approx([0.4] * 3)
-    assert after(4.0, met=0.47) == pytest.approx(0.5)
-    assert after(4.0, recovery_gain=0.0) == after(4.0, met=0.48) == pytest.approx(0.4)
-
-
-@pytest.mark.parametrize("share", [0.93, 0.97])
-def test_lambda_settles_where_its_target_is_met(share: float) -> None:
-    """With this share of satisfying episodes λ falls below, and rises above, the target of 0.95."""
-    learner = bind(
-        PPO,
-        **(ONE | {"p_req": (0.9,)}),
-        population=8,
-        checks=2,
-        margin=0.5,
-        curriculum=0.0,
-        gain=0.001,
-        recovery_gain=0.5,
-    )
-    rng, state = np.random.default_rng(0), learner.init(jnp.zeros(ONE["network"].size))
-
-    @jax.jit
-    def moved(state: PPOState, met: Array, paid: Array) -> PPOState:
-        episodes = Episodes(jnp.zeros(10), paid, met, jnp.full(10, 50, jnp.int32))
-        belief, _, each = learner.update_lambda(state, episodes)
-        history, each, _ = apply_terms(learner, state, episodes, each)
-        return state._replace(lam=each, belief=belief, history=history, generation=state.generation + 1)
-
-    state = state._replace(lam=jnp.array([0.5], jnp.float32))
-    for _ in range(3000):
-        met = rng.random((10, 1)) < share
-        paid = np.where(met, 0.0, rng.exponential(5.0, (10, 1))).astype(np.float32)
-        with double_precision():
-            state = moved(state, met, paid)
-    # The mean of 6,000 checks is off by 0.0033, the drift 0.02: by chance this fails once in a billion times.
-    assert (float(state.lam[0]) > 0.5) == (share > 0.95)
-
-
-def test_the_proportional_term_lowers_the_applied_lambda_at_once() -> None:
-    """With a target of 0.95: only checks count, over five generations, and the stored λ does not change."""
-    learner = bind(
-        PPO,
-        **(ONE | {"p_req": (0.9,)}),
-        population=8,
-        checks=2,
-        margin=0.5,
-        curriculum=0.0,
-        gain=0.1,
-        proportional_gain=0.5,
-    )
-    state = learner.init(jnp.zeros(ONE["network"].size))
-    lam, number = jnp.array([0.9], jnp.float32), jnp.arange(10)[:, None]
-    explored = Episodes(jnp.zeros(10), jnp.zeros((10, 1)), number >= 8, jnp.full(10, 50, jnp.int32))
-    deployed = explored._replace(satisfied=number < 8)
-    history, each, felt = apply_terms(learner, state, explored, lam)
-    assert (float(each[0]), float(felt[0])) == pytest.approx((0.9, 0.9))
-    for share in (0.8, 0.64):
-        history, each, felt = apply_terms(learner, state._replace(history=history), deployed, lam)
-        assert (float(each[0]), float(felt[0])) == pytest.approx((0.9, 0.9 - 0.5 * (0.95 - share)))
-    low = apply_terms(learner, state._replace(history=history), deployed, jnp.array([0.01], jnp.float32))
-    assert float(low.applied[0]) == 0.0
-
-
-@pytest.mark.parametrize(("length", "floor"), [(ONE["horizon"] - 1, 0.1), (ONE["horizon"], 0.0)])
-def test_the_return_keeps_some_weight_where_episodes_end_early(length: int, floor: float) -> None:
-    """Without it the best episode would be one that ends at once, which has the least cost."""
-    learner = bind(
-        PPO,
-        **(ONE | {"p_req": (0.9,)}),
-        population=8,
-        checks=2,
-        curriculum=0.0,
-        gain=0.5,
-        proportional_gain=0.5,
-        lambda_min=0.1,
-    )
-    state = learner.init(jnp.zeros(ONE["network"].size))
-    paid = jnp.arange(10.0)[:, None] + 1.0
-    full = jnp.full(10, ONE["horizon"], jnp.int32)
-    for lengths in (full.at[3].set(length), full, full, full):  # one early end is enough
-        violating = Episodes(jnp.zeros(10), paid, jnp.zeros((10, 1), bool), lengths)
-        with double_precision():
-            _, _, each = learner.update_lambda(state, violating)
-        history, each, felt = apply_terms(learner, state, violating, each, lambda_min=learner.lambda_min)
-        state = state._replace(history=history, lam=each, generation=state.generation + 1)
-    assert (float(each[0]), float(felt[0])) == pytest.approx((floor, floor))
-
-
-@pytest.mark.parametrize("episodes", [4, 22])
-def test_a_constraint_gives_no_signal_after_twenty_episodes_of_equal_cost(episodes: int) -> None:
-    """A few episodes may have equal cost by chance, which does not raise λ."""
-    learner = bind(
-        PPO,
-        **(ONE | {"p_req": (0.9,)}),
-        population=episodes - 1,
-        checks=1,
-        curriculum=0.0,
-        gain=0.1,
-        recovery_gain=0.5,
-        proportional_gain=0.5,
-    )
-    state = learner.init(jnp.zeros(ONE["network"].size))
-    failing = Episodes(
-        jnp.zeros(episodes),
-        jnp.ones((episodes, 1)),
-        jnp.zeros((episodes, 1), bool),
-        jnp.full(episodes, 50, jnp.int32),
-    )
-    found = []
-    for _ in range(6):
-        history, each, felt = apply_terms(learner, state, failing, jnp.array([0.1], jnp.float32))
-        state = state._replace(history=history, generation=state.generation + 1)
-        found.append(round(float(each[0]), 3))
-    assert float(felt[0]) == 0.5, "the proportional term respects the floor too"
-    assert found == ([0.1] * 4 + [0.5] * 2 if episodes == 4 else [0.5] * 6)
-
-
 @pytest.mark.full
 def test_it_climbs_and_minimises_where_that_is_wanted() -> None:
     """The best return is 10, the worst -10; all start from the same policy."""
@@ -386,6 +237,7 @@ def test_it_climbs_and_minimises_where_that_is_wanted() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.more
 def test_it_stays_within_the_requirement_and_takes_what_that_leaves() -> None:
     """At most 0.3 in each of 10 steps is a return of at most 3; without the requirement it comes near 10.
 
@@ -396,7 +248,7 @@ def test_it_stays_within_the_requirement_and_takes_what_that_leaves() -> None:
     for seed in range(3):
         learner, state, rows = learned(requirement, episodes=2200, seed=seed, gain=0.1, curriculum=0.0)
         sampler = make_sampler(Hill(), learner.network, psyco.parse(requirement))
-        theta = jnp.broadcast_to(learner.deployed(state), (200, state.theta.size))
+        theta = jnp.broadcast_to(learner.deployed(state), (200, learner.network.size))
         episodes = sampler(theta, jax.random.split(jax.random.key(9), 200))
         shares.append(float(episodes.satisfied.mean()))
         returns.append(float(episodes.returns.mean()))
@@ -420,10 +272,13 @@ def test_the_cost_of_the_violated_constraint_counts() -> None:
 
 
 @pytest.mark.more
-def test_the_same_seed_gives_the_same_bytes_and_half_a_run_can_be_continued() -> None:
+@pytest.mark.parametrize(
+    ("domain", "formula"), [(Hill(), "height <= 0.3"), (psyco.make(Walk, horizon=25), "abs(obs[0]) <= 2.5")]
+)
+def test_the_same_seed_gives_the_same_bytes_and_half_a_run_can_be_continued(domain: psyco.Domain, formula: str) -> None:
     problem = prepared(
-        Hill(),
-        "P>=0.9 [ G height <= 0.3 ] & C>=0.9",
+        domain,
+        f"P>=0.9 [ G {formula} ] & C>=0.9",
         episodes=660,
         learner="ppo",
         verify_every=220,
@@ -431,8 +286,8 @@ def test_the_same_seed_gives_the_same_bytes_and_half_a_run_can_be_continued() ->
         critic_hidden=8,
     )
     whole = making.learned(problem)
-    assert [each.generation for each in whole.reached] == [10, 20, 30]
-    again = making.learned(problem, whole.reached[0])
+    assert {10, 20, 30} <= {each.generation for each in whole.reached}
+    again = making.learned(problem, next(each for each in whole.reached if each.generation == 10))
     for first, second in zip(jax.tree.leaves(whole.at.state), jax.tree.leaves(again.at.state), strict=True):
         np.testing.assert_array_equal(first, second)
     # A checkpoint is restored into an initial state, so that has the structure of every later one.
@@ -473,9 +328,7 @@ def test_severity_and_selection_work_with_it() -> None:
         ({"gae_lambda": -0.1}, "gae_lambda must be a number of at least 0 and of at most 1"),
         ({"curriculum": 1.0}, "curriculum"),
         ({"belief_window": 0.5}, "belief_window"),
-        ({"recovery_gain": -1.0}, "recovery_gain must be a number of at least 0"),
         ({"proportional_gain": -1.0}, "proportional_gain must be a number of at least 0"),
-        ({"lambda_min": 1.0}, "lambda_min must be a number of at least 0 and below 1"),
     ],
 )
 def test_bad_options_are_named(options: dict, words: str) -> None:

@@ -15,6 +15,7 @@ ROWS = RNG.normal([3.0, -1000.0, 0.0, 0.0, 2.0], [0.01, 50.0, 1e-3, 0.0, 0.0], (
 ROWS[:, 3] = RNG.random(600) < 0.01  # a switch that is hardly ever on
 
 
+@pytest.mark.more
 def test_statistics_of_parts_are_those_of_the_whole() -> None:
     stats = empty_stats(5)
     weight = (RNG.random(600) < 0.7).astype(np.float32)

@@ -76,7 +76,7 @@ class Echo(gymnasium.Env[Any, Any]):
 def explored(problem: Problem, state: Any) -> tuple[Any, Episodes]:
     proposal = problem.learner.propose(jax.random.key(3), state)
     keys = episode_keys(jax.random.key(4), 0, problem.learner.episodes_per_generation)
-    return proposal, problem.sampler.explore(proposal.theta, proposal.std, keys)
+    return proposal, problem.sampler.explore(proposal.theta, proposal.std, keys, proposal.hold)
 
 
 def buffer_rows(problem: Problem) -> tuple[Episodes, StateRows, Any]:
@@ -217,7 +217,7 @@ def test_it_learns_choices_and_half_a_run_can_be_continued_with_the_same_bytes()
 
 @pytest.mark.more
 def test_the_next_proposal_does_not_depend_on_the_update() -> None:
-    problem = prepared(psyco.make(Echo, horizon=8), MOST, **SMALL)
+    problem = prepared(psyco.make(Echo, horizon=8), MOST, **SMALL, hold=3)
     learner: Any = problem.learner
     start = initial_state(problem).state.inner
     state, _ = train(learner, problem.sampler, jax.random.key(0), start, first=0, generations=3)
@@ -226,6 +226,7 @@ def test_the_next_proposal_does_not_depend_on_the_update() -> None:
     later = learner.propose(jax.random.key(8), after)
     np.testing.assert_array_equal(ahead.theta, later.theta)
     np.testing.assert_array_equal(ahead.std, later.std)
+    np.testing.assert_array_equal(ahead.hold, later.hold)
     assert (np.asarray(learner.deployed(after)) != np.asarray(later.theta[0])).any()
     assert not np.asarray(later.std[learner.population :]).any()
 
@@ -286,7 +287,7 @@ def test_its_sizes_follow_the_task() -> None:
         make_learner("sac", psyco.parse("Rmax=? [ C ];"), network=network, actions=BOX)
     made: Any = make_learner("sac", psyco.parse("P>=0.5 [ G count(x > 0) <= 3 ]"), network=network, actions=BOX,
                              horizon=10, episode_budget=1000)  # fmt: skip
-    assert made.problem.counters == 1
+    assert made.known_task.counters == 1
     assert made.buffer_size == 11_000
     assert made.updates_per_step == 2.0
     assert bind(SAC, **ONE, episode_budget=10**9).buffer_size < 2**27 // 4
@@ -294,7 +295,7 @@ def test_its_sizes_follow_the_task() -> None:
     assert empty_stats(2).rows == 0
 
 
-@pytest.mark.parametrize("hidden", [5, (6, 4), (7, 7, 3)])
+@pytest.mark.parametrize("hidden", [5, *(pytest.param(each, marks=pytest.mark.more) for each in ((6, 4), (7, 7, 3)))])
 def test_it_trains_the_network_that_acts(hidden: object) -> None:
     """Square layers included, where a transposed weight has the right shape."""
     network = Network(3, 2, hidden, "learned")  # type: ignore[arg-type]

@@ -31,7 +31,7 @@ def updated(learner: SafeES, state, *, satisfied, ret=None, cost=None):
         satisfied,
         jnp.full(count, 3, jnp.int32),
     )
-    assert constraints == len(learner.problem.p_req)
+    assert constraints == len(learner.known_task.p_req)
     with double_precision():
         return learner.update(state, learner.propose(jax.random.key(0), state), episodes)
 
@@ -146,7 +146,7 @@ def test_minimising_is_maximising_the_negative() -> None:
     runs = {}
     for goal in ("Rmin=? [ C ];", "Rmax=? [ C ];"):
         learner = make_learner(SafeES(population=20, checks=2), parse(goal), episode_budget=440)
-        assert learner.problem.p_req == ()
+        assert learner.known_task.p_req == ()
         state, _ = train(
             learner, _unconstrained, jax.random.key(0), learner.init(jnp.zeros(3)), first=0, generations=20
         )
@@ -182,7 +182,7 @@ def test_the_gain_is_larger_with_few_generations() -> None:
         ({"belief_window": 0.5}, "belief_window"),
         ({"curriculum": 1.0}, "curriculum"),
         ({"optimizer": "adamant"}, "adam, sgd"),
-        ({"control": "hard"}, "integral, soft"),
+        ({"control": "hard"}, "integral, multiplier, soft"),
         ({"mirrored": False}, "shaping='population'"),
     ],
 )

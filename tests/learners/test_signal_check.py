@@ -87,7 +87,7 @@ def warnings_of(returns, satisfied, lam, *, p_req=0.9, **settings):
     """Return the warnings of 100 generations with noisy returns, and the generation in which each comes."""
     returns = np.broadcast_to(returns, 100) + np.random.default_rng(0).normal(0, 0.1, 100)
     columns = {"return": returns, "satisfied": np.broadcast_to(satisfied, 100), "lambda": np.broadcast_to(lam, 100)}
-    check = ReturnCheck(100, p_req=p_req, **{"from_start": True, **settings})
+    check = ReturnCheck(100, p_req=p_req, **{"from_start": True, "has_margin": True, **settings})
     rows = (Metrics({name: column[i : i + 1] for name, column in columns.items()}) for i in range(100))
     return [(i, text) for i, row in enumerate(rows) for text in check.warnings(row)]
 
@@ -95,11 +95,12 @@ def warnings_of(returns, satisfied, lam, *, p_req=0.9, **settings):
 RISE = np.linspace(-20.0, 0.0, 100)
 
 
-def test_lambda_at_its_floor_for_a_fifth_of_learning_is_said_once() -> None:
+def test_a_lambda_of_almost_nothing_for_a_fifth_of_learning_is_said_once() -> None:
     [(when, text)] = warnings_of(RISE, 0.5, np.where(np.arange(100) < 30, 1.0, 0.0))
     assert when == 49 and "for a fifth of learning" in text and "--from" in text
     assert not warnings_of(RISE, 0.5, np.where(np.arange(100) % 19, 0.0, 0.1)), "it comes back in time"
-    assert "0.2 for a fifth" in warnings_of(RISE, 0.5, 0.2, lambda_min=0.2)[0][1]
+    assert "0.01 for a fifth" in warnings_of(RISE, 0.5, 0.01)[0][1]
+    assert not warnings_of(RISE, 0.5, 0.05)
 
 
 def test_a_return_that_stands_still_where_it_began_while_all_satisfy_is_said_once() -> None:
@@ -112,6 +113,12 @@ def test_a_return_that_stands_still_where_it_began_while_all_satisfy_is_said_onc
     assert not warnings_of(-2.0, 0.99, 0.9)
     assert not warnings_of(-2.0, 1.0, 0.9, from_start=False), "a policy to start from may be as good as it gets"
     assert not warnings_of(-2.0, 1.0, 1.0, p_req=None), "nothing is required"
+
+
+def test_a_learner_without_a_margin_is_not_told_to_change_it() -> None:
+    [(_, with_margin)] = warnings_of(-2.0, 1.0, 0.9)
+    [(_, without)] = warnings_of(-2.0, 1.0, 0.9, has_margin=False)
+    assert "--option margin=0.1" in with_margin and "margin" not in without and "To help: use another" in without
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium
@@ -21,10 +22,12 @@ from psyco._src.logic.parser import parse
 from psyco._src.policies.network import Network, table_for
 from psyco._src.rollout.episodes import Stream, episode_keys, stream_key
 from psyco._src.rollout.sampler import make_sampler
-from psyco._src.runs.budget import select_learner
+from psyco._src.runs.budget import fit_model, select_learner
 from psyco._src.runs.problem import prepare
+from psyco._src.runs.train import learn
 
 RETURN = "Rmax=? [ C ]"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,7 +180,22 @@ def test_what_a_table_cannot_do_is_refused() -> None:
         prepare(psyco.make("CartPole-v1"), requirement, Settings(learner="table"))
     with pytest.raises(RunError, match=r"between 9,000 states by 2 actions.*more than its limit"):
         Table(task=dataclasses.replace(
-            learner_for(domain, RETURN, 10).problem, network=Network(9000, 2, (), "learned", one_hot=(9000,))
+            learner_for(domain, RETURN, 10).known_task, network=Network(9000, 2, (), "learned", one_hot=(9000,))
         ))  # fmt: skip
     with pytest.raises(RunError, match=r"from table_for\(domain\)"):
         make_learner("table", requirement, network=Network(4, 2), actions=Discrete(2), horizon=5)
+
+
+@pytest.mark.extra("stormpy")
+@pytest.mark.more
+def test_on_a_model_a_table_finds_the_optimum_and_only_what_is_offered() -> None:
+    """The safest way of the courier is the road: delivered with probability 1; the bridge alone has 0.9 ** 3."""
+    requirement = parse('P>=0.999 [ F "delivered" ]')
+    settings = psyco.Settings(episodes=800, verify_every=0)
+    made = psyco.make(str(EXAMPLES / "courier.prism"), N=6, horizon=12, reward="none")
+    problem = prepare(fit_model(made, requirement, settings), requirement, settings)
+    assert problem.settings.learner == "table"
+    policy = problem.policy(problem.wrapped_learner.deployed(learn(problem).state))
+    assert psyco.exact(policy, problem.domain, requirement).value.probabilities == pytest.approx((1.0,))
+    numbers = np.arange(13, dtype=np.float32)[:, None]
+    np.testing.assert_array_equal(policy(numbers), [policy(int(number)) for number in numbers[:, 0]])

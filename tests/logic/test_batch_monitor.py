@@ -426,6 +426,23 @@ def test_a_top_level_G_costs_where_a_state_fails_and_other_formulas_at_the_end(f
     assert found[:, 0].tolist() == costs
 
 
+@pytest.mark.parametrize("severity", [False, True])
+def test_the_conjuncts_of_a_formula_have_columns_of_their_own(severity):
+    formulas = [
+        "(F x > 7) & ((G x <= 1) & G<=1 x < 1)",
+        "!((F x > 3) | G x < 9)",
+        "x <= 1 & x < 1",
+        "G (x < 4 & x < 3)",
+    ]
+    batch_monitor = compile_monitor([parse_formula(formula) for formula in formulas], severity=severity)
+    signals = {"x": np.array([0.0, 2.0, 1.0, 3.0, 4.0])}
+    parts = batch_monitor.by_conjunct.step_costs(signals)
+    assert parts.shape == (5, 7)  # G (φ & ψ) is one conjunct, and so is a formula about one state
+    np.testing.assert_allclose(np.add.reduceat(parts, [0, 3, 5, 6], axis=1), batch_monitor.step_costs(signals))
+    assert (parts[:4, 0] == 0).all() and parts[4, 0] > 0, "F costs at the end"
+    assert np.flatnonzero(parts[:, 1]).tolist() == [1, 3, 4], "G costs where it fails"
+
+
 def test_without_formulas_there_are_no_step_costs():
     assert compile_monitor([]).step_costs({"x": np.zeros((2, 3))}).shape == (2, 3, 0)
 
@@ -513,6 +530,11 @@ def test_nested_equivalences_stay_small():
 def test_check_path_refuses_invalid_paths(formula, signals, says):
     with pytest.raises(RequirementError, match=says):
         check_path(formula, signals)
+
+
+def test_an_index_beyond_a_vector_is_never_clamped():
+    with pytest.raises(RequirementError, match=r"index 2 of signal 'x' is out(.|\n)*has 1 entry; write x\[0\]"):
+        compile_monitor([parse_formula("G x[2] > 0")])({"x": np.ones((4, 1))})
 
 
 def test_check_path_adds_the_step_signal_unless_it_is_given():

@@ -129,3 +129,8 @@ def test_a_bound_on_a_value_or_an_upper_bound_counts_for_early_ends():
     assert not met_by_ending_early(parse("P<=0.1 [ G crashed ]"))
     assert not met_by_ending_early(parse("P>=0.9 [ G !crashed ]; R>=5 [ C ]"))
     assert not met_by_ending_early(parse("Rmax=? [ C ]"))
+
+
+def test_the_range_of_an_observation_decides_a_bound_that_it_cannot_reach():
+    (warning,) = requirement_warnings(parse("P>=0.9 [ G obs[0] >= 10 ]"), psyco.make("CartPole-v1"))
+    assert "fails in every episode" in warning and "obs[0] lies between -4.8 and 4.8" in warning

@@ -55,6 +55,7 @@ def expected(monitor: psyco.Monitor, episodes: list[dict[str, NDArray[Any]]]) ->
     return rows
 
 
+@pytest.mark.more
 def test_a_thousand_episodes_have_the_same_actions_and_verdicts_at_the_same_steps(
     compiler: str, tmp_path: Path
 ) -> None:

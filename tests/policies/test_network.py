@@ -83,3 +83,14 @@ def test_other_units_are_refused(hidden):
         Network(4, 2, ())
     with pytest.raises(psyco.RunError, match="at most 4,096 units, got 99,999,999"):
         Network(4, 2, (8, 99_999_999))
+
+
+def test_the_observation_of_a_table_may_be_the_number_of_a_row() -> None:
+    codes, numbers = Network(5, 3, (), "learned", one_hot=(5,)), Network(1, 3, (), "learned", one_hot=(5,))
+    assert (codes.size, codes.indexed, numbers.size, numbers.indexed) == (18, False, 18, True)
+    theta = np.random.default_rng(0).normal(size=(1, 18)).astype(np.float32)
+    rows = np.arange(5, dtype=np.float32)[:, None]
+    expected = codes.numpy_scores(theta)(np.eye(5, dtype=np.float32))
+    np.testing.assert_array_equal(numbers.numpy_scores(theta)(rows), expected)
+    compiled = jax.vmap(lambda x: numbers.scores(jax.device_put(theta[0]), x))(jax.device_put(rows))
+    np.testing.assert_allclose(compiled, expected, rtol=1e-6)

@@ -136,3 +136,14 @@ def test_choices_may_differ_only_where_their_scores_are_equal_up_to_rounding(
     policy.network.unflatten(swapped)[1][:] = w2[::-1]
     with outcome:
         export_another(policy, swapped, tmp_path / "p.onnx", monkeypatch)
+
+
+def test_a_table_over_numbers_of_states_acts_alike() -> None:
+    import onnxruntime
+
+    network = Network(1, 3, (), "learned", one_hot=(5,))
+    theta = np.random.default_rng(0).normal(size=network.size).astype(np.float32)
+    policy = Policy(theta, network, psyco.Discrete(3), "model.prism", {})
+    numbers = np.arange(5, dtype=np.float32)[:, None]
+    session = onnxruntime.InferenceSession(to_onnx(policy))
+    np.testing.assert_array_equal(session.run(None, {"observation": numbers})[0], policy(numbers))

@@ -13,8 +13,8 @@ import psyco
 from psyco._src.logic.batch_monitor import compile_monitor
 from psyco._src.policies.external import as_policy
 from psyco._src.policies.network import network_for
-from psyco._src.rollout.episodes import Stream, episode_keys, stream_key
-from psyco._src.rollout.gym_sampler import GymSampler, Job, episode_seeds, in_process_backend
+from psyco._src.rollout.episodes import Stream, episode_keys, episode_seeds, stream_key
+from psyco._src.rollout.gym_sampler import GymSampler, Job, in_process_backend
 from psyco._src.rollout.sampler import make_sampler
 from tests.environments import Alternating, CompiledSteps, Steps, Walk
 from tests.making import with_execution

@@ -1,5 +1,6 @@
 """Pictures and animations of `psyco render` show every body in every state."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,6 +9,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -22,8 +25,10 @@ from psyco._src.policies.serialization import Policy, policy_for
 from psyco._src.reports.trajectory import (
     CAPTION_HEIGHT,
     FRAME_WIDTH,
+    WITHOUT_DEVICES,
     animate_trajectory,
     animate_video,
+    bounded_terms,
     draw_trajectory,
     record_video,
 )
@@ -99,6 +104,37 @@ def test_a_picture_says_when_an_episode_was_decided(tmp_path: Path, monkeypatch:
     assert _judge(parse("P>=0.5 [ G near > 0.5 ]"), domain)(paths[0]) == ""  # drawn in another domain than its own
 
 
+WATCHED = "P>=0.5 [ G (abs(far) <= 0.5 | count(far > 0.7) < 2) ]; P>=0.5 [ F (wet & far > 0.2) ]; R{far}<=9 [ C ]"
+
+
+def test_the_terms_of_a_requirement_are_those_that_it_bounds() -> None:
+    path = path_of(far=[1.0, 0.0, 1.0], wet=[False, True, False])
+    found = {str(term): limits for term, limits in bounded_terms(parse(WATCHED), path).items()}
+    assert found == {"abs(far)": [0.5], "count(far > 0.7)": [2.0], "far": [0.7, 0.2], "wet": []}
+    assert bounded_terms(parse("P>=0.5 [ G near > 0.5 ]"), path) == {} == bounded_terms(None, path)
+
+
+@pytest.mark.parametrize("scene", [True, False])
+def test_a_picture_shows_the_terms_of_the_requirement_with_their_bounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scene: bool
+) -> None:
+    bounds, shapes, drawn = list[float](), list[Any](), []
+    monkeypatch.setattr("matplotlib.axes.Axes.axhline", lambda self, y, **_: bounds.append(y))
+    plot, subplots = Axes.plot, Figure.subplots
+    monkeypatch.setattr(Axes, "plot", lambda *a, **k: drawn.append(k["label"]) or plot(*a, **k))
+    monkeypatch.setattr(Figure, "subplots", lambda self, *a, **k: shapes.append(a) or subplots(self, *a, **k))
+    domain = domain_with("one")
+    domain.scene = domain.scene if scene else None
+    path = path_of(one=[(0, 0)] * 3, far=[1.0, 0.0, 1.0], wet=[False, True, False])
+    draw_trajectory(domain, [path, path], tmp_path / "a.png", requirement=parse(WATCHED))
+    animate_trajectory(domain, path, tmp_path / "a.gif", parse(WATCHED))
+    assert bounds == 3 * [0.5, 2.0, 0.7, 0.2]
+    every = [] if scene else ["far", "one[0]", "one[1]", "wet"]
+    assert drawn == 3 * [*every, "abs(far)", "count(far > 0.7)", "far", "wet"]
+    assert shapes == [(5, 2), (5, 1)]
+    assert len(frames_of(tmp_path / "a.gif")) == 3
+
+
 def test_an_episode_of_one_state_can_be_drawn(tmp_path: Path) -> None:
     animate_trajectory(domain_with("only"), path_of(only=[[0, 0]]), tmp_path / "a.gif")
     assert len(frames_of(tmp_path / "a.gif")) == 1
@@ -165,3 +201,23 @@ def test_a_video_is_of_the_same_episode_and_goes_through_the_wrappers() -> None:
 def test_an_environment_that_renders_no_frames_says_why(source: Any, parameters: dict[str, Any], why: str) -> None:
     with pytest.raises(DomainError, match=why):
         record_video(*video_subject(source, **parameters), seed=0)
+
+
+def test_frames_are_rendered_without_display_and_sound_and_the_environment_variables_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = list[dict[str, str]]()
+
+    class Quiet(gymnasium.Wrapper):  # type: ignore[type-arg]
+        def render(self) -> Any:
+            seen.append({name: os.environ[name] for name in WITHOUT_DEVICES})
+            return self.env.render()
+
+    for name in WITHOUT_DEVICES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SDL_VIDEODRIVER", "x11")
+    before = dict(os.environ)
+    domain, policy = video_subject(Drawn, wrappers=[Quiet])
+    record_video(domain, policy, seed=0)
+    assert seen[0] == {**WITHOUT_DEVICES, "SDL_VIDEODRIVER": "x11"}
+    assert dict(os.environ) == before

@@ -97,6 +97,7 @@ def test_what_would_come_after_the_end_is_not_looked_at():
 @pytest.mark.parametrize(
     "learner", ["snes", *(pytest.param(name, marks=pytest.mark.more) for name in ("safe-es", "ppo"))]
 )
+@pytest.mark.more
 def test_learning_stops_too(learner):
     problem = prepared(Torn("reward"), "P>=0.5 [ G position > 0 ] & C>=0.9", learner=learner, episodes=100)
     with pytest.raises(psyco.EpisodeError, match=r"torn, episode with seed \d+, at step 3: (reward|return) is nan"):

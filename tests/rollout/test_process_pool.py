@@ -110,6 +110,7 @@ def test_an_environment_that_crashes_once_costs_time_only(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("counted", [False, True])
+@pytest.mark.more
 def test_without_seeds_an_episode_that_counts_is_not_played_again_after_a_crash(tmp_path, counted: bool) -> None:
     """Episodes that crash would be left out of the test."""
     pool = shared_pool(2, None)
@@ -155,6 +156,7 @@ def test_an_environment_that_always_crashes_is_an_error() -> None:
     np.testing.assert_array_equal(again.returns, sound.run(theta, [1, 3, 5, 7, 8, 9]).returns)
 
 
+@pytest.mark.more
 def test_a_hanging_environment_is_named_with_episode_and_step() -> None:
     faulty, _, theta = sampler("hang", shared_pool(1, 1.5))
     with pytest.raises(psyco.EpisodeError, match=r"step timeout of 1\.5 s") as caught:

@@ -55,7 +55,14 @@ def assert_same(a: Any, b: Any) -> None:
     jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
-@pytest.mark.parametrize("name", [pytest.param("particle-dance", marks=pytest.mark.full), "obstacle-run", "walk"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("particle-dance", marks=pytest.mark.full),
+        pytest.param("obstacle-run", marks=pytest.mark.more),
+        "walk",
+    ],
+)
 def test_without_noise_exploring_episodes_are_those_of_the_deployed_policy(name: str) -> None:
     """To the last bit, if both are optimized by the compiler, which `make test` leaves out."""
     everything = samplers(name)
@@ -149,6 +156,25 @@ def test_noise_does_not_depend_on_the_workers() -> None:
     assert_same(rows(backwards, slice(None, None, -1)), whole)
 
 
+@pytest.mark.parametrize("name", ["walk", pytest.param("obstacle-run", marks=pytest.mark.more)])
+def test_held_noise_is_that_of_the_step_at_which_it_was_drawn(name: str) -> None:
+    sampler, theta, keys = samplers(name)
+    std, hold = np.full((COUNT, sampler_outputs(sampler)), 0.5, np.float32), np.arange(COUNT, dtype=np.int32) % 4 + 1
+    explore = jax.jit(sampler.explore) if sampler.compiled else sampler.explore
+    white, held = jax.device_get((explore(theta, std, keys), explore(theta, std, keys, hold)))
+    drawn = np.arange(white.trace.noise.shape[1])
+    for row, steps in enumerate(hold):
+        both = white.trace.alive[row, drawn // steps * steps] * held.trace.alive[row] > 0
+        expected = white.trace.noise[row, drawn // steps * steps]
+        np.testing.assert_allclose(held.trace.noise[row][both], expected[both], rtol=1e-6)
+    assert (white.trace.noise != held.trace.noise).any()
+    one = hold == 1  # held for one step, it is white; two programs may differ in the last bit
+    np.testing.assert_allclose(held.trace.noise[one], white.trace.noise[one], rtol=1e-5)
+    if not sampler.compiled:
+        spread = dataclasses.replace(sampler, workers=5)
+        assert_same(jax.device_get(spread.explore(theta, std, keys, hold)), held)
+
+
 def test_noise_changes_what_happens_where_it_is() -> None:
     sampler, theta, keys = samplers("particle-dance")
     std = np.zeros((COUNT, 2), np.float32)
@@ -160,6 +186,7 @@ def test_noise_changes_what_happens_where_it_is() -> None:
     assert not moved[COUNT // 2 :].any()
 
 
+@pytest.mark.more
 def test_noise_has_nothing_to_do_with_what_the_domain_draws() -> None:
     """Correlation with the particle's random pushes and first position; fails by chance with probability 4e-6."""
     domain = psyco.make("particle-dance")

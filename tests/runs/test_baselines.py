@@ -13,18 +13,27 @@ from scipy import stats
 
 import psyco
 from psyco._src.envs.actions import Continuous, Discrete, MultiBinary, MultiDiscrete
-from psyco._src.policies.network import Network
+from psyco._src.policies.network import Network, network_for
+from psyco._src.policies.serialization import policy_for
 from psyco._src.reports.run_page import run_page
 from psyco._src.rollout.execution import Execution
 from psyco._src.rollout.jax_sampler import _record_batch
 from psyco._src.runs import baselines
-from psyco._src.runs.baselines import UNIFORM_STD, _constant_scores, constant_parameters, mann_whitney
+from psyco._src.runs.baselines import (
+    UNIFORM_STD,
+    Baselines,
+    Performance,
+    _constant_scores,
+    constant_parameters,
+    mann_whitney,
+)
 from psyco._src.runs.problem import prepare
 from psyco._src.runs.sample_trajectories import sample_episodes
 from psyco._src.runs.select import certify_best
 from psyco._src.runs.session import build_problem
 from psyco._src.runs.store import load_run_info, read_run
 from psyco._src.runs.train import TrainingState, initial_state
+from psyco._src.runs.warm_start import with_initial_policy
 from tests.making import make_settings
 from tests.runs.small import CONFIG
 
@@ -51,17 +60,29 @@ class Wage(gymnasium.Env[Any, Any]):
         return self.np_random.uniform(-1, 1, 2).astype(np.float32), reward, False, False, {}
 
 
-def certified(requirement=DRY, action=5.0, execution=None, **parameters):
-    """Certify a policy with this score for its action, as if it had been learned in 600 episodes."""
+def certified(requirement=DRY, action=5.0, execution=None, start=None, episodes=600, **parameters):
+    """Certify a policy with this score for its action, as if it had been learned in these episodes.
+
+    It starts from random parameters, or from a policy with the score `start`.
+    """
     domain = psyco.make(lambda: Wage(**parameters), horizon=3)
     settings = make_settings(
-        episodes=600, learner="safe-es", hidden=4, normalization="none", candidates=1, max_episodes=60
-    )
-    problem = prepare(domain, psyco.parse(requirement), settings, execution or Execution())
+        episodes=episodes, learner="safe-es", hidden=4, normalization="none", candidates=1, max_episodes=60,
+        selection_episodes=20,
+    )  # fmt: skip
+    first = None
+    if start is not None:
+        network = network_for(domain, hidden=4)
+        first = policy_for(domain, network, constant_parameters(network, np.float32([start])))
+    problem = prepare(
+        domain, psyco.parse(requirement), with_initial_policy(settings, first), execution or Execution(),
+        initial_policy=first,
+    )  # fmt: skip
     at = initial_state(problem)
     theta = constant_parameters(problem.network, np.float32([action]))
     inner = at.state.inner._replace(theta=jax.numpy.asarray(theta))
-    return certify_best(problem, TrainingState(1, at.state._replace(inner=inner)))
+    learned = at.state._replace(inner=inner, generation=jax.numpy.int32(1))
+    return certify_best(problem, TrainingState(1, learned))
 
 
 # ---- the plain word ------------------------------------------------------------------------------------------
@@ -73,6 +94,8 @@ def test_a_certified_policy_that_is_no_better_than_a_baseline_is_called_so() -> 
     word = done.baselines.remark(done.certificate)
     assert word.startswith("Certified, but ") and "better than" in word and "(p = " in word and "level 0.05" in word
     assert "--learner" in word and "margin" in word and "--from" in word
+    without = dataclasses.replace(done.baselines, has_margin=False).remark(done.certificate)
+    assert "--learner" in without and "margin" not in without and "--from" in without
 
 
 @pytest.mark.parametrize(("goal", "action", "good"), [("max", 5.0, True), ("max", -5.0, False), ("min", -5.0, True)])
@@ -128,6 +151,14 @@ def test_too_few_episodes_are_not_tested(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [each.p_value for each in done.baselines.others] == [None, None]
 
 
+def test_the_share_of_a_budget_in_steps_is_that_of_the_episodes_that_were_played() -> None:
+    """600 steps are 200 episodes of full length, and 600 if they end after the first step."""
+    settings = make_settings(steps=600, episodes=0, learner="safe-es", hidden=4, normalization="none", candidates=1)
+    problem = prepare(psyco.make(Wage, horizon=3), psyco.parse(DRY), settings)
+    assert [play.episodes for play in baselines._trivial_plays(problem)] == [1, 1, 1]
+    assert [play.episodes for play in baselines._trivial_plays(problem, 600)] == [4, 4, 4]
+
+
 @pytest.mark.more
 def test_a_return_that_stands_still_is_said_while_learning(caplog) -> None:
     domain = psyco.make(lambda: Wage(paid=0.0), horizon=3)
@@ -143,6 +174,39 @@ def test_a_return_that_stands_still_is_said_while_learning(caplog) -> None:
 def test_workers_play_the_same_baselines() -> None:
     here = certified(paid=3.0).baselines
     assert certified(paid=3.0, execution=Execution(workers=2)).baselines == here
+
+
+# ---- the policy that learning started from -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("episodes", [600, 40])  # with 40 there is no room for trivial baselines
+def test_learning_that_makes_a_policy_worse_hands_over_the_one_that_it_started_from_and_says_so(episodes) -> None:
+    done = certified(action=-5.0, start=5.0, episodes=episodes, paid=3.0)
+    assert done.candidate.generation == 0 and done.certificate.mean_return > 5.0
+    assert done.policy(np.zeros((1, 2)))[0, 0] > 0.9
+    word = done.baselines.remark(done.certificate)
+    assert word.startswith("Learning did not improve the policy that it started from") and "learning_rate" in word
+    start = done.baselines.others[0]
+    assert (start.name, start.episodes) == ("policy of --from", 20)
+    assert start.mean_return == pytest.approx(done.certificate.mean_return, abs=3.0)
+
+
+def test_learning_that_improves_a_policy_has_nothing_to_say() -> None:
+    done = certified(action=5.0, start=-5.0, paid=3.0)
+    assert done.candidate.generation == 1 and done.certificate.mean_return > 5.0
+    assert done.baselines.remark(done.certificate) == ""
+    assert done.baselines.others[0].mean_return < -5.0
+
+
+def test_a_start_that_is_better_and_meets_the_constraints_is_named(finished) -> None:
+    certificate = dataclasses.replace(read_run(finished).certificate, verdict=psyco.Verdict.SATISFIED)
+    policy = Performance("this policy", 60, 1.0, 0.1, 1.0, 3.0, within_bounds=True)
+    start = dataclasses.replace(policy, name="policy of --from", mean_return=9.0, p_value=0.999)
+    assert "but worse than the policy of --from (p = 0.001): return 1.00 against 9.00" in (
+        Baselines(policy, (start,)).remark(certificate)
+    )
+    for other in ({"p_value": 0.6}, {"within_bounds": False}):
+        assert Baselines(policy, (dataclasses.replace(start, **other),)).remark(certificate) == ""
 
 
 # ---- parameters ------------------------------------------------------------------------------------------------

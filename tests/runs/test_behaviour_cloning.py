@@ -180,7 +180,7 @@ def test_a_clone_acts_as_its_demonstrations_do(actions: str) -> None:
         assert "of the range of an action" in policy.origin
     else:
         assert (answers == chosen).mean() > 0.93
-    assert policy.origin.startswith("behaviour cloning of a rule (1 episodes, 3,000 steps; ")
+    assert policy.origin.startswith("behaviour cloning of a rule (1 episode, 3,000 steps; ")
 
 
 def test_a_clone_is_a_function_of_the_seed_and_shows_its_progress() -> None:
@@ -220,7 +220,7 @@ def test_a_run_starts_from_a_clone_says_so_and_goes_on_to_the_same_bytes(cli, tm
     done = cli(*command, "--episodes", "44", "--learner", "safe-es", "--from", "traces.csv", "--out", "first")
     assert done.status in (0, 1, 3), done.err
     words = "learning starts from behaviour cloning of traces.csv (20 episodes, "
-    assert words in " ".join(done.err.split()) and "cloning: 0 updates" in done.err
+    assert words in " ".join(done.err.split())
     assert words in Path("first/run.log").read_text()
     start = load_policy("first/start.safetensors")
     assert load_config(Path("first/config.toml")).settings.start_from == f"sha256:{start.digest}"

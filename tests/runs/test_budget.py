@@ -78,7 +78,7 @@ def test_a_constraint_on_the_return_raises_the_discount() -> None:
     assert options("ppo", demand)["discount"] == 1 - 1 / 400
     assert options("ppo", demand, discount=0.9)["discount"] == 0.9
     assert "discount" not in options("ppo", parse(POLE)) and "discount" not in options("sac", demand)
-    assert options("ppo", parse(POLE)).items() >= {"proportional_gain": 0.5, "lambda_min": 0.1}.items()
+    assert options("ppo", parse(POLE)).items() >= {"proportional_gain": 2.0, "control": "multiplier"}.items()
 
 
 @pytest.mark.parametrize(("name", "quiet"), [("CartPole-v1", False), ("Pendulum-v1", True)])
@@ -396,3 +396,26 @@ def test_check_prints_the_plan(cli: Any) -> None:
     plan = next(each for each in json.loads(done.out)["checks"] if each["name"] == "plan")
     assert plan["data"]["phases"][1]["steps"] == 20_000
     assert dataclasses.is_dataclass(psyco.RunPlan)
+
+
+@pytest.mark.parametrize("budget", [{"steps": 10_000, "episodes": 0}, {"episodes": 100}])
+def test_a_plan_counts_by_the_measured_length_of_episodes(pole: psyco.GymDomain, budget: dict[str, int]) -> None:
+    """Random episodes of 5 steps at a horizon of 20: episodes are expected to have 10, by the geometric mean."""
+    requirement = parse(POLE)
+    settings = resolved(Settings(**budget, learner="safe-es"), pole, requirement)
+    plan = make_run_plan(settings, pole, requirement, simulator=Throughput(1000.0, 5.0, 32))
+    assert plan.length == 10.0
+    for phase in plan.phases:
+        assert phase.steps == (10_000 if phase.name == "learning" and settings.steps else 10 * phase.expected)
+
+
+def test_the_policy_that_learning_starts_from_is_compared_with_enough_episodes(pole: psyco.GymDomain) -> None:
+    requirement = parse(POLE)
+    for episodes in (10, 3000):
+        plain = resolved(Settings(episodes=episodes, learner="safe-es"), pole, requirement)
+        started = resolved(
+            Settings(episodes=episodes, learner="safe-es", start_from=f"sha256:{'0' * 64}"), pole, requirement
+        )
+        assert started.selection_episodes >= 20 and started.candidates == plain.candidates
+        (selection,) = [p for p in make_run_plan(started, pole, requirement).phases if p.name == "selection"]
+        assert selection.episodes == (started.candidates + 1) * started.selection_episodes

@@ -54,11 +54,10 @@ def test_few_or_slow_steps_get_an_off_policy_learner(walk: psyco.GymDomain) -> N
 def test_defaults_fit_the_learner_and_the_domain(walk: psyco.GymDomain) -> None:
     control = prepared(walk, REQUIREMENT, learner="ppo", episodes=100)
     assert control.settings.hidden == control.network.hidden == CONTROL_HIDDEN
-    shared = {"margin": 0.5, "recovery_gain": 0.5, "proportional_gain": 0.5, "curriculum": 0.25}
-    wanted = shared | {"lambda_min": 0.1}
+    wanted = {"margin": 0.5, "control": "multiplier", "proportional_gain": 2.0, "curriculum": 0.25}
     assert {name: getattr(control.learner, name) for name in wanted} == wanted
     repeating = prepared(walk, REQUIREMENT, learner="sac", episodes=100)
-    assert {name: getattr(repeating.learner, name) for name in shared} == shared
+    assert {name: getattr(repeating.learner, name) for name in wanted} == wanted
     own = prepared(walk, REQUIREMENT, learner="ppo", episodes=100, hidden=8, margin=0.1)
     assert (own.network.hidden, own.learner.margin) == (8, 0.1)  # type: ignore[attr-defined]
     paper = prepared(psyco.make("particle-dance"), "P>=0.8 [ G distance >= 0.1 ] & C>=0.9", learner="ppo")

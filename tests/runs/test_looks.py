@@ -130,6 +130,20 @@ def test_another_requirement_has_an_error_of_its_own_and_fresh_episodes(folder, 
     assert (certificate.share, len(certificate.looks), certificate.seed_block) == (0.5, 1, taken)
 
 
+def test_the_next_look_uses_the_method_of_the_earlier_ones(folder, cli):
+    used = {"method": "sprt", "method_options": {"indifference": 0.05}}
+    psyco.verify(folder, requirement=OTHER, max_episodes=40, **used)
+    for given in ({}, {"method": "sprt"}, used):
+        certificate = psyco.verify(folder, requirement=OTHER, max_episodes=40, **given)
+        assert (certificate.method, certificate.options) == ("sprt", {"indifference": 0.05})
+    assert cli("verify", folder, "--require", OTHER, "--max-episodes", "40").status != 2
+    said = cli("verify", folder, "--require", OTHER, "--method", "fixed")
+    assert said.status == 2 and "--method sprt --option indifference=0.05; or do not" in " ".join(said.err.split())
+    after = psyco.verify(folder, requirement=OTHER, after=certificate, max_episodes=40, ignore_looks=True)
+    assert after.method == "sprt"
+    assert psyco.verify(folder, ignore_looks=True, max_episodes=40).method == "anytime"
+
+
 def test_looks_can_be_ignored_and_the_certificate_says_so(folder, cli):
     before = (folder / "looks.json").read_bytes()
     certificate = psyco.verify(folder, ignore_looks=True, max_episodes=40)

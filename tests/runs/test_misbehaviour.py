@@ -91,6 +91,7 @@ def suffer(
     return run
 
 
+@pytest.mark.more
 def test_in_this_process(suffer: Callable[..., psyco.EpisodeError]) -> None:
     for fault in ("raise", "silent", "nan", "other space", "object", "exit", "crash", "memory"):
         assert suffer(fault).step == 3

@@ -119,8 +119,36 @@ def test_plain_lines_say_which_phase_it_is_and_nobody_waits_for_a_word(
     assert said[0] == first and 2 <= said.count(first) <= 3  # after 0.05, 0.15 and 0.35 seconds
     assert 1 <= said.count("learning: compiling and playing the first episodes, for 0 s") <= 4
     assert "learning: 50 steps (25%)" in said
-    assert any(line.startswith("checking: 1 episodes (10%)") for line in said)
+    assert any(line.startswith("checking: 1 episode (10%)") for line in said)
     assert said[-1].startswith("selecting: 3 episodes (10%)")
+
+
+def test_what_follows_cloning_is_not_called_cloning(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(progress, "remark", said.append)
+    lines = progress.PlainDisplay()
+    for _ in range(2):
+        lines.stage(RunProgress("cloning", 0, 200, "updates"))
+        lines.last -= 60.0
+        lines.beat()
+    lines.stage(RunProgress("cloning", 100, 200, "updates"))
+    lines.stage(RunProgress("cloning", 200, 200, "updates"))
+    assert said[0] == "cloning: compiling, for 0 s"
+    lines.last -= 60.0
+    lines.beat()
+    assert said[-1] == "preparing: compiling and measuring the speed, for 0 s"
+
+
+def test_nobody_waits_longer_than_ten_seconds_for_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while nothing changes, as in a long generation."""
+    said: list[str] = []
+    monkeypatch.setattr(progress, "remark", said.append)
+    lines = progress.PlainDisplay()
+    lines.stage(RunProgress("certifying", 7, 60, "episodes"))
+    for count in range(2, 9):
+        lines.last -= 10.0
+        lines.beat()
+        assert len(said) == count
 
 
 def test_the_remaining_time_counts_down_and_is_that_of_the_speed_after_compiling() -> None:
@@ -156,7 +184,8 @@ def test_a_run_tells_its_phases_and_how_long_they_took(tmp_path: Path) -> None:
             max_episodes=40,
         ),
     )
-    assert list(dict.fromkeys(stage.phase for stage in stages)) == ["learning", "selecting", "certifying"]
+    phases = ["learning", "selecting", "certifying", "comparing with baselines"]
+    assert list(dict.fromkeys(stage.phase for stage in stages)) == phases
     assert all(0 <= stage.done <= stage.total for stage in stages)
     assert run.info is not None and set(run.info.seconds) == {"learning", "certifying"}
     assert not (run.folder / "played.safetensors").exists()

@@ -72,7 +72,7 @@ def test_candidates_play_the_same_episodes() -> None:
 def test_the_certificate_is_about_the_returned_policy_and_lists_every_look() -> None:
     problem = small("P>=0.8 [ F target ] & C>=0.9", candidates=3, selection_episodes=50, attempts=2)
     state = with_candidates(problem, [constant(problem, a) for a in (2, 3, 0)])
-    policy, certificate, candidate, baselines = certify_best(problem, state)
+    policy, certificate, candidate, _ = certify_best(problem, state)
     assert certificate.verdict is psyco.Verdict.VIOLATED
     assert certificate.policy == policy.digest
     assert len(certificate.looks) == 2

@@ -69,7 +69,9 @@ def test_a_pipe_keeps_nobody_waiting(run: Path, name: str) -> None:
         _resume(run)
 
 
-@pytest.mark.parametrize("name", [".lock", LEFTOVER, "metrics.csv", "run.log", "checkpoints", "certificates", "tensorboard"])
+@pytest.mark.parametrize(
+    "name", [".lock", LEFTOVER, "metrics.csv", "run.log", "checkpoints", "certificates", "tensorboard"]
+)
 def test_going_on_writes_nothing_through_a_link(run: Path, secret: Path, name: str) -> None:
     (run / name).unlink(missing_ok=True)
     (run / name).symlink_to(secret.parent if "." not in name else secret)

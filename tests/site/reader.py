@@ -46,6 +46,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "study": {"--workers": "1"},
     "tune": {"--trials": "3", "--rerun-seeds": "1", "--validation-seeds": "2", "--workers": "1"},
     "verify": {"--max-episodes": "100"},
+    "stress": {"--max-episodes": "100"},
     "reproduce": {"--episodes": "400", "--repetitions": "2"},  # and one part alone, see `small`
 }
 BUDGETS = {"--episodes", "--steps", "--time", "--config"}  # one of them is enough
@@ -55,6 +56,7 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "synthesize": {"episodes": 60, "settings": SETTINGS},
     "start": {"episodes": 60, "settings": SETTINGS},
     "verify": {"max_episodes": 100},
+    "attack": {"episodes": 60, "max_episodes": 100},
     "learn_risk": {"episodes": 100},
     "pareto_front": {"points": 2, "seeds": 1, "workers": 1, "settings": {"episodes": 60}},
     "study": {"workers": 1},
@@ -73,6 +75,7 @@ VERDICTS = {
     "synthesize",
     "resume",
     "verify",
+    "stress",
     "exact",
 }  # of little learning: any verdict will do, an error will not
 

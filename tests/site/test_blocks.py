@@ -4,6 +4,7 @@ import ast
 import doctest
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -34,6 +35,7 @@ LAST_PICTURES = {
 # Pages whose blocks take long together: `make test-all`.
 MORE = [
     "README.md",
+    "docs/counterexamples.md",
     "docs/deployment.md",
     "docs/explanation/posterior.md",
     "docs/gallery.md",
@@ -42,6 +44,7 @@ MORE = [
     "docs/index.md",
     "docs/learners.md",
     "docs/reproduction.md",
+    "docs/robustness.md",
     "docs/runs.md",
     "docs/studies.md",
     "docs/unbounded.md",
@@ -50,7 +53,13 @@ ELSEWHERE = {"docs/get-started.md", "docs/real.md"}  # below with their own budg
 CODE = {"python", "sh", "c"}
 RUN = sorted({block.page for block in BLOCKS if block.language in CODE} - ELSEWHERE)
 SB3_AND_ONNX = pytest.mark.extra("stable_baselines3", "onnxruntime")
-NEEDS = {"docs/gymnasium.md": SB3_AND_ONNX, "docs/learners.md": SB3_AND_ONNX, "others": SB3_AND_ONNX}
+STORM = pytest.mark.extra("stormpy")
+NEEDS = {
+    "docs/models.md": STORM,
+    "docs/gymnasium.md": SB3_AND_ONNX,
+    "docs/learners.md": SB3_AND_ONNX,
+    "others": SB3_AND_ONNX,
+}
 
 
 def marks_of(page: str) -> list[pytest.MarkDecorator]:
@@ -161,6 +170,7 @@ def test_examples_of_commands_run(cli: Callable[..., Any], tmp_path: Path, monke
         reader.run(["psyco", "synthesize", domain, "--require", requirement, "--out", f"runs/{name}"])
     reader.run(["psyco", "export", "runs/cartpole", "--onnx", "model.onnx"])
     (tmp_path / "results.csv").write_text("1\n" * 100)
+    shutil.copy(ROOT / "examples" / "courier.prism", tmp_path)
     for words in sorted(examples(), key=lambda words: words[1] != "synthesize"):  # it makes what others use
         if words[1] not in ("pareto", "study", "watch"):
             reader.run(words)

@@ -15,6 +15,8 @@ from psyco._src.verification.base import ACCEPT, CONTINUE, MeanTask
 from psyco._src.verification.betting import Betting
 from psyco._src.verification.ledger import Ledger
 
+pytestmark = pytest.mark.slow  # plays episodes
+
 SUCCESS = "P>=0.5 [ F (obs[0] >= 2) ] & C>=0.95"
 
 

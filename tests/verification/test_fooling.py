@@ -20,6 +20,8 @@ from psyco._src.rollout.episodes import Stream, episode_keys, stream_key
 from psyco._src.rollout.sampler import make_sampler
 from psyco._src.verification import episode_stream
 
+pytestmark = pytest.mark.slow  # plays episodes
+
 outcomes = st.lists(st.booleans(), min_size=1, max_size=300).map(np.array)
 METHODS = ("anytime", "fixed", "sprt", "bayes")
 
@@ -118,6 +120,7 @@ def test_a_certificate_about_short_episodes_says_nothing_about_long_ones():
     assert any(each.startswith("verdict") for each in differences)
 
 
+@pytest.mark.more
 def test_episodes_that_ended_learning_are_not_those_of_the_certificate(monkeypatch):
     """A run that learns until it is satisfied has looked many times: the certificate is made of none of that."""
     used: dict[str, set[Any]] = {}

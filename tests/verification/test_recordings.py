@@ -235,6 +235,13 @@ def test_ambiguous_traces_are_refused(data, words):
         read_traces(data, parse("P>=0.5 [ G x >= 1 ]"), origin="file")
 
 
+def test_a_forgotten_operator_is_a_note_of_a_certificate_of_traces(tmp_path):
+    (tmp_path / "log.csv").write_text("episode,x\n0,2\n0,0\n1,2\n1,0\n")
+    with pytest.warns(UserWarning, match="first state of an episode only"):
+        certificate = psyco.verify_outcomes(tmp_path / "log.csv", "P>=0.1 [ x >= 1 ] & C>=0.5", traces=True)
+    assert "x >= 1 has no temporal operator" in certificate.notes[0]
+
+
 @st.composite
 def logs(draw):
     """Draw the lines of a valid log of `episode,step,x`, with a typical corruption."""

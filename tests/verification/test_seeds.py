@@ -15,6 +15,8 @@ from psyco._src.rollout.sampler import make_sampler
 from tests.environments import Careless, Counting, Deaf, Leaky, Local, Manufactured, Walk, to_the_left
 from tests.making import with_execution
 
+pytestmark = pytest.mark.slow  # plays episodes
+
 REQUIRE = "P>=0.5 [ G (obs[0] <= 1) ] & C>=0.9"
 ALWAYS = "P>=0.5 [ G (obs[1] <= 6) ] & C>=0.9"  # obs[1] counts the steps
 

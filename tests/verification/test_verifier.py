@@ -58,6 +58,15 @@ def test_the_same_seed_gives_the_same_certificate_and_another_seed_other_episode
     assert a.findings != c.findings
 
 
+def test_warnings_about_the_requirement_are_notes_of_the_certificate_and_of_its_replay(walker):
+    policy, domain = walker
+    with pytest.warns(UserWarning, match="first state of an episode only"):
+        certificate = psyco.verify(policy, domain, "P>=0.5 [ step <= 50 & !caught ] & C>=0.98", method="bayes")
+    assert sum("first state of an episode only" in note for note in certificate.notes) == 1
+    assert "first state of an episode only" in str(certificate)
+    assert psyco.replay(certificate, policy, domain=domain).matches
+
+
 def test_without_constraints_the_return_is_still_measured(walker):
     certificate = psyco.verify(*walker, "Rmax=? [ C ]", method="bayes", max_episodes=200)
     assert certificate.verdict.name == "SATISFIED" and certificate.episodes == 200

@@ -10,12 +10,23 @@ from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar, cast
 
 import gymnasium
+import numpy as np
 
 from psyco._src.core.errors import ArgumentError, DomainError, RunError, suggest
 from psyco._src.core.files import read_text
 from psyco._src.core.options import declared
+from psyco._src.envs.actions import Discrete
 from psyco._src.envs.base import Domain
-from psyco._src.envs.registry import BUILT_IN, DomainDescription, make, make_from_description, texts, trusted_names
+from psyco._src.envs.registry import (
+    BUILT_IN,
+    DomainDescription,
+    is_model_name,
+    make,
+    make_from_description,
+    texts,
+    trusted_names,
+)
+from psyco._src.envs.variants import Disturbance, adversary_of, read_disturbance
 from psyco._src.learners.learner_registry import LEARNERS
 from psyco._src.logic.ast import Requirement
 from psyco._src.logic.parser import parse
@@ -23,7 +34,8 @@ from psyco._src.logic.requirement import AnyRequirement, as_requirement
 from psyco._src.policies import external
 from psyco._src.policies.external import AnyPolicy, ExternalPolicy, as_policy
 from psyco._src.policies.guard import Guard
-from psyco._src.policies.serialization import Policy
+from psyco._src.policies.network import Network
+from psyco._src.policies.serialization import Policy, load_policy, policy_for
 from psyco._src.rollout.execution import Execution
 from psyco._src.runs.behaviour_cloning import clone, limit_scores, play_demonstrations, read_demonstrations
 from psyco._src.runs.budget import CONTROL_HIDDEN
@@ -78,12 +90,30 @@ def as_subject(
         parameters: changes to the parameters of the domain.
         trust: code that files may name, and files that may run code themselves.
     """
-    found, own = find_policy(policy, trust)
-    where = _where(found, domain, parameters, trust)
+    own: str | None = None
+    if isinstance(policy, str) and is_model_name(policy) and domain is None:
+        where = as_domain(policy, parameters)
+        found: AnyPolicy = chain_policy(where)
+    else:
+        found, own = find_policy(policy, trust)
+        where = _where(found, domain, parameters, trust)
     if requirement is None and own is None:
         raise RunError(f"{policy} is a policy without a requirement; give one with requirement (--require)")
     # The requirement of a run is text: it must not name another file.
-    return VerificationInput(found, where, as_requirement(requirement) if requirement is not None else parse(str(own)))
+    wanted = as_requirement(requirement) if requirement is not None else parse(str(own))
+    return VerificationInput(found, where, wanted)
+
+
+def chain_policy(domain: Domain) -> Policy:
+    """Return the only policy of a Markov chain; raise RunError where there is a choice."""
+    if domain.actions != Discrete(1):
+        raise RunError(
+            f"{domain.name} is a decision process, with up to {domain.actions.outputs} choices in a state: give the "
+            f"policy first, and --domain {domain.name}; psyco synthesize learns one, and psyco exact --optimum "
+            "computes the best values"
+        )
+    network = Network(domain.observation_size, 1, 1)
+    return policy_for(domain, network, np.zeros(network.size), origin="a Markov chain has nothing to choose")
 
 
 def as_actor(
@@ -172,6 +202,18 @@ def as_start(
             callback.on_progress(RunProgress("cloning", done, total, "updates"))
 
     return clone(demonstrations, domain, hidden=settings.hidden or CONTROL_HIDDEN, seed=settings.seed, report=report)
+
+
+def as_adversary(adversary: Any) -> tuple[Disturbance, Policy | None]:
+    """Return what an adversary may change, and its policy if it was learned before and is given, or its file."""
+    if isinstance(adversary, str | Path) and os.path.isfile(adversary):
+        adversary = load_policy(adversary)
+    if not isinstance(adversary, Policy):
+        return read_disturbance(adversary), None
+    about = adversary_of(adversary.parameters)
+    if about is None:
+        raise RunError(f"{adversary!r} is no adversary; psyco.attack learns one and returns it as `adversary`")
+    return Disturbance(about["kind"], about["size"]), adversary
 
 
 def known_looks(policy: PolicyLike) -> Ledger | None:

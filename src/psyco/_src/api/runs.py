@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from psyco._src.api.coerce import AnyDomain, PolicyLike, as_actor, as_certificate, find_policy, find_run, verb
+from psyco._src.api.coerce import (
+    AnyDomain,
+    PolicyLike,
+    as_actor,
+    as_certificate,
+    as_domain,
+    find_policy,
+    find_run,
+    verb,
+)
 from psyco._src.core import files
 from psyco._src.core.checks import check_count
 from psyco._src.core.errors import DomainError, RunError
@@ -23,11 +33,18 @@ from psyco._src.policies.external import AnyPolicy
 from psyco._src.policies.guard import Guard
 from psyco._src.policies.onnx_export import export_onnx
 from psyco._src.policies.serialization import Policy
-from psyco._src.rollout.episodes import Stream
+from psyco._src.rollout.episodes import Stream, episode_keys, episode_seeds
+from psyco._src.rollout.execution import IN_PROCESS, Execution
 from psyco._src.rollout.gym_sampler import Signals
 from psyco._src.rollout.record import record_episodes
 from psyco._src.runs.store import Run, is_run
 from psyco._src.verification.certificate import Certificate
+from psyco._src.verification.counterexamples import (
+    Counterexamples,
+    certificate_key,
+    find_counterexamples,
+    find_player,
+)
 
 MAX_SEARCHED = 1000  # episodes among which violations are looked for
 
@@ -170,14 +187,15 @@ def render(
     episode: int = 0,
     violated: bool = False,
     animation: bool = True,
-    seed: int = 0,
+    seed: int | None = None,
     trust: Collection[str] = (),
     on_remark: Callable[[str], None] = lambda text: None,
 ) -> list[Path]:
     """Draw episodes of a policy and animate the first of them.
 
-    With a requirement, the picture shows the verdict of each episode and the step at which it was decided. For a
-    Gymnasium environment that renders itself (`rgb_array`), the animation is a video.
+    With a requirement, the picture shows the verdict of each episode, the step at which it was decided, and the terms
+    of the requirement with their bounds. For a Gymnasium environment that renders itself (`rgb_array`), the animation
+    is a video.
 
     Args:
         policy: the policy, as in `verify`; or a certificate in its run folder, for the policy of that run.
@@ -190,7 +208,7 @@ def render(
         episode: index of the first one.
         violated: draw only episodes that violate the requirement.
         animation: also write an animation of the first one.
-        seed: seed of the episodes, unless they are those of a certificate.
+        seed: seed of the episodes, by default 0; of those of a certificate, draw the one with this seed.
         trust: code (`module:name`) that files name and that may be imported, and files that may run code themselves.
         on_remark: called with a sentence if an environment cannot be rendered.
 
@@ -203,9 +221,11 @@ def render(
         policy, certificate = run_of_certificate(Path(policy)), policy
     own, of_run = find_policy(policy, trust)
     claimed = as_certificate(certificate)
-    origin: dict[str, Any] = {"seed": seed}
+    origin: dict[str, Any] = {"seed": 0 if seed is None else seed}
     if claimed is not None:
         origin = _certificate_origin(claimed, own)
+        if seed is not None:
+            episode, episodes = _episode_of_seed(claimed, seed), 1
         if domain is None and claimed.domain is not None:
             named = {**claimed.parameters, **(parameters or {})}
             domain, parameters = (
@@ -238,14 +258,82 @@ def render(
     where = _made_folder(folder)
     drawn = [where / "trajectory.png"]
     outcomes = [", ".join(filter(None, (f"episode {index}", judge(path)))) for index, path in paths.items()]
-    draw_trajectory(where_it_acts, list(paths.values()), drawn[0], shown.frames if shown else (), outcomes)
+    draw_trajectory(where_it_acts, list(paths.values()), drawn[0], shown.frames if shown else (), outcomes, wanted)
     if animation:
         drawn.append(where / "trajectory.gif")
         if shown:
             animate_video(shown, drawn[1])
         else:
-            animate_trajectory(where_it_acts, paths[index], drawn[1])
+            animate_trajectory(where_it_acts, paths[index], drawn[1], wanted)
     return drawn
+
+
+@verb
+def counterexamples(
+    policy: PolicyLike | Certificate,
+    *,
+    certificate: Certificate | str | Path | None = None,
+    traces: str | Path | None = None,
+    domain: AnyDomain | None = None,
+    worst: int = 5,
+    film: bool = True,
+    out: str | Path | None = None,
+    trust: Collection[str] = (),
+    execution: Execution = IN_PROCESS,
+) -> Counterexamples:
+    """Play the worst episodes of a certificate again and explain them; `print` or a notebook shows the result.
+
+    They are ranked by how far they are from satisfying, as learning measures it. If fewer violate than wanted, those
+    that came closest follow. Each has a smallest set of subformulas and steps that decides its verdict.
+
+    Args:
+        policy: a run or its folder, a result of `synthesize`, or a certificate in a run folder or of recorded traces;
+            with `certificate`, any policy as in `verify`.
+        certificate: the certificate of the policy; default: the newest one of its run.
+        traces: file of the traces, if the certificate is about these.
+        domain: the domain in which the policy acts; default: as described in the certificate.
+        worst: number of episodes per constraint.
+        film: make a film of each: of the scene of a compiled domain, or of the frames that a Gymnasium environment
+            renders (`rgb_array`).
+        out: also write everything as one HTML page to this file.
+        trust: code (`module:name`) that files name and that may be imported, and files that may run code themselves.
+        execution: worker processes of a Gymnasium environment.
+    """
+    from psyco._src.reports.counterexamples_page import counterexamples_page, with_films
+
+    worst = check_count("worst", worst)
+    subject, claimed, title = _certified(policy, certificate)
+    actor = None if subject is None else find_policy(subject, trust)[0]
+    where = None if domain is None else as_domain(domain)
+    player, acted_in = find_player(claimed, actor, where, traces, trusted_names(trust), execution)
+    found = find_counterexamples(claimed, player, worst=worst)
+    if film and acted_in is not None and actor is not None:
+        found = with_films(found, acted_in, actor)
+    if out is not None:
+        files.write(Path(out), counterexamples_page(found, title).encode())
+    return found
+
+
+def _certified(
+    policy: PolicyLike | Certificate, certificate: Certificate | str | Path | None
+) -> tuple[PolicyLike | None, Certificate, str]:
+    """Return a policy, its certificate, and a title; no policy if the certificate is about recorded episodes."""
+    if isinstance(policy, Certificate):
+        return None, policy, str(policy.domain or "recorded episodes")
+    if certificate is None and isinstance(policy, str | Path) and str(policy).endswith(".json"):
+        claimed = as_certificate(policy)
+        assert claimed is not None
+        return run_of_certificate(Path(policy)) if claimed.policy else None, claimed, Path(policy).name
+    if isinstance(policy, str | Path) and os.path.isdir(policy):  # False, not an error, for an impossible name
+        policy = find_run(policy)
+    own = getattr(policy, "certificate", None)
+    claimed = as_certificate(certificate) or (own if isinstance(own, Certificate) else None)
+    if claimed is None:
+        raise RunError(
+            f"{policy} has no certificate, whose episodes could be played again: verify it first (psyco verify), and "
+            "give the certificate with certificate (--certificate)"
+        )
+    return policy, claimed, policy.folder.resolve().name if isinstance(policy, Run) else str(claimed.domain)
 
 
 def _find_episodes(
@@ -271,6 +359,17 @@ def _find_episodes(
     return {index: found[index] for index in sorted(found)[:count]}
 
 
+def _episode_of_seed(certificate: Certificate, seed: int) -> int:
+    """Return the number of a certificate's episode, from the seed of its environment."""
+    seeds = episode_seeds(episode_keys(certificate_key(certificate), 0, certificate.episodes_seen))
+    if seed not in seeds:
+        raise RunError(
+            f"no episode of the certificate has the seed {seed}; psyco counterexamples lists seeds, and --episode "
+            "takes the number of an episode"
+        )
+    return seeds.index(seed)
+
+
 def run_of_certificate(path: Path) -> Path:
     """Return the run folder that a certificate lies in."""
     for folder in (path.parent, path.parent.parent):
@@ -278,7 +377,7 @@ def run_of_certificate(path: Path) -> Path:
             return folder
     raise RunError(
         f"{path} is a certificate, and its policy is not beside it: give the policy too, certificate={str(path)!r} "
-        f"(psyco render POLICY --certificate {path})"
+        f"(POLICY --certificate {path})"
     )
 
 

@@ -22,9 +22,9 @@ from psyco._src.rollout.episodes import Stream
 from psyco._src.rollout.execution import IN_PROCESS, Execution
 from psyco._src.rollout.gym_sampler import GymSampler
 from psyco._src.runs.baselines import GIVEN_NAME, UNCONSTRAINED, UNCONSTRAINED_NAME, Baselines
-from psyco._src.runs.budget import certificate_warning
+from psyco._src.runs.budget import certificate_warning, fit_model
 from psyco._src.runs.config import Config
-from psyco._src.runs.problem import Problem, prepare
+from psyco._src.runs.problem import Problem, check_spelling, prepare
 from psyco._src.runs.select import Candidate, certify_best, remark
 from psyco._src.runs.session import add_baseline, check_folder_free, default_folder, execute, resume_run, start_run
 from psyco._src.runs.settings import Settings, check_one_budget, check_steps, read_time
@@ -95,7 +95,7 @@ def synthesize(
         time: wall-clock time of the whole run, "10min", "90s", "1.5h" or seconds. The measured speed converts it to
             steps, which schedules follow; a clock ends learning in time for the certificate.
         seed: seed of all randomness; the result is a function of it.
-        learner: a name ("safe-es", "snes", "ppo", "sac", "evosax" or "auto") or an options object such as
+        learner: a name ("safe-es", "snes", "ppo", "sac", "evosax", "table" or "auto") or an options object such as
             `psyco.PPO(learning_rate=3e-4)`.
         start_from: what learning starts from: a PSyCo policy, its file or its run; a Stable-Baselines3 model or any
             other external policy; demonstrations, as episodes of `psyco.record`, a file of traces or a Minari dataset.
@@ -276,6 +276,7 @@ def _prepare(
 ) -> Problem:
     """Check the arguments, resolve the budget, and report the plan to the callbacks that ask for it."""
     made, wanted = as_domain(domain, parameters), as_requirement(requirement)
+    made = fit_model(made, wanted, settings)
     seconds, began = None if time is None else read_time(time), monotonic()
     first = as_start(start_from, made, settings, execution, trust, callbacks)
     settings = with_initial_policy(settings, first)
@@ -289,6 +290,7 @@ def _prepare(
         )
     else:
         problem = prepare(made, wanted, settings, execution, initial_policy=first)
+    check_spelling(problem)
     if isinstance(problem.sampler, GymSampler):
         for fault in find_faults(problem.sampler.job, problem.network.size, seed=settings.seed, execution=execution):
             logger.warning("%s fails `psyco check`, %s: %s", made.name, fault.name, fault.message)

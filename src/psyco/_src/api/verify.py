@@ -15,20 +15,27 @@ from psyco._src.api.coerce import (
     AnyDomain,
     PolicyLike,
     VerificationInput,
+    as_adversary,
     as_certificate,
     as_domain,
     as_subject,
+    chain_policy,
     find_policy,
     known_looks,
     verb,
 )
+from psyco._src.core import files
 from psyco._src.core.checks import check_count
-from psyco._src.core.errors import RunError
+from psyco._src.core.errors import DomainError, RunError
 from psyco._src.core.files import read_bytes, read_text
-from psyco._src.envs.base import counters_of
+from psyco._src.envs.base import Domain, counters_of, is_finite_domain, require_finite
 from psyco._src.envs.gym_env import GymDomain
-from psyco._src.envs.registry import describe
+from psyco._src.envs.model_file import ModelFile
+from psyco._src.envs.registry import describe, is_model_name
 from psyco._src.exact import solver
+from psyco._src.exact.model_consistency import check_consistency
+from psyco._src.exact.model_properties import check_model
+from psyco._src.exact.model_values import Optimum, model_optimum
 from psyco._src.exact.solver import ExactAnswer
 from psyco._src.learners.learner_registry import AUTO_LEARNER
 from psyco._src.logic.ast import Requirement
@@ -37,14 +44,18 @@ from psyco._src.logic.requirement import AnyRequirement, as_requirement, outcome
 from psyco._src.logic.runtime_monitor import Monitor
 from psyco._src.policies.external import with_version
 from psyco._src.policies.risk import Risk, fit_risk
-from psyco._src.rollout.env_checker import CheckResult, check_environment
+from psyco._src.reports.stress_page import stress_page
+from psyco._src.rollout.env_checker import CheckResult, check_compiled, check_environment
 from psyco._src.rollout.episodes import Stream
 from psyco._src.rollout.execution import IN_PROCESS, Execution
 from psyco._src.rollout.record import record_episodes
+from psyco._src.runs.attack import DEFAULT_ADVERSARY_EPISODES, AttackResult
+from psyco._src.runs.attack import attack as attack_policy
 from psyco._src.runs.problem import prepare
 from psyco._src.runs.settings import Settings, check_one_budget
-from psyco._src.runs.store import keep_certificate
+from psyco._src.runs.store import keep_certificate, refuse_file_of_run
 from psyco._src.runs.time_budget import learning_throughput, simulator_throughput
+from psyco._src.runs.train import Callback
 from psyco._src.verification import comparison, recertify, recordings
 from psyco._src.verification import outcomes as recorded
 from psyco._src.verification import verifier as verification
@@ -55,13 +66,15 @@ from psyco._src.verification.ledger import (
     Ledger,
     certificate_entries,
     look_share,
-    make_target,
+    make_statement,
     single_look,
 )
 from psyco._src.verification.methods import DEFAULT_MAX_EPISODES, DEFAULT_METHOD
 from psyco._src.verification.operating_characteristics import VerificationPlan, make_plan
 from psyco._src.verification.recertify import Replay
 from psyco._src.verification.recorded_columns import Cut
+from psyco._src.verification.stress import DEFAULT_SEARCH_EPISODES, StressResult
+from psyco._src.verification.stress import stress as search_worst
 from psyco._src.verification.verifier import Selection
 
 DEFAULT = Settings()
@@ -75,7 +88,7 @@ def verify(
     *,
     parameters: Mapping[str, Any] | None = None,
     version: str | None = None,
-    method: str = DEFAULT_METHOD,
+    method: str | None = None,
     method_options: Mapping[str, Any] | None = None,
     max_episodes: int = DEFAULT_MAX_EPISODES,
     seed: int = 0,
@@ -98,8 +111,10 @@ def verify(
         requirement: the requirement; default: that of its run.
         parameters: changes to the parameters of the domain.
         version: your name for this version of the policy, for the certificate; a function has no other version.
-        method: the statistical test: "anytime", "calibrated", "bayes", "sprt" or "fixed".
-        method_options: parameters of the method, as in `{"indifference": 0.01}` for "sprt".
+        method: the statistical test: "anytime", "calibrated", "bayes", "sprt" or "fixed"; default: that of the earlier
+            looks that are counted, or "anytime".
+        method_options: parameters of the method, as in `{"indifference": 0.01}` for "sprt"; default: those of the
+            earlier looks, if they used this method.
         max_episodes: the test ends undecided after this number of episodes.
         seed: the episodes are a function of it.
         share: part of the permitted error that this look may use; default: all of it. `look_share(1)` leaves room for
@@ -130,8 +145,12 @@ def verify(
     counted = known if known is not None and not ignore_looks else None
     ledger = _ledger(share, as_certificate(after), subject) if counted is None else counted
     notes = [IGNORED_LOOKS_NOTE] if known is not None and ignore_looks else []
+    used, used_options = ledger.earlier_method(make_statement(subject.requirement, describe(subject.domain)))
+    method = used if method is None else method
+    if method_options is None:
+        method_options = used_options if method == used else {}
     certificate = verification.verify(
-        *subject, method=method, options=method_options or {}, max_episodes=max_episodes, seed=seed,
+        *subject, method=method, options=method_options, max_episodes=max_episodes, seed=seed,
         execution=execution, ledger=ledger, issued=issued, notes=notes,
         estimate=estimate, width=width, progress=on_progress,
     )  # fmt: skip
@@ -325,6 +344,9 @@ def replay(
     """
     given = isinstance(certificate, Certificate)
     text = certificate.to_json() if isinstance(certificate, Certificate) else read_text(certificate, "certificate")
+    if isinstance(policy, str) and is_model_name(policy) and domain is None:  # a chain, which has no other policy
+        domain = as_domain(policy, Certificate.from_json(text, origin=str(certificate), strict=False).parameters)
+        policy = chain_policy(domain)
     return recertify.replay(
         text,
         with_version(find_policy(policy, trust)[0], version),
@@ -333,6 +355,110 @@ def replay(
         execution=execution,
         trust=trust,
     )
+
+
+@verb
+def stress(
+    policy: PolicyLike,
+    domain: AnyDomain | None = None,
+    requirement: AnyRequirement | None = None,
+    *,
+    parameters: Mapping[str, Any] | None = None,
+    search_episodes: int = DEFAULT_SEARCH_EPISODES,
+    max_episodes: int = DEFAULT_MAX_EPISODES,
+    seed: int = 0,
+    out: str | Path | None = None,
+    trust: Collection[str] = (),
+    execution: Execution = IN_PROCESS,
+    on_progress: Callable[[int], None] | None = None,
+) -> StressResult:
+    """Search a family of environments for the one with the lowest probability, and test the requirement there.
+
+    The statement is about the environment that was found, and rests on fresh episodes. It says nothing about others.
+
+    Args:
+        policy: as in `verify`.
+        domain: a family, from `vary`; default: that of its training.
+        requirement: the requirement; default: that of its run.
+        parameters: changes to the parameters of the domain, such as `{"vary": {"max_speed": "0.08..0.12"}}`.
+        search_episodes: number of episodes of the search.
+        max_episodes: maximum number of fresh episodes in the environment that was found.
+        seed: search and episodes are a function of it.
+        out: write a page with a map of the family to this file, as HTML.
+        trust: code and files that may run, as in `verify`.
+        execution: devices, worker processes, Ray, time-outs.
+        on_progress: called with the number of episodes of each batch.
+
+    Returns:
+        The environment, its findings, and all environments that were tried.
+    """
+    if out is not None:
+        refuse_file_of_run(Path(out))
+    subject = as_subject(policy, domain, requirement, parameters, trust)
+    found = search_worst(
+        *subject, search_episodes=search_episodes, max_episodes=max_episodes, seed=seed, execution=execution,
+        progress=on_progress,
+    )  # fmt: skip
+    if out is not None:
+        files.write(Path(out), stress_page(found).encode())
+    return found
+
+
+@verb
+def attack(
+    policy: PolicyLike,
+    domain: AnyDomain | None = None,
+    requirement: AnyRequirement | None = None,
+    *,
+    adversary: Any,
+    parameters: Mapping[str, Any] | None = None,
+    learner: Any = AUTO_LEARNER,
+    episodes: int = DEFAULT_ADVERSARY_EPISODES,
+    method: str = DEFAULT_METHOD,
+    max_episodes: int = DEFAULT_MAX_EPISODES,
+    seed: int = 0,
+    exact: bool = False,
+    trust: Collection[str] = (),
+    execution: Execution = IN_PROCESS,
+    callbacks: Sequence[Callback] = (),
+) -> AttackResult:
+    """Learn an adversary that makes a policy fail, and verify the policy against it on fresh episodes.
+
+    The certificate is about episodes against this adversary, and says nothing about others.
+
+    Args:
+        policy: a PSyCo policy, as in `verify`; against a given adversary, any policy.
+        domain: a compiled domain; default: that of its training.
+        requirement: the requirement; default: that of its run.
+        adversary: 0.2: with this probability the adversary chooses the random draw of a step, in a domain that lists
+            its draws; "obs:0.05", "action:0.1": it changes each number of an observation or action by at most this.
+            Or an adversary that was learned before, or its file.
+        parameters: changes to the parameters of the domain.
+        learner: learner of the adversary, as in `synthesize`.
+        episodes: training episodes of the adversary.
+        method: the statistical test, as in `verify`.
+        max_episodes: maximum number of fresh episodes.
+        seed: adversary and episodes are a function of it.
+        exact: on a finite domain, also compute the probability of a violation exactly, and that against the worst
+            adversary.
+        trust: code and files that may run, as in `verify`.
+        execution: devices and the like; the result does not depend on it.
+        callbacks: receivers of progress, as in `synthesize`.
+
+    Returns:
+        The adversary, the domain in which it acts, the certificate, and exact probabilities if asked for.
+    """
+    found, where, wanted = as_subject(policy, domain, requirement, parameters, trust)
+    disturbance, given = as_adversary(adversary)
+    ledger = known_looks(policy)
+    result = attack_policy(
+        found, where, wanted, disturbance, adversary=given, method=method, max_episodes=max_episodes,
+        settings=Settings(learner=learner, episodes=episodes, seed=seed, verify_every=0),
+        ledger=ledger, with_exact=exact, execution=execution, callbacks=callbacks,
+    )  # fmt: skip
+    if ledger is not None and ledger.path is not None:
+        keep_certificate(ledger.path.parent, result.certificate)
+    return result
 
 
 @verb
@@ -357,6 +483,25 @@ def exact(
             TorchScript (*.pt) and Stable-Baselines3 (`sb3:`).
     """
     return solver.exact(*as_subject(policy, domain, requirement, parameters, trust))
+
+
+@verb
+def optimum(
+    domain: AnyDomain, requirement: AnyRequirement, *, parameters: Mapping[str, Any] | None = None
+) -> list[Optimum]:
+    """Return the smallest and largest value of each property of a requirement over all policies on a model, by Storm.
+
+    Under constraints on probabilities, the last one is the best expected return that satisfies them.
+
+    Args:
+        domain: a PRISM or JANI file, or its domain.
+        requirement: constraints and questions.
+        parameters: parameters of a domain that is given by name.
+    """
+    made = as_domain(domain, parameters)
+    if not isinstance(made, ModelFile):
+        raise RunError(f"{made.name} is no PRISM or JANI file; psyco.exact has the optimum of a finite domain")
+    return model_optimum(made, as_requirement(requirement))
 
 
 @verb
@@ -424,10 +569,10 @@ def check(
     learner: str = AUTO_LEARNER,
     execution: Execution = IN_PROCESS,
 ) -> Iterator[CheckResult]:
-    """Check a Gymnasium environment for learning and verification; yield each result at once.
+    """Check a domain for learning and verification, or list a model; yield each result at once.
 
     Args:
-        domain: the environment: a domain, or a name that `psyco.make` accepts.
+        domain: the environment or the PRISM or JANI file: a domain, or a name that `psyco.make` accepts.
         requirement: a requirement whose signals must exist.
         parameters: parameters of a domain that is given by name.
         seed: seed of policies and episodes.
@@ -437,8 +582,8 @@ def check(
         execution: execution of the planned synthesis; with workers, episodes are also repeated in other processes.
     """
     made = as_domain(domain, parameters)
-    if not isinstance(made, GymDomain):
-        raise RunError(f"{made.name} is a compiled domain; this check is for Gymnasium environments")
+    if isinstance(made, ModelFile):
+        return check_model(made, None if requirement is None else as_requirement(requirement))
     wanted = None if requirement is None else as_requirement(requirement)
     check_one_budget(**{n: v for n, v in {"episodes": episodes, "steps": steps}.items() if v is not None})
     settings = (
@@ -450,7 +595,7 @@ def check(
 
 
 def _checked(
-    domain: GymDomain,
+    domain: Domain,
     requirement: Requirement | None,
     seed: int,
     settings: Settings,
@@ -458,7 +603,12 @@ def _checked(
 ) -> Iterator[CheckResult]:
     """Yield all checks and, if none failed, the plan of a synthesis."""
     failed = False
-    for each in check_environment(domain, requirement, seed=seed, execution=execution):
+    results = (
+        check_environment(domain, requirement, seed=seed, execution=execution)
+        if isinstance(domain, GymDomain)
+        else _check_compiled(domain, requirement, seed)
+    )
+    for each in results:
         failed = failed or each.passed is False
         yield each
     if failed or requirement is None:
@@ -466,10 +616,27 @@ def _checked(
     with warnings.catch_warnings():  # the checks have said it
         warnings.simplefilter("ignore")
         problem = prepare(domain, requirement, dataclasses.replace(settings, seed=seed), execution)
-    simulator = simulator_throughput(problem)
-    plan = problem.plan(simulator, learning_throughput(problem, simulator))
-    where = "in one process" if execution.workers == 1 else f"with {execution.workers} workers"
-    yield CheckResult("plan", True, f"of a synthesis with {settings.budget}, {where}\n{plan}", plan.to_json())
+    if isinstance(domain, GymDomain):
+        simulator = simulator_throughput(problem)
+        plan = problem.plan(simulator, learning_throughput(problem, simulator))
+        where = ", in one process" if execution.workers == 1 else f", with {execution.workers} workers"
+    else:  # learning would have to be compiled before its speed is known
+        plan, where = problem.plan(), ""
+    yield CheckResult("plan", True, f"of a synthesis with {settings.budget}{where}\n{plan}", plan.to_json())
+
+
+def _check_compiled(domain: Domain, requirement: Requirement | None, seed: int) -> Iterator[CheckResult]:
+    """Yield the checks of a compiled domain, and whether a finite one agrees with its enumeration."""
+    yield from check_compiled(domain, requirement, seed=seed)
+    if is_finite_domain(domain):
+        try:
+            check_consistency(require_finite(domain))  # type: ignore[arg-type]  # hashable, as for jit
+        except DomainError as error:
+            yield CheckResult("enumeration", False, str(error))
+        else:
+            yield CheckResult(
+                "enumeration", True, "it agrees with samples of reset and step: exact answers are possible"
+            )
 
 
 def _ledger(share: float | None, after: Certificate | None, subject: VerificationInput) -> Ledger:
@@ -478,7 +645,7 @@ def _ledger(share: float | None, after: Certificate | None, subject: Verificatio
         return single_look(1.0 if share is None else share)
     stream = Stream.CERTIFY if after.stream == "certify" else Stream.VERIFY
     earlier, where = certificate_entries(after), describe(subject.domain)
-    if earlier[0].target.statement != make_target(subject.requirement, where, after.method, {}).statement:
+    if earlier[0].target.statement != make_statement(subject.requirement, where):
         raise RunError(
             f"the earlier certificate is about another requirement or domain:\n{after.requirement}\non "
             f"{after.domain} {after.parameters} instead of:\n{subject.requirement}\non {where.name} {where.parameters}"

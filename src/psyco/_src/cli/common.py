@@ -21,7 +21,7 @@ from psyco._src.core.errors import RunError
 from psyco._src.envs.registry import domain_names, texts
 from psyco._src.learners.learner_registry import AUTO_LEARNER, LEARNERS
 from psyco._src.runs.tracking import TRACKERS
-from psyco._src.verification.methods import METHODS
+from psyco._src.verification.methods import DEFAULT_METHOD, METHODS
 
 if TYPE_CHECKING:
     from psyco._src.reports.live_server import LivePage, PageServer
@@ -83,6 +83,14 @@ Parameters = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Parameter of the domain; repeatable."),
 ]
+Vary = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUES",
+        help="Draw a parameter for every episode: NAME=0.08..0.12, NAME=normal(0.1,0.01), NAME=1,2,3, NAME*=0.8..1.2 "
+        "(a factor), or a CSV file of measured parameters; repeatable.",
+    ),
+]
 Horizon = Annotated[
     int | None,
     typer.Option(help="Most steps of an episode."),
@@ -117,8 +125,11 @@ Learner = Annotated[
     ),
 ]
 Method = Annotated[
-    str,
-    typer.Option(autocompletion=complete_from(METHODS), help=f"Statistical test: {', '.join(METHODS)}."),
+    str | None,
+    typer.Option(
+        autocompletion=complete_from(METHODS),
+        help=f"Statistical test: {', '.join(METHODS)}.  [default: that of the earlier looks, or {DEFAULT_METHOD}]",
+    ),
 ]
 
 # Options of commands that make many runs.
@@ -196,14 +207,38 @@ def read_parameters(settings: list[str] | None, horizon: int | None = None) -> d
     return values
 
 
-def read_domain_parameters(settings: list[str] | None, horizon: int | None = None) -> dict[str, Any]:
+def read_domain_parameters(
+    settings: list[str] | None, horizon: int | None = None, vary: list[str] | None = None
+) -> dict[str, Any]:
     """Read parameters of a domain; wrappers and signals name code, and typing them trusts it."""
     values = read_parameters(settings, horizon)
+    if vary:
+        values["vary"] = read_vary(vary)
     wrappers, signals = values.get("wrappers", ()), values.get("signals", {})
     if not isinstance(wrappers, tuple | list) or not isinstance(signals, dict):
         raise RunError("--set wrappers takes a list of names, --set signals a dictionary of them")
     code_of(*texts([wrappers, signals]))
     return values
+
+
+def read_vary(given: list[str]) -> dict[str, str]:
+    """Read the parameters that vary: `NAME=VALUES`, or the name of a CSV file; `none` is a single environment."""
+    from psyco._src.envs.family import FORMS, read_measured
+
+    found: dict[str, str] = {}
+    for text in given:
+        name, equals, values = text.partition("=")
+        if text == "none":
+            if len(given) > 1:
+                raise RunError("--vary none is a single environment: leave out either it or the other --vary")
+            return {}
+        further = {name.strip(): values} if equals and name else read_measured(text) if text.endswith(".csv") else None
+        if further is None:
+            raise RunError(f"expected NAME=VALUES or a CSV file, got {text!r}; {FORMS}")
+        if repeated := found.keys() & further.keys():
+            raise RunError(f"{repeated.pop()} is varied twice")
+        found |= further
+    return found
 
 
 def trusted(trust: list[str] | None, domain: str | None, parameters: dict[str, Any] | None = None) -> tuple[str, ...]:

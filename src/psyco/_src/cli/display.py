@@ -18,22 +18,25 @@ from rich.progress import (
 )
 
 import psyco
-from psyco._src.cli.common import remark, status
+from psyco._src.cli.common import plain, remark, status
+from psyco._src.core.wording import plural
 
 if TYPE_CHECKING:
     from psyco._src.learners.metrics import Metrics
     from psyco._src.runs.problem import Problem
     from psyco._src.runs.train import Callback, RunProgress
 
-LINE_EVERY = 2.0  # seconds between plain lines
+LINE_EVERY, LINE_AT_LEAST_EVERY = 2.0, 10.0  # seconds between plain lines: while something changes, and at most
 WIDE, NARROW = 100, 70  # columns of a terminal
+# Phases that compile before their first report, and their text meanwhile.
+COMPILED_PHASES = {"cloning": "compiling", "learning": "compiling and playing the first episodes"}
 CONSTRAINT_COLUMNS = ("satisfied", "deployed_satisfied", "c_sat", "lambda")
 
 
 class RunDisplay(Protocol):
     """A display of the progress of a run."""
 
-    def stage(self, stage: RunProgress) -> None:
+    def stage(self, progress: RunProgress) -> None:
         """Show the progress within a phase."""
 
     def rows(self, metrics: Metrics) -> None:
@@ -58,7 +61,7 @@ def show_progress() -> Iterator[Callback]:
             display.rows(latest[0])
 
         yield psyco.Callback(
-            on_plan=lambda plan: remark(str(plan)),
+            on_plan=lambda plan: status.print(plain(str(plan)), soft_wrap=not status.is_terminal),
             on_start=lambda policy: remark(f"learning starts from {describe_initial_policy(policy)}"),
             on_metrics=update,
             on_progress=display.stage,
@@ -89,21 +92,24 @@ class LiveDisplay:
 
     def __init__(self, bar: Progress, width: int) -> None:
         self.bar, self.width, self.phase = bar, width, ""
-        self.task = bar.add_task("preparing", total=None, now="")
+        self.task = bar.add_task("preparing", total=None, numbers="")
 
-    def stage(self, stage: RunProgress) -> None:
+    def stage(self, progress: RunProgress) -> None:
         """Restart the bar for a new phase, except for checks during learning."""
-        if stage.phase == "checking":
-            self.bar.update(self.task, description=stage.phase)
+        if progress.phase == "checking":
+            self.bar.update(self.task, description=progress.phase)
             return
-        if stage.phase != self.phase:
-            self.phase = stage.phase
+        if progress.phase != self.phase:
+            self.phase = progress.phase
             self.bar.reset(self.task)
-        self.bar.update(self.task, description=stage.phase, total=stage.total, completed=stage.done)
+        if _is_cloned(progress):
+            self.bar.reset(self.task, description="preparing")
+            return
+        self.bar.update(self.task, description=progress.phase, total=progress.total, completed=progress.done)
 
     def rows(self, metrics: Metrics) -> None:
         """Show numbers beside the bar."""
-        self.bar.update(self.task, now=summary(metrics, self.width))
+        self.bar.update(self.task, numbers=summary(metrics, self.width))
 
 
 @contextmanager
@@ -113,7 +119,7 @@ def _live() -> Iterator[RunDisplay]:
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=40 if width >= WIDE else 10),
-        TextColumn("{task.fields[now]}", markup=False),
+        TextColumn("{task.fields[numbers]}", markup=False),
     ]
     if width >= NARROW:
         columns.append(TimeRemainingColumn())
@@ -134,7 +140,7 @@ class PhaseClock:
             self.marks[1:] = [(now, stage.done)]
 
     def left(self, total: int, now: float) -> float | None:
-        """Return the remaining seconds, which fall from one report to the next; None: not known yet."""
+        """Return the remaining seconds, which count down between reports; None: not known yet."""
         if len(self.marks) < 2:
             return None
         (first, before), (last, done) = self.marks
@@ -146,30 +152,32 @@ class PlainDisplay:
 
     def __init__(self) -> None:
         self.began = self.last = time.monotonic()
-        self.now: RunProgress | None = None
+        self.current: RunProgress | None = None
         self.clocks: dict[str, PhaseClock] = {}
         self.printed: RunProgress | None = None  # progress in the last line
         self.wait = LINE_EVERY
         self.summary = ""
         self.turn = Lock()
 
-    def stage(self, stage: RunProgress) -> None:
+    def stage(self, progress: RunProgress) -> None:
         """Print a line when it is due, and when a phase begins or ends."""
         with self.turn:
             now = time.monotonic()
-            fresh = stage.phase not in self.clocks
-            self.clocks.setdefault(stage.phase, PhaseClock(stage, now)).report(stage, now)
-            self.now = stage
-            learned = stage.phase == "learning" and stage.done >= stage.total  # printed with its metrics
-            waits = stage.phase == "learning" and fresh  # the first line comes when there is something to say
-            if not learned and not waits and stage.phase != "checking" and (fresh or self._is_time()):
+            fresh = progress.phase not in self.clocks
+            self.clocks.setdefault(progress.phase, PhaseClock(progress, now)).report(progress, now)
+            self.current = progress
+            learned = progress.phase == "learning" and progress.done >= progress.total  # printed with its metrics
+            waits = progress.phase in COMPILED_PHASES and fresh  # the first line comes when there is something to say
+            if not learned and not waits and progress.phase != "checking" and (fresh or self._is_time()):
                 self._say()
+            if _is_cloned(progress):
+                self.current, self.began = None, now
 
     def rows(self, metrics: Metrics) -> None:
         """Keep the metrics for the next line; print the last line at once."""
         with self.turn:
             self.summary = f"  {summary(metrics)}"
-            if self.now is not None and self.now.done >= self.now.total:
+            if self.current is not None and self.current.done >= self.current.total:
                 self._say()
 
     def beat(self) -> None:
@@ -179,23 +187,29 @@ class PlainDisplay:
                 self._say()
 
     def _is_time(self) -> bool:
-        changed = self.now != self.printed
+        changed = self.current != self.printed
         return time.monotonic() - self.last >= (LINE_EVERY if changed else self.wait)
 
     def _say(self) -> None:
         self.last = time.monotonic()
-        self.wait = 2 * self.wait if self.now == self.printed else LINE_EVERY
-        self.printed = self.now
-        if self.now is None:
+        self.wait = min(2 * self.wait, LINE_AT_LEAST_EVERY) if self.current == self.printed else LINE_EVERY
+        self.printed = self.current
+        if self.current is None:
             remark(f"preparing: compiling and measuring the speed, for {self.last - self.began:.0f} s")
             return
-        phase, done, total, unit = self.now
+        phase, done, total, unit = self.current
         clock = self.clocks[phase]
-        if phase == "learning" and not clock.marks:
-            remark(f"learning: compiling and playing the first episodes, for {self.last - clock.began:.0f} s")
+        if phase in COMPILED_PHASES and not clock.marks:
+            remark(f"{phase}: {COMPILED_PHASES[phase]}, for {self.last - clock.began:.0f} s")
             return
         beside = self.summary if phase in ("learning", "checking") else ""
-        remark(f"{phase}: {done:,} {unit} ({done / max(total, 1):.0%}){_left(clock, total, self.last)}{beside}")
+        share = f"{plural(done, unit.removesuffix('s'))} ({done / max(total, 1):.0%})"
+        remark(f"{phase}: {share}{_left(clock, total, self.last)}{beside}")
+
+
+def _is_cloned(stage: RunProgress) -> bool:
+    """Return whether behaviour cloning has ended: the speed of learning is measured next, without reports."""
+    return stage.phase == "cloning" and stage.done >= stage.total
 
 
 def _left(clock: PhaseClock, total: int, now: float) -> str:
@@ -224,21 +238,39 @@ def _lines() -> Iterator[RunDisplay]:
 
 
 @contextmanager
-def show_episodes() -> Iterator[Callable[[int], None]]:
-    """Yield a function that counts the episodes of a verification, and show their number every two seconds."""
-    began, over, counted = time.monotonic(), Event(), [0]
+def show_activity(text: str) -> Iterator[Callable[[str], None]]:
+    """Show what a command does and for how long, after two seconds; yield a function that changes the text."""
+    began, over, texts = time.monotonic(), Event(), [text]
 
     def beat() -> None:
-        while not over.wait(LINE_EVERY):
-            played = f": {sum(counted):,} episodes" if sum(counted) else ""
-            text = f"verifying, for {time.monotonic() - began:.0f} s{played}"
-            spinner.update(text) if status.is_terminal else remark(text)
+        wait = LINE_EVERY
+        while not over.wait(wait):
+            line = f"{texts[-1]}, for {time.monotonic() - began:.0f} s"
+            if status.is_terminal:
+                spinner.update(plain(line))
+            else:
+                remark(line)
+                wait = min(2 * wait, LINE_AT_LEAST_EVERY)
 
-    with status.status("verifying") as spinner:
+    with status.status(plain(text)) as spinner:
         thread = Thread(target=beat, daemon=True)
         thread.start()
         try:
-            yield counted.append
+            yield texts.append
         finally:
             over.set()
             thread.join()
+
+
+@contextmanager
+def show_episodes() -> Iterator[Callable[[int], None]]:
+    """Yield a function that counts the episodes of a verification, and show their number."""
+    done = 0
+
+    def count(more: int) -> None:
+        nonlocal done
+        done += more
+        update(f"verifying, {plural(done, 'episode')}")
+
+    with show_activity("verifying") as update:
+        yield count

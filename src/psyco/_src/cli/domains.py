@@ -15,9 +15,9 @@ def domains(as_json: Json = False) -> None:
     Example: `psyco domains`
     """
     from psyco._src.envs.base import parameters, signal_table
-    from psyco._src.envs.registry import domain_factories
+    from psyco._src.envs.registry import domain_names, make
 
-    made = {name: factory() for name, factory in sorted(domain_factories().items())}
+    made = {name: make(name) for name in domain_names()}
     if as_json:
         content = {
             name: {

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import psyco
 from psyco._src.cli.common import (
     EXIT,
     Json,
@@ -20,6 +22,7 @@ from psyco._src.cli.common import (
     say,
     trusted,
 )
+from psyco._src.core.errors import RunError
 
 if TYPE_CHECKING:
     from psyco._src.exact.solver import ExactAnswer, Value
@@ -44,15 +47,26 @@ def exact(
             help="Write the Markov chain of the policy and the MDP of the domain, for Storm and PRISM.",
         ),
     ] = None,
+    optimum: Annotated[
+        bool,
+        typer.Option("--optimum", help="Of a PRISM or JANI file: smallest and largest values over all policies."),
+    ] = False,
     trust: Trust = None,
     parameters: Parameters = None,
     as_json: Json = False,
 ) -> None:
     """Compute the exact probabilities and expected return of a policy, and the optimum.
 
-    Exit status: 0 the requirement holds, 1 it does not, 2 bad input.
+    A Markov chain in a PRISM or JANI file needs no policy.
+    Exit status: 0 the requirement holds, 1 it does not, 2 bad input, 3 Storm's error does not tell.
 
-    Example: `psyco exact runs/obstacles --storm`
+    Examples:
+
+        psyco exact runs/obstacles --storm
+
+        psyco exact brp.prism --set N=16 --set MAX=2 --require 'P=? [ F s=5 ]'
+
+        psyco exact courier.prism --optimum --set N=3 --require 'P=? [ F "delivered" ]'
     """
     from psyco._src.api.coerce import as_subject
     from psyco._src.exact.model_export import write_model
@@ -60,13 +74,16 @@ def exact(
     from psyco._src.exact.storm import storm_value
 
     values = read_domain_parameters(parameters)
+    if optimum:
+        _print_optimum(policy, require, values, as_json=as_json)
+        return
     code_of(policy)
     subject = as_subject(policy, domain, require, values, trusted(trust, domain, values))
     answer = answer_exactly(*subject)
     second = storm_value(*subject) if storm else None
     files = write_model(*subject, export) if export else []
     if as_json:
-        print(json.dumps(_content(subject.requirement, answer, second), indent=2))
+        _print_json(_content(subject.requirement, answer, second))
     else:
         _print(subject.requirement, answer, second)
         for file in files:
@@ -74,8 +91,41 @@ def exact(
     raise typer.Exit(EXIT[answer.verdict.name])
 
 
+def _print_json(content: Any) -> None:
+    """Print JSON, which has no infinite numbers: these become strings, and NaN becomes null."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: plain(each) for name, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(each) for each in value]
+        if isinstance(value, float) and not math.isfinite(value):
+            return None if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        return value
+
+    print(json.dumps(plain(content), indent=2, allow_nan=False))
+
+
+def _print_optimum(model: str, require: str | None, values: dict[str, Any], *, as_json: bool) -> None:
+    if require is None:
+        raise RunError("--optimum needs a property, as in --require 'P=? [ F \"goal\" ]'")
+    found = psyco.optimum(model, require, parameters=values)
+    if as_json:
+        _print_json([each._asdict() for each in found])
+        return
+    for each in found:
+        if math.isnan(each.smallest):
+            say(each.text)
+            continue
+        ends = f"{each.smallest:.9g}" if each.smallest == each.largest else f"{each.smallest:.9g} to {each.largest:.9g}"
+        say(f"{each.text}\n  {ends}")
+
+
 def _print(requirement: Requirement, answer: ExactAnswer, second: Value | None) -> None:
-    lines = [f"{answer.verdict.name}: exact, over {answer.nodes:,} states of the unfolded chain"]
+    from psyco._src.exact.model_values import BY_STORM
+
+    what = "that the policy reaches" if answer.guarantee == BY_STORM else "of the unfolded chain"
+    lines = [f"{answer.verdict.name}: exact, over {answer.nodes:,} states {what}"]
     optimum = answer.optimum
     found, best = answer.value.by_constraint(requirement), optimum and optimum.by_constraint(requirement)
     for k, constraint in enumerate(requirement.constraints):
@@ -86,6 +136,8 @@ def _print(requirement: Requirement, answer: ExactAnswer, second: Value | None) 
     lines.append(f"  expected return {answer.value.expected_return:.6f}")
     if requirement.bounds_cvar:
         lines.append("  the optimum under a bound on CVaR is not computed")
+    elif answer.guarantee == BY_STORM:
+        lines.append("  psyco exact --optimum computes the best values over all policies")
     elif optimum is None:
         lines.append("  no controller meets this requirement")
     else:

@@ -33,6 +33,7 @@ from psyco._src.cli.common import (
     trusted,
 )
 from psyco._src.cli.study import EXIT_FAILED, StudyDisplay, estimate_text
+from psyco._src.core.wording import plural
 from psyco._src.runs.settings import Settings
 
 
@@ -109,7 +110,7 @@ def pareto(
     }
     asked = as_pareto(domain, formula, **what)
     folder = out or default_pareto_folder(asked)
-    remark(f"{len(asked.plan.cells)} runs in {folder}; checking them")
+    remark(f"{plural(len(asked.plan.cells), 'run')} in {folder}; checking")
     try:
         with StudyDisplay() as display:
             done = psyco.pareto_front(

@@ -12,12 +12,14 @@ from rich import box
 from rich.table import Table
 
 import psyco
-from psyco._src.cli.common import Json, complete_from, console, plain, print_table, read_parameters, say, status
+from psyco._src.cli.common import Json, complete_from, console, print_table, read_parameters, say
+from psyco._src.cli.display import show_activity
 from psyco._src.core.errors import RunError
 from psyco._src.verification.methods import DEFAULT_MAX_EPISODES, LARGEST_CAP, METHODS
 
 if TYPE_CHECKING:
     from psyco._src.logic.ast import Constraint, Expectation
+    from psyco._src.verification.environments import EnvironmentsPrediction
     from psyco._src.verification.operating_characteristics import (
         AnswerCharacteristics,
         Characteristics,
@@ -80,9 +82,11 @@ def plan(
 
         psyco plan 'R{cost}<=25 [ C ] within [0,1000]' --mean 10 --mean 20 --spread 5
 
+        psyco plan 'P>=0.9 in 95% of environments & C>=0.98' --share 1 --max-episodes 20000
+
         psyco plan 'P=? & C>=0.95' --width 0.05 --share 1
     """
-    with status.status("computing ...") as spinner:
+    with show_activity("computing") as update:
         found = psyco.plan(
             require,
             method=method,
@@ -94,14 +98,16 @@ def plan(
             spread=spread,
             horizon=horizon,
             width=width,
-            on_progress=lambda name: spinner.update(plain(f"computing {name} ...")),
+            on_progress=lambda name: update(f"computing {name}"),
         )
+        if out is not None and not found.tests and found.requirement.constraints:
+            raise RunError("--out draws tests of one level, and the requirement is about a share of environments")
         if out is not None and not found.requirement.constraints:
             raise RunError("--out draws the tests of constraints, and the requirement has none")
         if out is not None:
             from psyco._src.reports.charts import draw_characteristics
 
-            spinner.update("drawing ...")
+            update("drawing")
             draw_characteristics(found.requirement, found.tests, max_episodes, out)
     if as_json:
         print(json.dumps(found.to_json(), indent=2))
@@ -109,7 +115,9 @@ def plan(
     looks = "" if found.share >= 1 else f", with {found.share:.1%} of the permitted error"
     for constraint, characteristics in zip(found.requirement.constraints, found.characteristics, strict=True):
         say(f"{constraint}, at most {found.max_episodes:,} episodes{looks}")
-        if constraint in found.requirement.probability_constraints:
+        if getattr(constraint, "environments", None) is not None:
+            _print_environments(characteristics)
+        elif constraint in found.requirement.probability_constraints:
             _print(constraint, characteristics)
         else:
             _print_simulated(constraint, characteristics)
@@ -125,6 +133,20 @@ def _table(*columns: str) -> Table:
     for name in columns:
         table.add_column(name, no_wrap=True)
     return table
+
+
+def _print_environments(found: dict[str, list[EnvironmentsPrediction]]) -> None:
+    table = _table("true p", "hopeless", "satisfied", "violated", "undecided", "environments", "episodes")
+    (rows,) = found.values()
+    for each in rows:
+        verdicts = (f"{share:.3f}" for share in (each.satisfied, each.violated, each.undecided))
+        needed = (_count(each.environments), _count(each.episodes))
+        table.add_row(f"{each.p:g}", f"{100 * each.bad:g}%", *verdicts, *needed)
+    print_table(table)
+    say(
+        "All environments have this p, except for a share of hopeless ones. Environments and episodes: the median (∞: "
+        f"more than the maximum), simulated with {rows[0].streams:,} tests."
+    )
 
 
 def _print_simulated(constraint: Constraint | Expectation, found: dict[str, list[SimulationResult]]) -> None:

@@ -13,7 +13,6 @@ from psyco._src.cli.common import (
     OtherDomain,
     Parameters,
     Require,
-    Seed,
     Trust,
     code_of,
     read_domain_parameters,
@@ -43,7 +42,10 @@ def render(
         bool, typer.Option("--violated", help="Only episodes that violate the requirement, from --episode on.")
     ] = False,
     animation: Annotated[bool, typer.Option(help="Also write an animation of the first episode.")] = True,
-    seed: Seed = 0,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Seed of the episodes, by default 0; of those of a certificate, the one to draw."),
+    ] = None,
     horizon: Horizon = None,
     trust: Trust = None,
     parameters: Parameters = None,

@@ -14,8 +14,8 @@ from rich.text import Text
 from psyco._src.cli.common import ParallelRuns, RunsOnRay, complete_from, console, remark, say, status
 
 if TYPE_CHECKING:
-    from psyco._src.paper import repetitions as runs
     from psyco._src.paper.claims import Claim
+    from psyco._src.paper.repetitions import Completion
 
 COLOUR = {"HOLDS": "green", "FAILS": "red", "OPEN": "yellow"}
 NAMES = ("belief", "particle-dance", "calibration", "obstacle-run")
@@ -106,15 +106,13 @@ class _ReproduceDisplay:
     def __exit__(self, *_: object) -> None:
         self.bar.stop()
 
-    def show(self, progress: runs.Completion) -> None:
+    def show(self, progress: Completion) -> None:
         """Show the progress; called after every event, and about twice a second."""
         if self.total != progress.all_episodes:  # the first report, or repetitions were added
             self.total, self.first, self.tenth = progress.all_episodes, progress.episodes, 0
             self.began = time.perf_counter()
-        done, runs_done = (
-            progress.episodes == progress.all_episodes,
-            f"{progress.runs}/{progress.all_runs} runs",
-        )
+        done = progress.episodes == progress.all_episodes
+        runs_done = f"{progress.runs}/{progress.all_runs} runs"
         name = "drawing" if done else "learning" if progress.episodes > self.first else "compiling"
         self.bar.update(
             self.task,
@@ -128,14 +126,14 @@ class _ReproduceDisplay:
             self.tenth = tenth
             remark(f"{runs_done}, {tenth * 10}% of the episodes{self._left(progress)}")
 
-    def _left(self, progress: runs.Completion) -> str:
+    def _left(self, progress: Completion) -> str:
         new = progress.episodes - self.first
         left = progress.all_episodes - progress.episodes
         return f", about {left * (time.perf_counter() - self.began) / new:.0f} s left" if new and left else ""
 
 
 def _print(claim: Claim) -> None:
-    """Print the decision about a claim and, where it does not hold, the measured values."""
+    """Print the decision about a claim and the measured values; where it does not hold, also what we see."""
     outcome = Text(f"{claim.outcome.value:18}", COLOUR[claim.outcome.name])
     measured = "; ".join(f"{c.what}: {c.measured}, claimed {c.wanted}" for c in claim.comparisons)
     lines = [claim.text, measured] + [f"We see: {claim.seen}"] * (claim.outcome.name != "HOLDS")

@@ -19,6 +19,7 @@ from psyco._src.cli.common import (
 )
 from psyco._src.cli.declared_options import declared_options
 from psyco._src.cli.synthesize import following, show
+from psyco._src.core.wording import plural
 
 if TYPE_CHECKING:
     from psyco._src.rollout.execution import Execution
@@ -73,7 +74,8 @@ def resume(
     if before.state == "finished" and done.episodes == before.episodes and not as_json:
         unit = done.config.settings.unit if done.config else "episodes"
         more = resume_command(run, done.config, f"--{unit} +{done.steps if unit == 'steps' else done.episodes}")
-        say(f"{run} has finished: {done.certificate.verdict.name}, {done.episodes:,} episodes. For more: {more}")
+        after = plural(done.episodes, "episode")
+        say(f"{run} has finished: {done.certificate.verdict.name}, {after}. For more: {more}")
     else:
         show(done, began, as_json=as_json)
     leave(done.certificate)

@@ -69,7 +69,7 @@ def _print(rows: list[dict[str, Any]], *, wide: bool) -> None:
 def _values(row: dict[str, Any]) -> dict[str, str]:
     """Format the values of a row."""
     return {
-        "return": _number(row["return"], ".2f"),
+        "return": _number(row["return"], ".2f") + (" exploring" if row["return_of"] == "exploring" else ""),
         "verdict": row["verdict"] or row["state"],
         "conf.": _number(row["confidence"], ".4f"),
         "age": _age(row["age_seconds"]),
@@ -80,12 +80,15 @@ def _values(row: dict[str, Any]) -> dict[str, str]:
 def summarize(record: Run) -> dict[str, Any]:
     """Return a run as a row of values."""
     certificate = record.certificate
-    latest = float(record.metrics["return"][-1]) if record.metrics.rows else math.nan
+    kind = "deployed" if "deployed_return" in record.metrics else "exploring"
+    column = "deployed_return" if kind == "deployed" else "return"
+    latest = float(record.metrics[column][-1]) if record.metrics.rows else math.nan
     return {
         "run": str(record.folder),
         "domain": record.config.domain if record.config else "?",
         "requirement": _constraints(record),
         "return": certificate.mean_return if certificate else latest if math.isfinite(latest) else None,
+        "return_of": "certified" if certificate else kind if math.isfinite(latest) else None,
         "verdict": certificate.verdict.name if certificate else None,
         "confidence": min((f.confidence for f in certificate.findings), default=None) if certificate else None,
         "created": record.info.created if record.info else None,

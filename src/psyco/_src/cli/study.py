@@ -30,6 +30,7 @@ from psyco._src.cli.common import (
     trusted,
 )
 from psyco._src.core.errors import RunError
+from psyco._src.core.wording import plural
 
 if TYPE_CHECKING:
     from psyco._src.studies.study_progress import CellProgress, StudyProgress
@@ -79,7 +80,7 @@ def study(
     source = Path(what[0])
     folder = out or default_folder(source)
     count = len(as_plan(source, seeds=seeds).cells)
-    remark(f"{count} runs in {folder}; checking them")
+    remark(f"{plural(count, 'run')} in {folder}; checking")
     try:
         with StudyDisplay() as display:
             done = psyco.study(
@@ -190,7 +191,7 @@ def _print_cells(study: psyco.Study) -> None:
 
 def _counts(study: psyco.Study) -> str:
     states = ", ".join(f"{count} {state}" for state, count in study.counts.items())
-    return f"{len(study.outcomes)} runs: {states}; {study.certified} certified"
+    return f"{plural(len(study.outcomes), 'run')}: {states}; {study.certified} certified"
 
 
 def estimate_text(row: dict[str, Any], name: str, digits: int) -> str:

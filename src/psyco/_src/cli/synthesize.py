@@ -20,6 +20,7 @@ from psyco._src.cli.common import (
     Parameters,
     Track,
     Trust,
+    Vary,
     command,
     complete_domain,
     console,
@@ -36,6 +37,7 @@ from psyco._src.cli.declared_options import declared_options, execution_words
 from psyco._src.cli.display import show_progress
 from psyco._src.core.errors import EpisodeError, RunError
 from psyco._src.core.options import declared
+from psyco._src.core.wording import plural
 from psyco._src.runs.settings import LEARNING, MAIN, Settings, check_one_budget
 from psyco._src.runs.tracking import permitted_trackers
 from psyco._src.verification.theme import terminal_colour
@@ -76,6 +78,7 @@ def synthesize(
         ),
     ] = None,
     parameters: Parameters = None,
+    vary: Vary = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Run folder; default: below runs/.", show_default=False, rich_help_panel=MAIN),
@@ -205,7 +208,7 @@ def show(run: psyco.Run, began: float, *, as_json: bool) -> None:
         print(certificate.to_json(), end="")
         return
     if run.metrics.rows:
-        say(f"learned from {run.episodes:,} episodes{_took(run, began)}")
+        say(f"learned from {plural(run.episodes, 'episode')}{_took(run, began)}")
     # A terminal wraps at words; a pipe or a file gets whole lines.
     wrapped = console.is_terminal
     if run.baselines:  # as a table, below
@@ -221,10 +224,11 @@ def show(run: psyco.Run, began: float, *, as_json: bool) -> None:
 def _took(run: psyco.Run, began: float) -> str:
     """Return the time of learning, over all sessions of the run, and the total time of this command."""
     learning = run.info.seconds.get("learning") if run.info else None
-    own = f"{time.perf_counter() - began:.1f} s"
+    own = time.perf_counter() - began
     if learning is None:
-        return f" in {own}, the certificate included"
-    return f" in {learning:.1f} s ({own} in total)"
+        return f" in {own:.1f} s, the certificate included"
+    whole = f"{own:.1f} s in total" if learning <= own else f"with earlier sessions; this one took {own:.1f} s in total"
+    return f" in {learning:.1f} s ({whole})"
 
 
 def _configure(base: Config | None, given: dict[str, Any], settings: dict[str, Any], options: dict[str, Any]) -> Config:
@@ -269,7 +273,7 @@ def _configure(base: Config | None, given: dict[str, Any], settings: dict[str, A
         base,
         domain=given.get("domain", base.domain),
         parameters=({} if other_domain else base.parameters)
-        | read_domain_parameters(given.get("parameters"), given.get("horizon")),
+        | read_domain_parameters(given.get("parameters"), given.get("horizon"), given.get("vary")),
         requirement=requirement,
         settings=dataclasses.replace(base.settings, **settings, options={**kept, **options}),
         tracking=permitted_trackers(base.tracking, given.get("track") or ()),

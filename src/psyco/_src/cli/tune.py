@@ -33,6 +33,7 @@ from psyco._src.cli.common import (
     trusted,
 )
 from psyco._src.cli.study import EXIT_FAILED, StudyDisplay, estimate_text
+from psyco._src.core.wording import plural
 from psyco._src.learners.learner_registry import TUNED_BY_DEFAULT
 
 
@@ -106,7 +107,7 @@ def tune(
     }
     search = as_search(domain, require, **what)
     folder = out or default_tuning_folder(search)
-    remark(f"{trials} trials of {', '.join(search.ranges)} in {folder}; checking them")
+    remark(f"{plural(trials, 'trial')} of {', '.join(search.ranges)} in {folder}; checking them")
     try:
         with StudyDisplay() as display:
             done = psyco.tune(

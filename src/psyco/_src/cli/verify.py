@@ -18,6 +18,7 @@ from psyco._src.cli.common import (
     Require,
     Seed,
     Trust,
+    Vary,
     code_of,
     given,
     leave,
@@ -31,6 +32,7 @@ from psyco._src.cli.declared_options import declared_options
 from psyco._src.cli.display import show_episodes
 from psyco._src.core.errors import RunError
 from psyco._src.core.files import read_text
+from psyco._src.core.wording import plural
 from psyco._src.verification.methods import DEFAULT_MAX_EPISODES, DEFAULT_METHOD
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ def verify(
     ] = None,
     domain: OtherDomain = None,
     require: Require = None,
-    method: Method = DEFAULT_METHOD,
+    method: Method = None,
     option: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Option of the method, as in indifference=0.01; repeatable."),
@@ -127,6 +129,7 @@ def verify(
     ] = None,
     trust: Trust = None,
     parameters: Parameters = None,
+    vary: Vary = None,
     as_json: Json = False,
 ) -> None:
     """Verify a policy on fresh episodes, or test recorded outcomes.
@@ -143,13 +146,16 @@ def verify(
 
         psyco verify runs/dance --require 'R{distance < 0.1}<=1 [ C ]; P=? [ F distance < 0.1 ]' --width 0.02
 
+        psyco verify runs/dance --vary max_speed=0.08..0.12 --require \
+            'P>=0.8 in 95% of environments [ G (distance >= 0.1 | collisions <= 1) ] & C>=0.98'
+
         psyco verify --outcomes results.csv --require 'P>=0.85 & C>=0.98'
 
         psyco verify --replay runs/dance/certificate.json runs/dance
 
         psyco verify runs/dance --against runs/dance-naive --margin 0.02
     """
-    values = read_domain_parameters(parameters, horizon)
+    values = read_domain_parameters(parameters, horizon, vary)
     code_of(policy)
     allowed = trusted(trust, domain, values)
     if sum(source is not None for source in (outcomes, traces, replay, against)) > 1:
@@ -201,7 +207,7 @@ def verify(
         _refuse(
             context,
             "a replay repeats the certificate unchanged",
-            fixed | {"width", "out", "horizon", "parameters"},
+            fixed | {"width", "out", "horizon", "parameters", "vary"},
         )
         _replay(
             replay,
@@ -216,7 +222,7 @@ def verify(
     if outcomes is not None or traces is not None:
         _refuse(context, "recorded outcomes need no policy, domain or execution", {"policy", "domain", "seed",
                 "retryable", "after", "ignore_looks", "estimate", "devices",
-                "workers", "ray", "step_timeout", "parameters", "policy_version",
+                "workers", "ray", "step_timeout", "parameters", "vary", "policy_version",
                 "trust", *(["horizon", "cut"] * (traces is None))})  # fmt: skip
         if require is None:
             raise RunError("a requirement for the outcomes is missing, as in --require 'P>=0.85 & C>=0.98'")
@@ -224,7 +230,7 @@ def verify(
             str(outcomes if outcomes is not None else traces),
             require,
             traces=traces is not None,
-            method=method,
+            method=DEFAULT_METHOD if method is None else method,
             method_options=read_parameters(option),
             max_episodes=max_episodes,
             width=width,
@@ -244,7 +250,7 @@ def verify(
                 parameters=values,
                 version=policy_version,
                 method=method,
-                method_options=read_parameters(option),
+                method_options=read_parameters(option) if option else None,
                 max_episodes=DEFAULT_MAX_EPISODES if max_episodes is None else max_episodes,
                 seed=seed,
                 share=psyco.look_share(1) if retryable else None,
@@ -293,5 +299,5 @@ def _replay(certificate: Path, policy: str | None, domain: str | None, *, as_jso
     claimed = psyco.Certificate.from_json(read_text(certificate, "certificate"))
     say(
         f"everything matches: {claimed.verdict.name} for sha256:{str(claimed.policy)[:16]} "
-        f"after {claimed.episodes:,} episodes, as certified\nnot compared: {', '.join(found.not_compared)}"
+        f"after {plural(claimed.episodes, 'episode')}, as certified\nnot compared: {', '.join(found.not_compared)}"
     )

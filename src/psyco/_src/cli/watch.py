@@ -22,6 +22,7 @@ import psyco
 from psyco._src.cli.common import Host, Port, open_server, remark, say
 from psyco._src.core import files
 from psyco._src.core.errors import RunError
+from psyco._src.core.wording import plural
 from psyco._src.verification.recorded_columns import DEFAULT_IN_FLIGHT, Cut
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ class AlarmReporter:
             self._print({"kind": "end", **self._where()})
             return
         test = self.session.field_test
-        say(f"{test.episodes:,} episodes: {'in alarm' if test.in_alarm else 'no alarm'}")
+        say(f"{plural(test.episodes, 'episode')}: {'in alarm' if test.in_alarm else 'no alarm'}")
         for constraint, evidence, interval in zip(test.constraints, test.evidence, test.intervals, strict=True):
             stands = "HOLDS NO LONGER" if evidence.lost else "holds, as far as is known"
             where = f"between {interval.lower:.4f} and {interval.upper:.4f}"

@@ -15,7 +15,7 @@ A compiled domain is a frozen dataclass, so that two domains with the same param
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
@@ -24,9 +24,9 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from psyco._src.core.errors import DomainError
+from psyco._src.core.errors import DomainError, PsycoError, format_exception, suggest
 from psyco._src.envs.actions import Actions, Discrete
-from psyco._src.logic.ast import SignalInfo
+from psyco._src.logic.ast import Requirement, SignalInfo
 
 State = Any  # pytree of arrays
 
@@ -93,6 +93,9 @@ class CompiledDomain(Domain, Protocol):
       mean of such a signal needs no `within [lo,hi]`.
     - `counters` names signals that never decrease during an episode. A monitor then reports how far they may still
       rise.
+    - `for_requirement(requirement)` returns the domain whose episodes end as soon as a requirement is decided.
+    - `scene`, a `Scene`, says how to draw a state.
+    - `requirement` is an example, as text, which `psyco domains --json` shows.
     """
 
     def reset(self, key: Array) -> State:
@@ -109,6 +112,9 @@ class CompiledDomain(Domain, Protocol):
 
     def signals(self, state: State) -> Mapping[str, Array]:
         """Return the signals that formulas may name: numbers and Booleans `[]`, or vectors `[k]`."""
+
+
+COMPILED_MEMBERS = ("name", "horizon", "actions", "observation_size", "reset", "step", "observe", "signals")
 
 
 @runtime_checkable
@@ -137,13 +143,16 @@ class FiniteDomain(CompiledDomain, Protocol):
 
 
 def is_finite_domain(domain: Domain) -> TypeGuard[FiniteDomain]:
-    """Return whether a domain can be enumerated."""
-    return isinstance(domain, FiniteDomain) and isinstance(domain.actions, Discrete)
+    """Return whether a domain can be enumerated; one that is derived from another only if that one can be."""
+    base = getattr(domain, "base", None)
+    listed = isinstance(domain, FiniteDomain) and isinstance(domain.actions, Discrete)
+    return listed and (not isinstance(base, CompiledDomain) or is_finite_domain(base))
 
 
 def require_finite(domain: Domain) -> FiniteDomain:
     """Return the domain if it can be enumerated; else raise DomainError."""
     if is_finite_domain(domain):
+        _check_finite_state(domain)
         return domain
     members = ("initial_distribution", "draw_probabilities", "transition", "counters")
     missing = [name for name in members if not hasattr(domain, name)]
@@ -154,6 +163,21 @@ def require_finite(domain: Domain) -> FiniteDomain:
     else:
         why = "it does not enumerate its states and random draws"
     raise DomainError(f"{domain.name} has no exact answers: {why} (see psyco.FiniteDomain); obstacle-run does")
+
+
+def _check_finite_state(domain: FiniteDomain) -> None:
+    fields = getattr(_initial_state(domain), "_fields", None)
+    if fields is None:
+        raise DomainError(
+            f"{domain.name} has no exact answers: its state is not a NamedTuple; give the state fields with names, "
+            "integers or Booleans, also if it has only one"
+        )
+    for name in domain.counters:
+        if name not in fields:
+            raise DomainError(
+                f"counters of {domain.name} has {name!r}, which is not a field of its state{suggest(name, fields)}; "
+                f"fields are: {', '.join(fields)}"
+            )
 
 
 # Signals of every domain; the rollout computes them.
@@ -167,14 +191,23 @@ BUILT_IN_SIGNALS = {
 def signal_table(domain: Domain) -> dict[str, SignalInfo]:
     """Return the signals that formulas may name; a compiled domain is traced for that, not run."""
     if not isinstance(domain, CompiledDomain):
-        return dict(domain.table)  # type: ignore[attr-defined]  # of a GymDomain
+        if not hasattr(domain, "table"):  # of a GymDomain
+            missing = [name for name in COMPILED_MEMBERS if not hasattr(domain, name)]
+            raise DomainError(f"{domain!r:.100} is not a domain: it lacks {', '.join(missing)} (psyco.CompiledDomain)")
+        return dict(domain.table)
     return dict(_compiled_table(domain))  # type: ignore[arg-type]  # hashable, as for jit
 
 
 @cache
 def _compiled_table(domain: CompiledDomain) -> dict[str, SignalInfo]:
-    state = jax.eval_shape(domain.reset, jax.eval_shape(lambda: jax.random.key(0)))
-    shapes = jax.eval_shape(lambda s: dict(domain.signals(s)), state)
+    state = _initial_state(domain)
+    shapes = _shapes(domain, "signals", lambda s: dict(domain.signals(s)), state)
+    observation = _shapes(domain, "observe", domain.observe, state)
+    if getattr(observation, "shape", None) != (domain.observation_size,):
+        raise DomainError(
+            f"observe of {domain.name} gives {_shape_text(observation)}; give a vector of length "
+            f"{domain.observation_size}, as observation_size says"
+        )
     table = {}
     for name, shape in shapes.items():
         if len(shape.shape) > 1:
@@ -184,6 +217,53 @@ def _compiled_table(domain: CompiledDomain) -> dict[str, SignalInfo]:
     table["obs"] = SignalInfo(domain.observation_size, False)
     table["action"] = SignalInfo(domain.actions.size, False)
     return table | BUILT_IN_SIGNALS
+
+
+def _initial_state(domain: CompiledDomain) -> Any:
+    """Return shapes and types of the state."""
+    return _shapes(domain, "reset", domain.reset, jax.eval_shape(lambda: jax.random.key(0)))
+
+
+def _shapes(domain: CompiledDomain, name: str, member: Callable[[Any], Any], argument: Any) -> Any:
+    """Return shapes and types of what a member function of a domain returns, without running it."""
+    try:
+        return jax.eval_shape(member, argument)
+    except PsycoError:
+        raise
+    except Exception as error:  # from user code
+        raise DomainError(f"{name} of {domain.name} fails: {format_exception(error)}") from error
+
+
+def check_step(domain: CompiledDomain, before: State, outcome: Any) -> None:
+    """Raise DomainError unless a step keeps the form of the state. While it is traced: compiled, it costs nothing."""
+    where = f"step of {domain.name} gives"
+    if not isinstance(outcome, tuple) or len(outcome) != 3:
+        raise DomainError(f"{where} {_shape_text(outcome)}; give the next state, the reward and whether it terminates")
+    after, reward, done = outcome
+    for name, value in (("the reward", reward), ("the termination", done)):
+        if jax.numpy.shape(value):
+            raise DomainError(f"{where} {name} as {_shape_text(value)}; give a single value")
+    forms = [str(jax.tree.structure(state)).removeprefix("PyTreeDef") for state in (before, after)]
+    if forms[0] != forms[1]:
+        raise DomainError(f"{where} a state {forms[1]} after {forms[0]}; keep its structure")
+    for (path, x), y in zip(jax.tree.leaves_with_path(before), jax.tree.leaves(after), strict=True):
+        if _shape_text(x) != _shape_text(y) and not getattr(x, "weak_type", False):  # which JAX converts
+            raise DomainError(
+                f"{where} {_shape_text(y)} as the state{jax.tree_util.keystr(path)}, which was {_shape_text(x)}; "
+                "keep shapes and types, as in jnp.int32(x), or give reset those of step"
+            )
+
+
+def _shape_text(value: Any) -> str:
+    """Return shape and type of an array, as in `float32 [3]`; of anything else its type."""
+    value = jax.numpy.asarray(value) if isinstance(value, bool | int | float) else value
+    return f"{value.dtype} {list(value.shape)}" if hasattr(value, "dtype") else type(value).__name__
+
+
+def for_requirement(domain: Domain, requirement: Requirement) -> Domain:
+    """Return the domain for episodes that a requirement judges: those of a model may end once it is decided."""
+    bind = getattr(domain, "for_requirement", None)
+    return domain if bind is None else bind(requirement)
 
 
 def counters_of(domain: Domain) -> tuple[str, ...]:

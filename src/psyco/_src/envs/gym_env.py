@@ -519,6 +519,11 @@ def _probe(domain: GymDomain, env: Env) -> GymDomain:
     return dataclasses.replace(domain, table=found.table, compat_wrappers=(*cost_wrapper, *random_wrapper))
 
 
+def probe_signals(domain: GymDomain, env: Env) -> dict[str, SignalInfo]:
+    """Return the signals of an environment, found by a few random steps."""
+    return _play_probe(domain, env).table
+
+
 class _ProbeResult(NamedTuple):
     table: dict[str, SignalInfo]
     uses_global_random: bool = False  # draws from `np.random` or `random`

@@ -45,6 +45,16 @@ class GymnaxDomain:
         return dict(self.changes) | {"horizon": self.horizon}
 
     @property
+    def variable_parameters(self) -> dict[str, Any]:
+        """Parameters that `psyco.vary` can draw."""
+        _, params = self._env()
+        return {f.name: getattr(params, f.name) for f in dataclasses.fields(params) if f.name != "max_steps_in_episode"}
+
+    def with_parameters(self, **changed: Any) -> GymnaxDomain:
+        """Return this environment with other parameters, which may be traced."""
+        return dataclasses.replace(self, changes=tuple(sorted((dict(self.changes) | changed).items())))
+
+    @property
     def sources(self) -> tuple[type]:
         """Class whose code determines an episode."""
         return (type(self._env()[0]),)

@@ -36,6 +36,7 @@ TRUST_NOTHING: frozenset[str] = frozenset()
 PLAIN_WORD = re.compile(r"[\w +-]*")  # a text that names no file, unless there is one of that name
 FILE_WORDS = frozenset({"file", "files", "filename", "path", "paths", "dir", "directory", "folder"})
 MAX_SHOWN_PARAMETERS = 2_000  # characters
+MODEL_SUFFIXES = (".prism", ".pm", ".nm", ".sm", ".jani")  # of PRISM and JANI models
 
 
 class DomainDescription(NamedTuple):
@@ -60,18 +61,23 @@ def make(name: str | Callable[..., Any], /, **parameters: Any) -> Domain:
 
     Args:
         name: a built-in or plug-in domain; a Gymnasium id (`CartPole-v1`, `module:Id`); a `gymnax:` or `brax:`
-            environment; the class of a compiled domain; a class or function that returns a Gymnasium environment; or
-            `module:name` of such a class or function.
+            environment; a PRISM or JANI model file; the class of a compiled domain; a class or function that returns a
+            Gymnasium environment; or `module:name` of such a class or function.
         parameters: of the domain. A Gymnasium environment takes its own parameters and `horizon`, `signals`,
-            `wrappers`, `action_bound`, `seeded`.
+            `wrappers`, `action_bound`, `seeded`. `vary` makes it a family, as in `psyco.vary`.
 
     >>> make("particle-dance", horizon=30).horizon
     30
     >>> make("CartPole-v1").observation_size
     4
     """
+    distributions = parameters.pop("vary", None)
     try:
+        if "adversary" in parameters:
+            _refuse_adversary(parameters)
         domain = _make(name, parameters)
+        if distributions:
+            domain = _family(domain, distributions)
         hash(domain)  # jit needs it
     except PsycoError:
         raise
@@ -93,6 +99,10 @@ def _make(name: str | Callable[..., Any], parameters: dict[str, Any]) -> Domain:
         return _make_compiled(name, BUILT_IN[name], parameters)
     if name in (plugins := _plugins()):
         return _make_compiled(name, plugins[name].load(), parameters)
+    if is_model_name(name):
+        from psyco._src.envs.model_file import model_domain
+
+        return model_domain(name, **parameters)
     prefix, colon, rest = name.partition(":")
     if colon and prefix in PREFIXES:
         domain: Domain = PREFIXES[prefix](rest, **parameters)
@@ -110,11 +120,38 @@ def _make(name: str | Callable[..., Any], parameters: dict[str, Any]) -> Domain:
     )
 
 
+def _refuse_adversary(parameters: Mapping[str, Any]) -> None:
+    from psyco._src.envs.variants import adversary_of
+
+    if found := adversary_of(parameters):
+        named = f" (sha256:{found['policy']!s:.16})" if "policy" in found else ""
+        raise DomainError(
+            f"an adversary acts in this domain{named}, whose policy is a file of its own: "
+            "psyco stress POLICY --adversary FILE verifies against it; in Python, it is psyco.attack(...).domain"
+        )
+
+
+def _family(domain: Domain, distributions: Any) -> Domain:
+    from psyco._src.envs.family import vary
+
+    if not isinstance(distributions, Mapping):
+        raise DomainError(f"vary is a table of distributions, as in max_speed = '0.08..0.12'; got {distributions!r}")
+    return vary(domain, distributions)
+
+
+def is_model_name(name: str) -> bool:
+    """Return whether a name is that of a PRISM or JANI model file."""
+    return name.endswith(MODEL_SUFFIXES)
+
+
 def describe(domain: Domain) -> DomainDescription:
     """Return the description that makes this domain again: by registered name, or else as `module:Class`."""
     from psyco._src.envs.base import parameters
+    from psyco._src.envs.variants import DerivedDomain
 
     values = parameters(domain)
+    if isinstance(domain, DerivedDomain):
+        return DomainDescription(describe(domain.base).name, values)
     if hasattr(domain, "parameters"):  # made from an id or a function
         return DomainDescription(domain.name, values)
     # Built-in domains first: looking for plug-ins takes longer than an episode.
@@ -161,6 +198,8 @@ def _required_code(description: DomainDescription) -> list[str]:
 
 def _named_files(description: DomainDescription) -> list[str]:
     """Return the texts among the parameters that may name a file; trust in the code of an environment includes them."""
+    if is_model_name(description.name):
+        return [description.name]
     if _is_code(description.name):
         return []
     arguments = _arguments(description)
@@ -169,8 +208,9 @@ def _named_files(description: DomainDescription) -> list[str]:
 
 
 def _arguments(description: DomainDescription) -> dict[str, Any]:
-    """Return the parameters without those that name code as `module:name`."""
-    return {name: value for name, value in description.parameters.items() if name not in ("wrappers", "signals")}
+    """Return the parameters without those that name code as `module:name`, and without the numbers of a family."""
+    others = ("wrappers", "signals", "vary")
+    return {name: value for name, value in description.parameters.items() if name not in others}
 
 
 def _is_code(name: str) -> bool:

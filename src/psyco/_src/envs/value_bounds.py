@@ -171,10 +171,12 @@ def requirement_warnings(requirement: Requirement, domain: Domain | RecordedSyst
     return lint(requirement, partial(expression_range, domain=domain), value_range)
 
 
-def warn_about(requirement: Requirement, domain: Domain | RecordedSystem) -> None:
-    """Issue the warnings about a requirement, each once in a process."""
-    for text in requirement_warnings(requirement, domain):
+def warn_about(requirement: Requirement, domain: Domain | RecordedSystem) -> tuple[str, ...]:
+    """Issue the warnings about a requirement, each once in a process, and return them."""
+    found = tuple(requirement_warnings(requirement, domain))
+    for text in found:
         warnings.warn(text, stacklevel=1)
+    return found
 
 
 def expression_range(body: Node, domain: Domain | RecordedSystem, *, first: bool = False) -> Range:

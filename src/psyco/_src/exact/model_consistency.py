@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from psyco._src.core.errors import DomainError
 from psyco._src.envs.actions import Discrete
-from psyco._src.envs.base import FiniteDomain, State
+from psyco._src.envs.base import FiniteDomain, State, check_step
 
 FALSE_ALARM_RATE = 1e-6  # of all tests of a domain together
 SAMPLED_RESETS = 2**16  # sampled initial states; some of them start the episodes
@@ -190,15 +190,17 @@ def _simulate(domain: FiniteDomain, initial: State, keys: Array, actions: Array)
 
     def step(now: tuple[State, Array], drawn: Any) -> tuple[tuple[State, Array], _Steps]:
         (state, alive), (chance, action) = now, drawn
-        following, reward, done = outcome = domain.step(chance, state, action)
+        outcome = domain.step(chance, state, action)
+        check_step(domain, state, outcome)
+        following, reward, done = outcome
         possible = jax.vmap(lambda draw: _equal(domain.transition(state, action, draw), outcome))(draws)
         only_count = _counters_only_count(domain, chance, state, action, outcome)
         fields: list[Any] = [state, action, following, reward, done, alive, possible, only_count]
         return (following, alive & jnp.logical_not(done)), _Steps(*fields)
 
     def episode(state: State, key: Array, actions: Array) -> _Steps:
-        draw_probabilities = domain.draw(key) if hasattr(domain, "draw") else jax.random.split(key, domain.horizon)
-        return jax.lax.scan(step, (state, jnp.bool_(True)), (draw_probabilities, actions))[1]
+        chances = domain.draw(key) if hasattr(domain, "draw") else jax.random.split(key, domain.horizon)
+        return jax.lax.scan(step, (state, jnp.bool_(True)), (chances, actions))[1]
 
     return jax.vmap(episode)(initial, keys, actions)
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from psyco._src.core.errors import RunError
 from psyco._src.envs.base import Domain
+from psyco._src.envs.model_file import ModelFile
 from psyco._src.exact.model_consistency import FALSE_ALARM_RATE, SAMPLED_RESETS
 from psyco._src.exact.unfold import Unfolding, policy_actions, unfold
 from psyco._src.logic.ast import (
@@ -91,6 +92,10 @@ def exact(policy: PolicyLike, domain: Domain, requirement: Requirement) -> Exact
         domain: a finite one, such as Obstacle Run.
         requirement: constraints and questions.
     """
+    if isinstance(domain, ModelFile):
+        from psyco._src.exact.model_values import model_exact  # it makes an `ExactAnswer`
+
+        return model_exact(policy, domain, requirement)
     layout = _value_layout(requirement)
     chain = unfold(domain, layout.formulas, policy_actions(policy, domain), quantities=layout.quantities)
     process = unfold(domain, layout.formulas, quantities=layout.quantities)
@@ -105,7 +110,7 @@ def exact(policy: PolicyLike, domain: Domain, requirement: Requirement) -> Exact
         return layout.value(subject, values)
 
     found = [value(stated) for stated in requirement.constraints]
-    holds = all(map(_satisfies, requirement.constraints, found))
+    holds = all(map(satisfies, requirement.constraints, found))
     only_asked = requirement.questions and not requirement.constraints
     return ExactAnswer(
         Verdict.ANSWERED if only_asked else Verdict.SATISFIED if holds else Verdict.VIOLATED,
@@ -139,6 +144,13 @@ def constrained_optimum(domain: Domain, requirement: Requirement | str) -> Value
     layout = _value_layout(requirement)
     process = unfold(domain, layout.formulas, quantities=layout.quantities)
     return _solve_optimum(process, requirement, layout)
+
+
+def best_probability(domain: Domain, formula: Formula) -> float:
+    """Return the largest probability of a formula over all controllers of a finite domain."""
+    layout = _ValueLayout((), (formula,))
+    process = unfold(domain, layout.formulas)
+    return layout.value(formula, _backward_induction(process, layout.unit(formula)))
 
 
 def exact_pareto_front(domain: Domain, formula: Formula) -> list[tuple[float, float]]:
@@ -386,7 +398,8 @@ def _best_mixture(
     )
 
 
-def _satisfies(constraint: Constraint | Expectation, number: float) -> bool:
+def satisfies(constraint: Constraint | Expectation, number: float) -> bool:
+    """Return whether a number meets the bounds of a constraint."""
     lower, upper = constraint.lower, constraint.upper
     above = number > lower if constraint.comparison == ">" else number >= lower - TOLERANCE
     below = number < upper if constraint.comparison == "<" else number <= upper + TOLERANCE

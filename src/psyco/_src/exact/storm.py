@@ -81,7 +81,7 @@ def _expected(graph: Unfolding, quantity: int, over: Over) -> float:
 
 def load_model(model: ExplicitModel) -> Any:
     """Return the model in Storm, loaded through a `.drn` file."""
-    stormpy = _stormpy()
+    stormpy = import_stormpy()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.drn"
         file.write_text("".join(f"{line}\n" for line in drn(model)), encoding="ascii")
@@ -167,16 +167,17 @@ def _expand_bound(left: str | None, right: str, bound: Bound | None, *, strong: 
 
 
 def _check_property(model: Any, text: str, initial: int) -> NDArray[np.float64]:
-    stormpy = _stormpy()
+    stormpy = import_stormpy()
     (query,) = stormpy.parse_properties(text)
     # The default environment has errors up to 1e-6 in long-run averages.
     result = stormpy.model_checking(model, query, environment=stormpy.environments.exact())
     return np.array([result.get_value(state) for state in range(initial)])
 
 
-def _stormpy() -> Any:
+def import_stormpy() -> Any:
+    """Return the module `stormpy`, or raise RunError with the way to install it."""
     try:
         import stormpy
     except ImportError:
-        raise RunError('a comparison with Storm needs stormpy: pip install "psyco[storm]"') from None
+        raise RunError('answers of Storm need stormpy: pip install "psyco[storm]"') from None
     return stormpy

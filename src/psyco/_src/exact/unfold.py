@@ -172,6 +172,12 @@ def _external_actions(policy: ExternalPolicy | Guard, domain: Domain) -> Act:
     return actions
 
 
+def reachable_observations(domain: Domain) -> NDArray[np.float32]:
+    """Return the observations `[S, size]` of all states that a finite domain reaches within its horizon."""
+    observations: NDArray[np.float32] = _explore(require_finite(domain), (), None).signals["obs"]
+    return observations
+
+
 # ---- the states of the domain ------------------------------------------------------------------------------------
 
 

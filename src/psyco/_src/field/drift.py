@@ -19,7 +19,8 @@ from psyco._src.core.errors import RunError
 from psyco._src.core.files import from_json, read_bytes
 
 MAX_MEAN_SHIFT = 1.0  # spreads
-FAR, MAX_FAR_SHARE = 4.0, 1.0 / 16.0  # a value is far if it lies this many spreads from the mean
+FAR = 4.0  # spreads; a value is far if it lies farther from the mean
+MAX_FAR_SHARE = 1.0 / 16.0  # of the values; with more an input has drifted
 DECAY = 0.99  # of the weight of earlier episodes, per episode: about the last hundred count
 MIN_EPISODES = 30
 
@@ -32,18 +33,18 @@ class Reference(NamedTuple):
     spread: NDArray[np.float64]
 
 
-class Drift(NamedTuple):
-    """Observations in the field, with exponentially decaying weights."""
+class ObservationSums(NamedTuple):
+    """Sums over the observations in the field, with exponentially decaying weights."""
 
     episodes: int = 0
-    states: float = 0.0
+    states: float = 0.0  # number of states, decayed
     total: tuple[float, ...] = ()  # per input, the sum of its values
     far: tuple[float, ...] = ()  # per input, the number of its far values
 
-    def update(self, reference: Reference, observations: NDArray[np.float64]) -> Drift:
+    def update(self, reference: Reference, observations: NDArray[np.float64]) -> ObservationSums:
         """Return the sums after an episode with observations `[n+1, inputs]`."""
         far = np.abs(observations - reference.mean) > _allowance(reference, FAR)
-        return Drift(
+        return ObservationSums(
             self.episodes + 1,
             DECAY * self.states + len(observations),
             tuple(DECAY * np.array(self.total or 0.0) + observations.sum(axis=0)),

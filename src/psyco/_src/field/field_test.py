@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from psyco._src.core.codec import decode, encode
 from psyco._src.core.errors import RunError
 from psyco._src.core.files import read_text
+from psyco._src.core.wording import plural
 from psyco._src.logic.ast import Constraint, Expectation, LongRun, Requirement
 from psyco._src.logic.parser import parse
 from psyco._src.logic.requirement import outcome_requirement
@@ -29,6 +30,7 @@ from psyco._src.verification.base import Counts, MeanTask, Task
 from psyco._src.verification.betting import CELLS, ValuePoints, log_evidence, solve_lower_bound
 from psyco._src.verification.certificate import Certificate
 from psyco._src.verification.change_detection import Detector, DetectorState
+from psyco._src.verification.environments import refuse_environments
 from psyco._src.verification.findings import MeanFinding
 
 DEFAULT_FALSE_ALARM_EVERY, MAX_FALSE_ALARM_EVERY = 100_000, 1e15  # episodes
@@ -60,7 +62,7 @@ class Alarm:
     def __str__(self) -> str:
         lost = [f"holds no longer: {label}" for label in self.lost]
         recovered = [f"holds again: {label}" for label in self.recovered]
-        return f"after {self.episode:,} episodes: {'; '.join(lost + recovered)}"
+        return f"after {plural(self.episode, 'episode')}: {'; '.join(lost + recovered)}"
 
 
 # ---- one constraint ---------------------------------------------------------------------------------------------
@@ -498,6 +500,7 @@ def _monitored(
     """Return all constraints with detectors whose false alarms together come at most once in `every` episodes."""
     if not requirement.constraints:
         raise RunError("the requirement has no constraint: there is nothing to watch")
+    refuse_environments(requirement, "in the field there is one environment")
     expectations = [each for each in requirement.constraints if isinstance(each, Expectation)]
     given = list(ranges) if ranges is not None else [each.within for each in expectations]
     if len(given) != len(expectations):

@@ -25,8 +25,9 @@ from psyco._src.core.checks import check_count
 from psyco._src.core.codec import decode, encode
 from psyco._src.core.errors import MissingFileError, RunError
 from psyco._src.core.files import from_json, read_bytes, read_part
+from psyco._src.core.wording import plural
 from psyco._src.field.arrival_order import ArrivalOrder, EpisodeIds, OrderState
-from psyco._src.field.drift import Drift, Reference
+from psyco._src.field.drift import ObservationSums, Reference
 from psyco._src.field.field_test import Alarm, FieldTest, Interval
 from psyco._src.field.ingest import UNSTATED, IncomingEpisode, OutcomeParser, Parser, ReadPosition, TraceParser
 from psyco._src.runs.lock import lock_file
@@ -82,7 +83,7 @@ class WatchProgress(NamedTuple):
     stride: Annotated[int, msgspec.Meta(ge=1)] = 1  # episodes between two points of the history
     history: tuple[HistoryPoint, ...] = ()
     alarms: tuple[AlarmRecord, ...] = ()
-    drift: Drift = Drift()
+    drift: ObservationSums = ObservationSums()
     drifted: tuple[int, ...] = ()  # inputs that have drifted
 
 
@@ -328,7 +329,7 @@ class WatchSession:
 
     def _progress_event(self) -> FieldEvent:
         in_alarm = "in alarm" if self.field_test.in_alarm else "no alarm"
-        text = f"{self.field_test.episodes:,} episodes: {in_alarm}"
+        text = f"{plural(self.field_test.episodes, 'episode')}: {in_alarm}"
         return FieldEvent("progress", self.position.line, "; ".join(filter(None, [text, self.order.waiting])))
 
     def _waiting_event(self) -> Iterator[FieldEvent]:

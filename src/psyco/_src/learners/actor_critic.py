@@ -14,8 +14,14 @@ from psyco._src.core.errors import RunError
 from psyco._src.core.options import NumberRange, option
 from psyco._src.envs.actions import Actions
 from psyco._src.learners.base import Proposal
-from psyco._src.learners.lagrangian import LagrangianLearner
+from psyco._src.learners.expectation_constraints import costs
+from psyco._src.learners.lagrangian import CONTROLS, LagrangianLearner, split_weights
 from psyco._src.policies.network import Network
+from psyco._src.rollout.episodes import Episodes
+
+LONGEST_HOLD = 20  # steps, on Gymnasium environments
+HELD_SHARES = (0.05, 0.5)  # least and largest share of exploring episodes with held noise
+HELD_STREAM = 2**32 - 1  # of a generation's key: the number of these episodes
 
 # Critics: small networks that predict the discounted return and costs. They belong to the learner, not the policy.
 #
@@ -88,16 +94,20 @@ def _layer_norm(x: Array) -> Array:
 class ActorCritic(LagrangianLearner):
     """The base of actor-critics: they explore by Gaussian noise on the scores of the policy network."""
 
-    recovery_gain: float = option(
-        0.0,
-        "How much faster λ rises while all episodes satisfy a constraint, as a multiple of gain. If positive, λ also "
-        "does not fall while costs fall and less than half of the target share is reached.",
-        minimum=0.0,
+    control: str = option(
+        "integral",
+        "What the controller integrates: integral (λ), multiplier (1/λ - 1, of the costs), or soft (the paper's rule).",
+        choices=CONTROLS,
     )
     proportional_gain: float = option(
         0.0,
-        "Proportional gain on the current constraint shortfall: it lowers the λ of the policy update at once.",
+        "Proportional gain on the current constraint shortfall: it raises the multiplier of the policy update at once.",
         minimum=0.0,
+    )
+    hold: int = option(
+        1,
+        "Steps for which some exploring episodes hold each draw of noise; how many do follows their success. 1: none.",
+        minimum=1,
     )
 
     is_actor_critic: ClassVar[bool] = True
@@ -106,43 +116,92 @@ class ActorCritic(LagrangianLearner):
     def gymnasium_options(cls, actions: Actions, horizon: int, return_constrained: bool) -> dict[str, Any]:
         """Return the default options on a Gymnasium environment.
 
-        A policy with a larger margin needs fewer episodes for its certificate; in few generations a λ that has fallen
-        must rise again quickly; and behaviour that was learned without the constraint must be unlearned.
+        A policy with a larger margin needs fewer episodes for its certificate; in few generations λ falls in large
+        steps, and must not fall to 0; and behaviour that was learned without the constraint must be unlearned.
         """
-        return {"margin": 0.5, "recovery_gain": 0.5, "proportional_gain": 0.5, "curriculum": 0.25}
+        hold = max(1, min(LONGEST_HOLD, horizon // 10))
+        return {"margin": 0.5, "control": "multiplier", "proportional_gain": 2.0, "curriculum": 0.25, "hold": hold}
 
     @property
     def network(self) -> Network:
         """The policy's network."""
-        if self.problem.network is None:
+        if self.known_task.network is None:
             raise self._lacks("network", "the policy's network")
-        return self.problem.network
+        return self.known_task.network
 
     @property
     def actions(self) -> Actions:
         """The action space."""
-        if self.problem.actions is None:
+        if self.known_task.actions is None:
             raise self._lacks("actions", "the action space")
-        return self.problem.actions
+        return self.known_task.actions
 
     @property
     def horizon(self) -> int:
         """The maximum number of steps of an episode."""
-        if self.problem.horizon is None:
+        if self.known_task.horizon is None:
             raise self._lacks("horizon", "the maximum number of steps of an episode")
-        return self.problem.horizon
+        return self.known_task.horizon
 
     def _lacks(self, argument: str, meaning: str) -> RunError:
         return RunError(f"{type(self).__name__} needs {meaning}: make_learner(..., {argument}={argument})")
 
-    def _episodes(self, key: Array, theta: Array, std: Array) -> Proposal:
-        """Return exploring episodes with noise `std` `[outputs]`, then the checks without noise."""
-        explores = jnp.arange(self.episodes_per_generation) < self.population
+    def _episodes(self, key: Array, theta: Array, std: Array, held: Array, least: float = 0.0) -> Proposal:
+        """Return exploring episodes with noise `std` `[outputs]`, then the checks without noise.
+
+        The noise is held in a share `held` of the exploring episodes, the first ones, with at least `least`.
+        """
+        row = jnp.arange(self.episodes_per_generation)
+        explores = row < self.population
+        hold = None
+        if self.hold > 1:
+            rounding = jax.random.uniform(jax.random.fold_in(key, HELD_STREAM))
+            hold = jnp.where(row < jnp.floor(held * self.population + rounding), self.hold, 1)
+            std = jnp.where(hold[:, None] > 1, jnp.maximum(std, least), std)
         return Proposal(
             jnp.broadcast_to(theta, (len(explores), theta.size)),
             key,
             std=jnp.where(explores[:, None], std, 0.0),
+            hold=hold,
         )
+
+    # Held noise reaches far, which finds rewards that white noise does not find, and spoils behaviour that is good
+    # already. So it is tried, and used as long as it leads to better episodes than everything else.
+
+    def initial_held(self) -> Array:
+        """Return the share of exploring episodes with held noise at first: one in each generation."""
+        return jnp.clip(jnp.float32(1.0 / self.population), *HELD_SHARES)
+
+    def updated_held(
+        self, held: Array, proposal: Proposal, episodes: Episodes, lam: Array, recent: Any
+    ) -> tuple[Array, Array]:
+        """Return this share after a generation, doubled if episodes with held noise were best, and whether they were.
+
+        They are compared with the other exploring episodes and with the checks, by the mean of
+        λ return - (1 - λ) cost. If they are worse, the share is halved; if all are equal, it stays.
+        """
+        if proposal.hold is None:
+            return held, jnp.bool_(False)
+        smallest, weight = split_weights(lam)
+        gain = _per_deviation(self.known_task.sign * jnp.asarray(episodes.returns))
+        cost = _per_deviation(costs(self.known_task.expectations, episodes, recent).astype(jnp.float32))
+        score = smallest * gain - (1.0 - smallest) * (cost @ weight)
+        row = jnp.arange(len(score))
+        kind = jnp.where(row >= self.population, 2, jnp.where(proposal.hold > 1, 0, 1))
+
+        def mean(number: int) -> Array:
+            some = kind == number
+            return jnp.where(jnp.any(some), jnp.sum(score * some) / jnp.maximum(jnp.sum(some), 1), -jnp.inf)
+
+        ahead = mean(0) - jnp.maximum(mean(1), mean(2))
+        factor = jnp.where(ahead > 0, 2.0, jnp.where((ahead < 0) & jnp.any(kind == 0), 0.5, 1.0))
+        return jnp.clip(held * factor, *HELD_SHARES), factor > 1.0
+
+
+def _per_deviation(x: Array) -> Array:
+    """Return columns `[B, ...]` in units of their standard deviation; constant columns are 0."""
+    deviation = jnp.std(x, axis=0)
+    return jnp.where(deviation > 0, x / jnp.where(deviation > 0, deviation, 1.0), 0.0)
 
 
 def discount_option() -> Any:

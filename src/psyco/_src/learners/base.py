@@ -16,6 +16,7 @@ from jax import Array
 from psyco._src.core.errors import RunError
 from psyco._src.core.options import check_declared
 from psyco._src.envs.actions import Actions
+from psyco._src.envs.model_file import KnownTransitions
 from psyco._src.learners.expectation_constraints import ExpectationBound
 from psyco._src.policies.network import Bias, Network
 from psyco._src.rollout.episodes import Episodes
@@ -88,6 +89,7 @@ class Proposal(NamedTuple):
     episode: Array | None = None
     # [B, outputs] standard deviation of the noise on the scores; if given, episodes come with a trace.
     std: Array | None = None
+    hold: Array | None = None  # [B] int32, steps for which each draw of that noise is held; None: one
 
 
 Propose: TypeAlias = Callable[[Array, LearnerState], Proposal]
@@ -150,7 +152,15 @@ class LearningTask:
     network: Network | None = None  # of the policy
     actions: Actions | None = None  # its action space
     horizon: int | None = None  # maximum number of steps of an episode
-    counters: int = 0  # of a trace, see `BatchMonitor.counters`
+    # [J + M] constraint of each cost of a trace, see `BatchMonitor.by_conjunct`; None: each constraint has one
+    conjuncts: tuple[int, ...] | None = None
+    counters: int = 0  # of a trace, see `BatchMonitor.budget_use`
+    transitions: KnownTransitions | None = None  # of a model, for a table over its states
+
+    @property
+    def cost_owners(self) -> tuple[int, ...]:
+        """The number of the constraint that each cost of a step belongs to."""
+        return tuple(range(len(self.c_req))) if self.conjuncts is None else self.conjuncts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,7 +207,7 @@ class LearnerOptions:
                 object.__setattr__(self, name, value)
 
     @property
-    def problem(self) -> LearningTask:
+    def known_task(self) -> LearningTask:
         """The task; an error if there is none yet."""
         if self.task is None:
             raise RunError(

@@ -2,15 +2,14 @@
 
 Constraint k has its own λ_k in [0, 1]: 1 is all return, 0 all cost, and the smallest λ_k decides. There are two ways to
 them: the rules (`CALIBRATIONS`) compute them anew from the belief, as in the paper; the controller (`Lagrangian`) moves
-them in each generation by these terms, in this order. All learners but the paper's have the integral term, and
-actor-critics the others too:
+them in each generation by these terms:
 
-- integral: λ_k moves by `gain` times the surplus over its target, so it settles where the target is met;
-- anti-windup: λ_k does not fall while the constraint is far from met and its cost is falling;
-- recovery: λ_k rises faster, by `recovery_gain`, while no episode violates the constraint;
-- proportional: the policy update uses a λ_k that is lower by `proportional_gain` times the current shortfall;
-- floor: λ_k stays at `MIN_LAMBDA_WITHOUT_SIGNAL` while all episodes fail a constraint with equal cost, and at
-  `lambda_min` where episodes may end early.
+- integral: λ_k, or the multiplier μ_k = 1 / λ_k - 1 of the costs, moves by `gain` times the surplus over the target, so
+  it settles where the target is met. The integral of μ_k is the usual one of Lagrangian methods, as in PID Lagrangians
+  (Stooke et al. 2020). λ_k then falls ever more slowly and is never 0, so that a policy that satisfies a constraint by
+  doing nothing still learns from the return;
+- proportional: the policy update of actor-critics adds `proportional_gain` times the current shortfall to μ_k;
+- floor: λ_k stays at `MIN_LAMBDA_WITHOUT_SIGNAL` while all episodes fail a constraint with equal cost.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from psyco._src.core.errors import RunError
 from psyco._src.core.options import NumberRange, option
 from psyco._src.learners import belief as beliefs
 from psyco._src.learners.base import LearnerOptions, LearningBudget, LearningTask, count_steps, curriculum_fraction
@@ -96,14 +96,13 @@ def _surplus(value: Array, required: Array) -> Array:
     return jnp.where(room > 0, jnp.maximum(0.0, value - required) / jnp.where(room > 0, room, 1.0), 0.0)
 
 
-CONTROLS = ("integral", "soft")
+CONTROLS = ("integral", "multiplier", "soft")
+MULTIPLIER_GAIN = 10.0  # of μ, in units of that of λ: both then take λ from 1 to 0.1 in about the same time
+MAX_MULTIPLIER = 99.0  # λ is at least 0.01
 MIN_LAMBDA_WITHOUT_SIGNAL = 0.5
 SIGNAL_PATIENCE = 20  # episodes with equal cost, after which a constraint gives no learning signal
-COST_WINDOW = 10  # generations over which costs are averaged
 SHARE_WINDOW = 5  # generations over which the satisfied share of checks is averaged
 FAR_FROM_MET = 0.5  # of the target share, below which a constraint is far from met
-FALLING_COST = 0.05  # relative decrease from which costs count as falling
-EXPECTED_VIOLATIONS = 5.0  # that the target would allow; recovery starts when there were none instead
 
 
 # ---- the integral term ----------------------------------------------------------------------------------------
@@ -111,7 +110,7 @@ EXPECTED_VIOLATIONS = 5.0  # that the target would allow; recovery starts when t
 
 @dataclass(frozen=True)
 class Lagrangian:
-    """A belief with exponential forgetting, and λ_k as the integral of the surplus of each constraint.
+    """A belief with exponential forgetting, and λ_k or μ_k as the integral of the surplus of each constraint.
 
     The surplus of a probability is its satisfied share above the target. That of an expectation is the distance of its
     mean excess below the target, divided by two root mean squares of the excess: the range of a share is 1, and no
@@ -125,7 +124,7 @@ class Lagrangian:
         curriculum: targets rise from nothing to full over this part of learning.
         gain: of the integral, per generation.
         belief_window: the number of generations that the belief remembers.
-        control: "integral", or "soft": the paper's rule on this belief.
+        control: "integral" of λ_k, "multiplier" for the integral of μ_k, or "soft": the paper's rule on this belief.
     """
 
     task: LearningTask
@@ -165,6 +164,9 @@ class Lagrangian:
             if beyond is not None and belief.excess is not None:
                 below = (limit - beyond.mean(axis=0)) / (2.0 * rms(belief.excess))
                 surplus = jnp.concatenate([surplus, below])
+            if self.control == "multiplier":
+                multiplier = 1.0 / lam - 1.0 - MULTIPLIER_GAIN * self.gain * surplus
+                return belief, c_sat, 1.0 / (1.0 + jnp.clip(multiplier, 0.0, MAX_MULTIPLIER))
             return belief, c_sat, jnp.clip(lam + self.gain * surplus, 0.0, 1.0)
 
     def target_share(self, done: Array) -> Array:
@@ -183,7 +185,11 @@ class Lagrangian:
 
 @dataclass(frozen=True, kw_only=True)
 class LagrangianLearner(LearnerOptions):
-    """The base of learners whose λ follows check episodes of the deployed policy."""
+    """The base of learners whose λ follows check episodes of the deployed policy.
+
+    The state of such a learner has the fields `belief`, `lam`, `generation` and `steps`, which start with
+    `*self.controller.init(), *zero_counters()`; `update` begins with `update_lambda`.
+    """
 
     population: int = option(None, "Exploring episodes per generation.", kind=int, minimum=1)
     checks: int = option(
@@ -217,6 +223,12 @@ class LagrangianLearner(LearnerOptions):
         100.0, "Generations in the belief.", minimum=1.0, search=NumberRange(20.0, 300.0, log=True)
     )
 
+    def _resolve_auto(self) -> None:
+        if self.population is None:
+            raise RunError(f"{type(self).__name__} must give population a default, in its field or in _resolve_auto")
+        self._set_auto(checks=max(2, self.population // 10))
+        self._set_auto(gain=default_gain(self.generations))
+
     @property
     def episodes_per_generation(self) -> int:
         """The exploring episodes and the checks."""
@@ -225,30 +237,30 @@ class LagrangianLearner(LearnerOptions):
     @property
     def generations(self) -> int:
         """The number of generations in the budget; with a step budget, the expected number."""
-        return -(-self.problem.episode_budget // self.episodes_per_generation)
+        return -(-self.known_task.episode_budget // self.episodes_per_generation)
 
     def generations_done(self, state: Any) -> Array:
         """Return the number of generations done; with a step budget, the equivalent of the steps."""
-        budget = LearningBudget(self.generations, self.problem.step_budget)
+        budget = LearningBudget(self.generations, self.known_task.step_budget)
         return budget.generations_done(state.generation, state.steps)
 
     def progress(self, state: Any) -> Array:
         """Return the fraction of learning that is done, 0 to 1; schedules follow it."""
-        budget = LearningBudget(self.generations, self.problem.step_budget)
+        budget = LearningBudget(self.generations, self.known_task.step_budget)
         return budget.fraction(state.generation, state.steps)
 
     def step_share(self, episodes: Episodes) -> Array | float:
         """Return the steps of this generation relative to an average one, at most 1; 1 without a step budget."""
-        if not self.problem.step_budget:
+        if not self.known_task.step_budget:
             return 1.0
-        return jnp.minimum(count_steps(episodes) * (self.generations / self.problem.step_budget), 1.0)
+        return jnp.minimum(count_steps(episodes) * (self.generations / self.known_task.step_budget), 1.0)
 
     @cached_property
     def controller(self) -> Lagrangian:
         """The belief and the integral term."""
         control = getattr(self, "control", "integral")
         return Lagrangian(
-            self.problem,
+            self.known_task,
             self.generations,
             self.margin,
             self.curriculum,
@@ -261,7 +273,7 @@ class LagrangianLearner(LearnerOptions):
         """Return the new belief, c_sat `[K]` and λ_k `[K]`, from the checks among a generation's episodes."""
         checks = jax.tree.map(lambda column: column[self.population :], episodes._replace(trace=None))
         belief, c_sat, lam = self.controller.update(state.belief, state.lam, self.generations_done(state), checks)
-        if self.problem.step_budget:  # generations differ in length, and λ moves in proportion to it
+        if self.known_task.step_budget:  # generations differ in length, and λ moves in proportion to it
             with single_precision():
                 lam = state.lam + self.step_share(episodes) * (lam - state.lam)
         return belief, c_sat, lam
@@ -278,17 +290,14 @@ def default_gain(generations: int) -> float:
 class ConstraintHistory(NamedTuple):
     """Statistics of the constraints over recent generations."""
 
-    satisfied_streak: Array  # [P] successive episodes that satisfied each constraint
-    cost: Array  # [K] mean cost of an episode
     equal_cost_streak: Array  # [K] successive episodes that failed each constraint with equal cost
     share: Array  # [K] satisfied share of the checks
-    ends_early: Array  # [] bool, whether an episode has ever ended before the horizon
 
 
 def empty_history(task: LearningTask) -> ConstraintHistory:
     """Return the history before the first generation."""
-    count, none = len(task.p_req), jnp.zeros(len(task.c_req), jnp.float32)
-    return ConstraintHistory(jnp.zeros(count, jnp.float32), none, none, none + 1.0, jnp.array(False))
+    none = jnp.zeros(len(task.c_req), jnp.float32)
+    return ConstraintHistory(none, none + 1.0)
 
 
 class ControlledLambda(NamedTuple):
@@ -299,78 +308,32 @@ class ControlledLambda(NamedTuple):
     applied: Array  # [K] used in this policy update; the proportional term makes it smaller
 
 
-def apply_terms(
-    learner: ActorCritic, state: Any, episodes: Episodes, lam: Array, *, lambda_min: float = 0.0
-) -> ControlledLambda:
-    """Apply all terms after the integral to λ_k `[K]`.
-
-    Targets are close to 1 and an episode satisfies a constraint or not. So the integral falls fast, keeps falling while
-    a policy is already improving, and rises slowly: little would be left for the return. Anti-windup and recovery
-    correct that; neither acts near the target, so λ settles where it would without them.
-    """
-    task, count = learner.problem, len(learner.problem.p_req)
+def apply_terms(learner: ActorCritic, state: Any, episodes: Episodes, lam: Array) -> ControlledLambda:
+    """Apply the terms after the integral to λ_k `[K]`."""
+    task, count = learner.known_task, len(learner.known_task.p_req)
     with single_precision():
         cost = costs(task.expectations, episodes, state.belief.recent).astype(jnp.float32)  # [B, K]
         satisfied = jnp.concatenate([jnp.asarray(episodes.satisfied), cost[:, count:] <= 0.0], axis=1)
         target = learner.controller.target_share(learner.generations_done(state))  # [P]
-        cost_now = jnp.mean(cost, axis=0)
-        cost_before = jnp.where(state.generation == 0, cost_now, state.history.cost)
         shown = jnp.mean(satisfied[learner.population :], axis=0, dtype=jnp.float32)
         share = state.history.share + (shown - state.history.share) / SHARE_WINDOW
-
-        if learner.recovery_gain > 0:
-            every_target = jnp.concatenate([target, jnp.ones(len(task.expectations), jnp.float32)])
-            lam = _anti_windup(lam, state.lam, share, every_target, cost_now, cost_before)
-        clean = jnp.all(satisfied, axis=0)[:count]
-        streak = jnp.where(clean, state.history.satisfied_streak + learner.episodes_per_generation, 0.0)
-        rate = learner.gain * learner.recovery_gain * learner.step_share(episodes)
-        lam = _recovery(lam, streak, target, rate)
         applied = _proportional(lam, share, target, learner.proportional_gain)
-
         equal_cost = jnp.where(
             gives_no_signal(cost), state.history.equal_cost_streak + learner.episodes_per_generation, 0.0
         )
-        ends_early = state.history.ends_early | jnp.any(jnp.asarray(episodes.length) < learner.horizon)
-        floor = _floor(equal_cost, ends_early, lambda_min)
-        history = ConstraintHistory(
-            streak, cost_before + (cost_now - cost_before) / COST_WINDOW, equal_cost, share, ends_early
-        )
+        # A constraint without learning signal must not silence the return.
+        floor = jnp.where(equal_cost >= SIGNAL_PATIENCE, MIN_LAMBDA_WITHOUT_SIGNAL, 0.0)
+        history = ConstraintHistory(equal_cost, share)
         return ControlledLambda(history, jnp.maximum(lam, floor), jnp.maximum(applied, floor))
 
 
-def _anti_windup(lam: Array, before: Array, share: Array, target: Array, cost_now: Array, cost_before: Array) -> Array:
-    """Return λ_k `[K]` that does not fall while its constraint is far from met and its cost is falling."""
-    far = share < FAR_FROM_MET * target
-    improving = far & (cost_before - cost_now > FALLING_COST * jnp.abs(cost_before))
-    return jnp.where(improving, jnp.maximum(lam, before), lam)
-
-
-def _recovery(lam: Array, streak: Array, target: Array, rate: Array | float) -> Array:
-    """Return λ_k `[K]` that rises by `rate` where several violations would have been allowed and none occurred.
-
-    Exploring episodes count too: `streak` `[P]` is over all of them.
-    """
-    rise = rate * (streak * (1.0 - target) >= EXPECTED_VIOLATIONS)
-    return jnp.clip(lam.at[: len(target)].add(rise), 0.0, 1.0)
-
-
 def _proportional(lam: Array, share: Array, target: Array, gain: float) -> Array:
-    """Return λ_k `[K]` lowered by the current shortfall of each share.
+    """Return λ_k `[K]` for multipliers that are larger by `gain` times the current shortfall of each share.
 
     The integral needs time, in which a policy may move far beyond a bound and must then return.
     """
     shortfall = gain * jnp.maximum(target - share[: len(target)], 0.0)
-    return jnp.maximum(lam.at[: len(target)].add(-shortfall), 0.0)
-
-
-def _floor(equal_cost: Array, ends_early: Array, lambda_min: float) -> Array:
-    """Return the lower bound of λ_k `[K]`.
-
-    A constraint without learning signal must not silence the return. And where episodes may end early, a policy that
-    learned from costs alone would learn to end them at once.
-    """
-    no_signal = jnp.where(equal_cost >= SIGNAL_PATIENCE, MIN_LAMBDA_WITHOUT_SIGNAL, 0.0)
-    return jnp.maximum(no_signal, jnp.where(ends_early, lambda_min, 0.0))
+    return lam.at[: len(target)].divide(1.0 + shortfall * lam[: len(target)])  # 1 / (1 / λ + shortfall)
 
 
 def target_shortfall(learner: ActorCritic, state: Any) -> Array:
@@ -386,6 +349,11 @@ def split_weights(lam: Array) -> tuple[Array, Array]:
     """Return λ `[]` and the weights `[K]` of the costs, which sum to 1, from λ_k `[K]`."""
     # The weakest constraint decides; the costs share the rest in proportion to 1 - λ_k.
     return jnp.min(lam, initial=1.0), (1.0 - lam) / jnp.maximum(jnp.sum(1.0 - lam), 1e-9)
+
+
+def by_cost(task: LearningTask, lam: Array) -> Array:
+    """Return the λ_k of the constraint that each cost of a step belongs to, `[J + M]`, from λ_k `[K]`."""
+    return lam[jnp.asarray(task.cost_owners, jnp.int32)]
 
 
 def combine_advantages(lam: Array, gain: Array, costs: Array) -> tuple[Array, Array]:

@@ -13,6 +13,7 @@ from psyco._src.core.options import Declaration, declared
 if TYPE_CHECKING:  # the names of the learners are available without importing JAX
     from psyco._src.core.options import Ranges
     from psyco._src.envs.actions import Actions
+    from psyco._src.envs.model_file import KnownTransitions
     from psyco._src.learners.base import Learner, LearnerOptions, LearningTask
     from psyco._src.learners.expectation_constraints import ExpectationBound
     from psyco._src.logic.ast import Requirement
@@ -44,6 +45,7 @@ def make_learner(
     horizon: int | None = None,
     episode_budget: int = 60_000,
     step_budget: int | None = None,
+    transitions: KnownTransitions | None = None,
 ) -> Learner:
     """Return a learner for a requirement.
 
@@ -56,6 +58,7 @@ def make_learner(
         horizon: the maximum number of steps of an episode.
         episode_budget: the number of training episodes, which schedules follow; with a step budget the expected one.
         step_budget: the number of training steps; None: the budget is in episodes.
+        transitions: of a model, if the network is a table over its states.
     """
     options = make_options(learner, {}) if isinstance(learner, str) else learner
     task = make_task(
@@ -66,6 +69,7 @@ def make_learner(
         horizon=horizon,
         episode_budget=episode_budget,
         step_budget=step_budget,
+        transitions=transitions,
     )
     learner = dataclasses.replace(options, task=task)
     if missing := [name for name in MEMBERS if not hasattr(learner, name)]:
@@ -77,13 +81,17 @@ def make_task(requirement: Requirement, expectations: Sequence[ExpectationBound]
     """Return the task of a learner: the constraints of a requirement, and `further` fields of `LearningTask`."""
     from psyco._src.learners.base import LearningTask
     from psyco._src.logic.batch_monitor import budget_terms
+    from psyco._src.logic.nnf import to_nnf
+    from psyco._src.logic.semantics import conjuncts
 
     probabilities = requirement.probability_bounds
+    owners = [i for i, bound in enumerate(probabilities) for _ in conjuncts(to_nnf(bound.formula, False))]
     return LearningTask(
         p_req=tuple(bound.p_req for bound in probabilities),
         c_req=(*(each.confidence for each in probabilities), *(each.confidence for each in expectations)),
         expectations=tuple(expectations),
         sign=1.0 if requirement.goal.maximize else -1.0,
+        conjuncts=(*owners, *(len(probabilities) + i for i in range(len(expectations)))),
         counters=len(budget_terms([bound.formula for bound in probabilities])),
         **further,
     )

@@ -70,7 +70,7 @@ def run_generations(
             good = int(nonfinite.any(axis=1).argmax())  # generations before the first invalid one
             with double_precision():
                 proposal, keys = _propose(learner, False, key, run(good).state, np.int32(first + good))
-            raise_nonfinite(sampler, nonfinite[good], proposal.theta, keys, proposal.std)
+            raise_nonfinite(sampler, nonfinite[good], proposal.theta, keys, proposal.std, proposal.hold)
         yield after.state, played
         return
     yield from _host_loop(learner, sampler, key, state, range(first, first + generations), steps)
@@ -202,7 +202,7 @@ def _play(sampler: Sampler, proposal: Proposal, keys: Array) -> tuple[Proposal, 
     with single_precision():
         if proposal.std is None:
             return proposal, sampler(proposal.theta, keys)
-        return proposal, sampler.explore(proposal.theta, proposal.std, keys)
+        return proposal, sampler.explore(proposal.theta, proposal.std, keys, proposal.hold)
 
 
 # Warn when a constraint gives no learning signal: all episodes violate it with equal cost for 20 generations.
@@ -263,10 +263,12 @@ WATCHED_FRACTION = 0.2  # of learning
 MIN_WATCHED = 10  # generations
 FIRST = 3  # generations at the start, before much is learned
 ROOM = 0.5  # of the distance from the required probability to 1, above which there is room to spare
+LOW_LAMBDA = 0.02  # at which the return has no weight
 FALL = 0.25  # of the range of the mean return, from which it falls
+MARGIN_ADVICE = "aim less far above the required probability (--option margin=0.1), "
 RETURN_ADVICE = (
-    "To help: aim less far above the required probability (--option margin=0.1), use another learner (--learner) or "
-    "more steps, or start from a policy that was learned without the constraints, by --from"
+    "use another learner (--learner) or more steps, or start from a policy that was learned without the constraints, "
+    "by --from"
 )
 
 
@@ -277,15 +279,22 @@ class ReturnCheck:
         generations: of the whole run, or the expected number.
         p_req: largest required probability; None: no probability is required.
         sign: 1 if the return is maximised, -1 if it is minimised.
-        lambda_min: floor of λ.
         from_start: whether the metrics begin with an untrained policy.
+        has_margin: whether the learner has the option `margin`.
     """
 
     def __init__(
-        self, generations: int, *, p_req: float | None, sign: float = 1.0, lambda_min: float = 0.0, from_start: bool
+        self,
+        generations: int,
+        *,
+        p_req: float | None,
+        sign: float = 1.0,
+        from_start: bool,
+        has_margin: bool,
     ) -> None:
         self.window = max(MIN_WATCHED, round(WATCHED_FRACTION * generations))
-        self.p_req, self.sign, self.lambda_min, self.from_start = p_req, sign, lambda_min, from_start
+        self.p_req, self.sign, self.from_start = p_req, sign, from_start
+        self.advice = f"To help: {MARGIN_ADVICE * has_margin}{RETURN_ADVICE}"
         self.rows = np.zeros((0, 3))  # return, satisfied share and λ of each generation
         self.warned: set[str] = set()
 
@@ -298,13 +307,13 @@ class ReturnCheck:
             return []
         due = {name: text for name, text in self._found().items() if name not in self.warned}
         self.warned |= due.keys()
-        return [f"{text}. {RETURN_ADVICE}" for text in due.values()]
+        return [f"{text}. {self.advice}" for text in due.values()]
 
     def _found(self) -> dict[str, str]:
         returns, satisfied, lam = self.rows[-self.window :].T
         half = self.window // 2
         found = {}
-        if lam.max() <= self.lambda_min + 1e-6:
+        if lam.max() <= LOW_LAMBDA:
             found["weight"] = (
                 f"λ, the weight of the return, has been {lam.max():.2g} for a fifth of learning: learning follows the "
                 "constraints alone"

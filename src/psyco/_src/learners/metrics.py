@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psyco._src.core.errors import RunError, check_has
+from psyco._src.core.wording import plural
 from psyco._src.learners.base import Generation
 
 MAX_VERDICT_LENGTH = 9  # characters
@@ -65,14 +66,14 @@ class Metrics(dict[str, NDArray[Any]]):
     def __repr__(self) -> str:
         last = {name: column[-1] for name, column in self.items() if name in MAIN_COLUMNS} if self.rows else {}
         values = "".join(f", {name} {value:.4g}" for name, value in last.items())
-        return f"<Metrics of {self.rows:,} generations{': the last has' + values[1:] if last else ''}>"
+        return f"<Metrics of {plural(self.rows, 'generation')}{': the last has' + values[1:] if last else ''}>"
 
     def _repr_html_(self) -> str:
         """Return the first and last rows as HTML, for notebooks."""
         shown = [self.head(5), self.tail(5)] if self.rows > 10 else [self]
         body = "<tr><td>...</td></tr>".join(map(_html_rows, shown))
         heads = "".join(f"<th>{escape(name)}</th>" for name in self)
-        return f"<table><caption>{self.rows:,} generations</caption><tr>{heads}</tr>{body}</table>"
+        return f"<table><caption>{plural(self.rows, 'generation')}</caption><tr>{heads}</tr>{body}</table>"
 
     def to_pandas(self) -> Any:
         """Return a `pandas.DataFrame` indexed by generation; it needs pandas installed."""

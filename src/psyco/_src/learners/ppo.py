@@ -43,6 +43,7 @@ from psyco._src.learners.lagrangian import (
     FAR_FROM_MET,
     ConstraintHistory,
     apply_terms,
+    by_cost,
     combine_advantages,
     default_gain,
     empty_history,
@@ -75,6 +76,7 @@ class PPOState(NamedTuple):
     target_stats: ColumnStats  # [1 + K] of the critics' targets
     advantage_variance: Array  # [1 + K] over recent generations
     optimizer: Any  # state of optax
+    held: Array  # [] share of exploring episodes with held noise
     belief: Belief
     lam: Array  # [K] λ_k
     history: ConstraintHistory
@@ -136,14 +138,11 @@ class PPO(ActorCritic):
     critic_hidden: int = option(
         None, "Hidden units in both layers of each critic. Default: as the policy.", kind=int, minimum=1
     )
-    lambda_min: float = option(0.0, "Lower bound of λ where episodes end before the horizon.", minimum=0.0, below=1.0)
 
     @classmethod
     def gymnasium_options(cls, actions: Actions, horizon: int, return_constrained: bool) -> dict[str, Any]:
         """Return the default options on a Gymnasium environment."""
         options = super().gymnasium_options(actions, horizon, return_constrained)
-        # λ stays above a minimum, since a policy may otherwise learn to end its episodes before it violates anything.
-        options["lambda_min"] = 0.1
         if not actions.ranked:
             # Near a bound, a policy that is learned with much noise keeps further away from it than the noiseless
             # policy must. Discrete actions need the noise, since little noise hardly ever changes a choice.
@@ -153,7 +152,7 @@ class PPO(ActorCritic):
         return options
 
     def _resolve_auto(self) -> None:
-        horizon, budget = self.horizon, self.problem.episode_budget
+        horizon, budget = self.horizon, self.known_task.episode_budget
         smallest = min(max(-(-MIN_STEPS // horizon), 4), 20)
         self._set_auto(population=min(max(budget // 1500, smallest), 200))
         self._set_auto(checks=max(2, self.population // 10), critic_hidden=max(self.network.layers))
@@ -178,19 +177,19 @@ class PPO(ActorCritic):
     def init(self, theta: Array) -> PPOState:
         """Start from the given policy, with critics that predict 0 and λ = 1."""
         theta = jnp.asarray(theta, jnp.float32)
-        count = 1 + len(self.problem.c_req)
-        inputs = self.network.inputs + self.problem.counters + (not self.bootstraps_at_horizon)
+        count = 1 + len(self.known_task.cost_owners)
+        inputs = self.network.inputs + self.known_task.counters + (not self.bootstraps_at_horizon)
         critics = make_critics(count, inputs, self.critic_hidden, gain=1.0)
         optimizer = self._transform().init((theta, critics))
         return PPOState(
             theta, critics, _unit_stats(inputs), _unit_stats(count), jnp.zeros(count, jnp.float32), optimizer,
-            *self.controller.init(), empty_history(self.problem), *zero_counters(),
+            self.initial_held(), *self.controller.init(), empty_history(self.known_task), *zero_counters(),
         )  # fmt: skip
 
     def propose(self, key: Array, state: PPOState) -> Proposal:
         """Return exploring episodes, then the checks; all have the same parameters."""
         std = jnp.broadcast_to(self._noise(state), (self.network.outputs,)).astype(jnp.float32)
-        return self._episodes(key, state.theta, std)
+        return self._episodes(key, state.theta, std, state.held)
 
     def _noise(self, state: PPOState) -> Array:
         """Return the standard deviation of the noise on the scores.
@@ -206,17 +205,22 @@ class PPO(ActorCritic):
     def update(self, state: PPOState, proposal: Proposal, episodes: Episodes) -> tuple[PPOState, UpdateInfo]:
         """Update belief and λ by the checks, then policy and critics by the exploring episodes."""
         belief, c_sat, lam_k = self.update_lambda(state, episodes)
-        controlled = apply_terms(self, state, episodes, lam_k, lambda_min=self.lambda_min)
+        controlled = apply_terms(self, state, episodes, lam_k)
         assert proposal.std is not None
         assert episodes.trace is not None
         with single_precision():
             trace = jax.tree.map(lambda x: jnp.asarray(x)[: self.population], episodes.trace)
             std = proposal.std[0]
+            held, is_best = self.updated_held(state.held, proposal, episodes, controlled.applied, state.belief.recent)
+            if proposal.hold is not None:
+                # Held noise is not drawn as the likelihood says, so these episodes count only if they are the best.
+                counts = (proposal.hold[: self.population] == 1) | is_best
+                trace = trace._replace(alive=trace.alive * counts[:, None])
             judged = self._evaluate(state, trace, controlled.applied, std)
             theta, critics, optimizer = self._improve(state, judged, std, proposal.memo)
             moved = PPOState(
                 theta, critics, judged.input_stats, judged.target_stats, judged.advantage_variance, optimizer,
-                belief, controlled.lam, controlled.history,
+                held, belief, controlled.lam, controlled.history,
                 state.generation + 1, state.steps + count_steps(episodes),
             )  # fmt: skip
             return moved, UpdateInfo(judged.lam, c_sat)
@@ -235,8 +239,8 @@ class PPO(ActorCritic):
         input_stats = _updated_stats(state.input_stats, raw[:, :-1], trace.alive, state.generation)
         x = jnp.clip(_normalized(input_stats, raw), -MAX_CRITIC_INPUT, MAX_CRITIC_INPUT)
 
-        costs = step_costs(self.problem.expectations, trace, state.belief.recent)
-        gained = jnp.concatenate([self.problem.sign * trace.reward[..., None], costs], axis=-1)  # [B, n, 1 + K]
+        costs = step_costs(self.known_task.expectations, trace, state.belief.recent)
+        gained = jnp.concatenate([self.known_task.sign * trace.reward[..., None], costs], axis=-1)  # [B, n, 1 + K]
         stats = state.target_stats
         value = stats.mean + jnp.sqrt(stats.variance) * state_values(state.critics, x)  # [B, n + 1, 1 + K]
         continues = (1.0 - trace.terminated) * self.bootstraps_at_horizon
@@ -257,7 +261,7 @@ class PPO(ActorCritic):
         episode_cost = costs.sum(axis=1)  # [B, K]
         informative = jnp.any(costs != 0, axis=(0, 1)) & (jnp.ptp(episode_cost, axis=0) > 0)
         cost_advantage = jnp.where(informative[:, None], scaled[1:], 0.0)
-        lam, score = combine_advantages(lam_k, scaled[0], cost_advantage)
+        lam, score = combine_advantages(by_cost(self.known_task, lam_k), scaled[0], cost_advantage)
         obs, noise = (y.reshape(-1, y.shape[-1]) for y in (trace.obs, trace.noise))
         scores = self._scores(state.theta, obs)
         action = action_of(self.actions, scores + noise)

@@ -40,6 +40,7 @@ from psyco._src.learners.expectation_constraints import step_costs
 from psyco._src.learners.lagrangian import (
     ConstraintHistory,
     apply_terms,
+    by_cost,
     default_gain,
     empty_history,
     split_weights,
@@ -69,6 +70,7 @@ class BehaviorPolicy(NamedTuple):
 
     theta: Array  # [D] for raw observations
     std: Array  # [outputs] of the noise
+    held: Array  # [] share of exploring episodes that hold it
 
 
 class ActorParameters(NamedTuple):
@@ -97,6 +99,7 @@ class SACState(NamedTuple):
     obs_stats: ObsStats  # [inputs]
     value_stats: ObsStats  # [1 + K] of discounted returns and costs to go
     updates: Array  # [] float32, gradient steps made
+    held: Array  # [] share of exploring episodes with held noise
     belief: Belief
     lam: Array  # [K] λ_k
     history: ConstraintHistory
@@ -152,7 +155,7 @@ class SAC(ActorCritic):
     normalizes_observations: ClassVar[bool] = True
 
     def _resolve_auto(self) -> None:
-        task, network, horizon = self.problem, self.network, self.horizon
+        task, network, horizon = self.known_task, self.network, self.horizon
         if network.bias != "learned":
             raise RunError("sac needs learned biases in the policy network: --bias learned")
         budget = task.episode_budget
@@ -160,7 +163,9 @@ class SAC(ActorCritic):
         self._set_auto(checks=max(1, self.population // 4))
         steps = task.step_budget or budget * horizon
         self._set_auto(updates_per_step=min(max(DEFAULT_UPDATES / steps, 0.1), 2.0))
-        fits = MAX_BUFFER_BYTES // row_bytes(network.inputs, task.counters + 1, self.actions.outputs, len(task.c_req))
+        fits = MAX_BUFFER_BYTES // row_bytes(
+            network.inputs, task.counters + 1, self.actions.outputs, len(task.cost_owners)
+        )
         self._set_auto(buffer_size=min(steps + budget, fits))
         # A generation must fit: the state after its first step is in it.
         generation = self.episodes_per_generation * (horizon + 1)
@@ -170,7 +175,7 @@ class SAC(ActorCritic):
     def init(self, theta: Array) -> SACState:
         """Start from the given policy, with critics that predict 0 and λ = 1."""
         ranked, inputs, outputs = self.actions.ranked, self.network.inputs, self.network.outputs
-        counters, costs = self.problem.counters, len(self.problem.c_req)
+        counters, costs = self.known_task.counters, len(self.known_task.cost_owners)
         actor = ActorParameters(
             jnp.asarray(theta, jnp.float32),
             jnp.full(outputs, jnp.log(GUMBEL_NOISE if ranked else self.std), jnp.float32),
@@ -188,21 +193,22 @@ class SAC(ActorCritic):
         learned = TrainedParameters(
             actor, critics, critics, temperature, tuple(self._adam().init(part) for part in trained)
         )
-        obs_stats = network_stats(self.network)
+        obs_stats, held = network_stats(self.network), self.initial_held()
         return SACState(
-            learned, self._behavior(actor, obs_stats),
+            learned, self._behavior(actor, obs_stats, held),
             empty_buffer(self.buffer_size, inputs, counters + 1, outputs, costs), obs_stats,
-            empty_stats(1 + costs), jnp.float32(0), *self.controller.init(),
-            empty_history(self.problem), *zero_counters(),
+            empty_stats(1 + costs), jnp.float32(0), held, *self.controller.init(),
+            empty_history(self.known_task), *zero_counters(),
         )  # fmt: skip
 
     def propose(self, key: Array, state: SACState) -> Proposal:
         """Return exploring episodes, then the checks; all are played by the policy of one update before."""
-        return self._episodes(key, *state.behavior)
+        return self._episodes(key, *state.behavior, least=self.std)
 
     def propose_ahead(self, key: Array, state: SACState) -> Proposal:
         """Return the value of `propose` after the next update, whatever that learns."""
-        return self._episodes(key, *self._behavior(state.learned.actor, state.obs_stats))
+        behavior = self._behavior(state.learned.actor, state.obs_stats, state.held)
+        return self._episodes(key, *behavior, least=self.std)
 
     def update(self, state: SACState, proposal: Proposal, episodes: Episodes) -> tuple[SACState, UpdateInfo]:
         """Update belief and λ by the checks, add all episodes to the buffer, and learn from samples of it."""
@@ -217,7 +223,8 @@ class SAC(ActorCritic):
             value_stats = observe_rows(state.value_stats, self._to_go(trace, recent), trace.alive)
             steps = state.steps + count_steps(episodes)
             due = jnp.maximum(jnp.floor(self.updates_per_step * steps) - state.updates, 0.0)
-            lam, weight = split_weights(controlled.applied)
+            lam, weight = split_weights(by_cost(self.known_task, controlled.applied))
+            held, _ = self.updated_held(state.held, proposal, episodes, controlled.applied, recent)
 
             def step(i: Array, learned: TrainedParameters) -> TrainedParameters:
                 key = jax.random.fold_in(proposal.memo, i)
@@ -225,8 +232,9 @@ class SAC(ActorCritic):
 
             learned = jax.lax.fori_loop(0, due.astype(jnp.int32), step, state.learned)
             moved = SACState(
-                learned, self._behavior(state.learned.actor, state.obs_stats), replay, obs_stats, value_stats,
-                state.updates + due, belief, controlled.lam, controlled.history, state.generation + 1, steps,
+                learned, self._behavior(state.learned.actor, state.obs_stats, state.held), replay, obs_stats,
+                value_stats, state.updates + due, held, belief, controlled.lam, controlled.history,
+                state.generation + 1, steps,
             )  # fmt: skip
             return moved, UpdateInfo(lam, c_sat)
 
@@ -236,8 +244,8 @@ class SAC(ActorCritic):
 
     # ---- episodes -------------------------------------------------------------------------------------------------
 
-    def _behavior(self, actor: ActorParameters, obs_stats: ObsStats) -> BehaviorPolicy:
-        return BehaviorPolicy(fold(self.network, actor.theta, obs_stats), jnp.exp(actor.log_std))
+    def _behavior(self, actor: ActorParameters, obs_stats: ObsStats, held: Array) -> BehaviorPolicy:
+        return BehaviorPolicy(fold(self.network, actor.theta, obs_stats), jnp.exp(actor.log_std), held)
 
     def _rows(self, theta: Array, trace: Trace, recent: Array | None = None) -> tuple[StateRows, Array]:
         """Return the states of episodes as rows of the buffer `[B * (n + 1)]`, and which of them to keep."""
@@ -256,8 +264,8 @@ class SAC(ActorCritic):
             obs=jnp.concatenate([trace.obs, trace.final_obs[:, None]], axis=1),
             context=jnp.concatenate(context, axis=-1),
             action=with_last(action_of(self.actions, scores) if self.actions.ranked else jnp.tanh(scores)),
-            reward=with_last(self.problem.sign * trace.reward),
-            cost=with_last(step_costs(self.problem.expectations, trace, recent)),
+            reward=with_last(self.known_task.sign * trace.reward),
+            cost=with_last(step_costs(self.known_task.expectations, trace, recent)),
             taken=with_last(trace.alive),
             not_ended=with_last((jnp.arange(steps) < length - 1).astype(jnp.float32)),
             not_terminated=1.0 - ends,
@@ -267,7 +275,7 @@ class SAC(ActorCritic):
 
     def _to_go(self, trace: Trace, recent: Array | None = None) -> Array:
         """Return the discounted return and costs to go at each step, `[B, n, 1 + K]`."""
-        costs = step_costs(self.problem.expectations, trace, recent)
+        costs = step_costs(self.known_task.expectations, trace, recent)
         return discounted_sums(jnp.concatenate([trace.reward[..., None], costs], axis=-1), self.discount)
 
     # ---- gradients ------------------------------------------------------------------------------------------------
@@ -360,7 +368,7 @@ class SAC(ActorCritic):
         # The return does not depend on the counters of the requirement.
         of_return = jnp.concatenate([clipped, jnp.zeros_like(context), *action_input], axis=-1)
         of_cost = jnp.concatenate([clipped, jnp.clip(context, -3.0, 3.0), *action_input], axis=-1)
-        values = action_values(critics, [of_return, of_return, *[of_cost] * len(self.problem.c_req)])
+        values = action_values(critics, [of_return, of_return, *[of_cost] * len(self.known_task.cost_owners)])
         if not self.actions.ranked:
             return values[..., 0]
         return values[..., 0] + jnp.sum(values[..., 1:] * action, axis=-1)

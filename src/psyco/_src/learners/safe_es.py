@@ -33,7 +33,6 @@ from psyco._src.learners.lagrangian import (
     CONTROLS,
     LagrangianLearner,
     combine_advantages,
-    default_gain,
     floor_lambda,
 )
 from psyco._src.rollout.episodes import Episodes
@@ -50,9 +49,8 @@ class LagrangianSearch(LagrangianLearner):
 
     def _resolve_auto(self) -> None:
         # An even population that gives about 2700 generations.
-        self._set_auto(population=2 * min(max(self.problem.episode_budget // 6000, 10), 100))
-        self._set_auto(checks=max(2, self.population // 10))
-        self._set_auto(gain=default_gain(self.generations))
+        self._set_auto(population=2 * min(max(self.known_task.episode_budget // 6000, 10), 100))
+        super()._resolve_auto()
 
     def _check_pairs(self, pairs: bool) -> None:
         if pairs and self.population is not None and self.population % 2:
@@ -65,8 +63,8 @@ class LagrangianSearch(LagrangianLearner):
 
         `shape` normalizes the returns, or the costs of one constraint, of all offspring.
         """
-        gain = shape(self.problem.sign * episodes.returns[: self.population])
-        cost = costs(self.problem.expectations, episodes, belief.recent)[: self.population]
+        gain = shape(self.known_task.sign * episodes.returns[: self.population])
+        cost = costs(self.known_task.expectations, episodes, belief.recent)[: self.population]
         shaped = jax.vmap(shape, in_axes=1)(cost)
         lam_k = floor_lambda(lam_k, cost)
         return lam_k, *combine_advantages(lam_k, gain, shaped)

@@ -69,8 +69,8 @@ class SNES(LearnerOptions):
 
     def init(self, theta: Array) -> SNESState:
         """Start from parameters `[D]` (lines 2-4)."""
-        prior = beliefs.prior(len(self.problem.p_req), len(self.problem.expectations))
-        prior = prior._replace(recent=empty_recent(self.problem.expectations))
+        prior = beliefs.prior(len(self.known_task.p_req), len(self.known_task.expectations))
+        prior = prior._replace(recent=empty_recent(self.known_task.expectations))
         return SNESState(es.init(theta), prior, jnp.int32(0))
 
     def propose(self, key: Array, state: SNESState) -> Proposal:
@@ -80,8 +80,8 @@ class SNES(LearnerOptions):
 
     def update(self, state: SNESState, proposal: Proposal, episodes: Episodes) -> tuple[SNESState, UpdateInfo]:
         """Update belief, λ and parameters (lines 11-18)."""
-        expectations = self.problem.expectations
-        c_req = jnp.asarray(self.problem.c_req, jnp.float32)
+        expectations = self.known_task.expectations
+        c_req = jnp.asarray(self.known_task.c_req, jnp.float32)
         p_req = self._p_req_now(state)
         with single_precision():
             beyond = excess(expectations, episodes, state.belief.recent)
@@ -99,7 +99,7 @@ class SNES(LearnerOptions):
             rules = CALIBRATIONS[self.calibration](evidence)
             lam = jnp.min(rules, initial=1.0)  # line 14; the weakest constraint decides
             cost = costs(expectations, episodes, recent, shaped=False).T
-            values = es.normalize(jnp.vstack([self.problem.sign * episodes.returns, cost]))  # lines 15-16
+            values = es.normalize(jnp.vstack([self.known_task.sign * episodes.returns, cost]))  # lines 15-16
             score = jnp.concatenate([lam[None], (lam - 1.0) * weight]) @ values  # lines 17-18 in one
             moved = es.tell(state.es, proposal.memo, score, learning_rate=self.learning_rate, sigma=self.sigma)
             return SNESState(moved, belief, state.steps + count_steps(episodes)), UpdateInfo(lam, c_sat)
@@ -110,7 +110,7 @@ class SNES(LearnerOptions):
 
     def _p_req_now(self, state: SNESState) -> Array:
         """Return the required probabilities `[P]` float64 at this point of the curriculum."""
-        p_req = jnp.asarray(self.problem.p_req, jnp.float64)
+        p_req = jnp.asarray(self.known_task.p_req, jnp.float64)
         if not self.curriculum:
             return p_req
         return p_req * self._curriculum_fraction(state).astype(jnp.float64)
@@ -119,17 +119,17 @@ class SNES(LearnerOptions):
         """Return the permitted mean excess `[M]` at this point of the curriculum."""
         if belief.excess is None:
             return 0.0
-        return target_excess(self.problem.expectations, belief.excess, self._curriculum_fraction(state))
+        return target_excess(self.known_task.expectations, belief.excess, self._curriculum_fraction(state))
 
     def _curriculum_fraction(self, state: SNESState) -> Array:
-        generations = -(-self.problem.episode_budget // self.population)
-        budget = LearningBudget(generations, self.problem.step_budget)
+        generations = -(-self.known_task.episode_budget // self.population)
+        budget = LearningBudget(generations, self.known_task.step_budget)
         done = budget.generations_done(state.es.generation, state.steps)
         return curriculum_fraction(done, generations, self.curriculum)
 
     def _with_expectations(self, e: Evidence, limit: Array | float, beyond: Array, sums: ExcessSums) -> Evidence:
         """Append the expectations; the share of one is its position in its range, from the worst end to the best."""
-        p_req = 1.0 - jnp.asarray([each.room for each in self.problem.expectations], jnp.float32)
+        p_req = 1.0 - jnp.asarray([each.room for each in self.known_task.expectations], jnp.float32)
         return e._replace(
             p_req=jnp.concatenate([e.p_req, p_req - limit]),
             share=jnp.concatenate([e.share, p_req - beyond.mean(axis=0)]),
@@ -141,7 +141,7 @@ class SNES(LearnerOptions):
 
         With one constraint the weight is 1, as in the paper.
         """
-        if len(self.problem.c_req) < 2:
-            return jnp.ones(len(self.problem.c_req), jnp.float32)
+        if len(self.known_task.c_req) < 2:
+            return jnp.ones(len(self.known_task.c_req), jnp.float32)
         gap = beliefs.shortfall(belief, p_req, limit) + jnp.float32(1e-9)
         return gap / gap.sum()

@@ -14,6 +14,9 @@ them in every generation, and needs a small fraction of the steps. With many ste
 
 A state is what the policy observes. Where the cost of a step depends on more, such as the time or a budget that is used
 up, the model has its mean.
+
+The transitions of a PRISM or JANI file are known (`KnownTransitions`): only rewards and costs are counted there, and
+the model is solved on its branches, so that it may have many states.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from jax import Array
 from psyco._src.core.errors import RunError
 from psyco._src.core.options import NumberRange, option
 from psyco._src.envs.actions import Discrete
+from psyco._src.envs.model_file import KnownTransitions
 from psyco._src.learners.base import Proposal, UpdateInfo, count_steps, zero_counters
 from psyco._src.learners.belief import Belief, single_precision
 from psyco._src.learners.expectation_constraints import costs, step_costs
@@ -37,7 +41,9 @@ from psyco._src.learners.running_stats import empty_stats, observe_rows
 from psyco._src.policies.network import Network
 from psyco._src.rollout.episodes import Episodes, ObsStats, Trace
 
-MAX_MODEL_SIZE = 2**25  # S * A * S, float32
+MAX_MODEL_SIZE = 2**25  # S * A * S, float32; where transitions are known, S * A
+MAX_POPULATION_SIZE = 2**24  # numbers in the tables of a generation
+MAX_BRANCH_SWEEPS = 2**27  # branches times value iterations of a generation
 MAX_TRACE_SIZE = 2**24  # numbers in the observations of a generation
 HORIZON_SHARES = np.array([1.0, 0.4, 0.2, 0.1])  # of the horizon that a discount looks ahead
 NOISE_LEVELS = np.array([0.5, 1.0, 2.0])  # of exploring episodes, in turn
@@ -48,7 +54,8 @@ MIN_NOISE = 0.1  # standard deviation of the smallest noise, relative to the spr
 class TransitionModel(NamedTuple):
     """Counts and sums over all steps so far."""
 
-    transitions: Array  # [S, A, S + 1] number; the last column is the end of the episode
+    # [S, A, S + 1] number; the last column is the end of the episode. Where transitions are known, [S, A, 1].
+    transitions: Array
     gains: Array  # [S, A, 1 + K] sums of the reward, times the sign of the goal, and of the costs
     squares: Array  # [S, A, 1 + K] sums of their squares
     starts: Array  # [S] episodes that began in each state
@@ -90,23 +97,26 @@ class Table(LagrangianLearner):
 
     def _resolve_auto(self) -> None:
         network, horizon = self._network, self._horizon
-        if not isinstance(self.problem.actions, Discrete) or not network.one_hot or network.layers:
+        if not isinstance(self.known_task.actions, Discrete) or not network.one_hot or network.layers:
             raise RunError("table needs Discrete actions and a network that is a table, from table_for(domain)")
-        if (size := network.features**2 * network.outputs) > MAX_MODEL_SIZE:
+        size = network.features * network.outputs * (1 if self._known else network.features)
+        if size > MAX_MODEL_SIZE:
             raise RunError(
                 f"table counts transitions between {network.features:,} states by {network.outputs:,} actions, and "
                 f"{size:,} numbers are more than its limit of {MAX_MODEL_SIZE:,}; use another learner"
             )
         fits = MAX_TRACE_SIZE // (horizon * network.inputs)
-        self._set_auto(population=max(1, min(max(self.problem.episode_budget // 100, 8), 1000, fits)))
+        if self._known:
+            fits = min(MAX_TRACE_SIZE // (horizon * network.outputs), MAX_POPULATION_SIZE // network.size)
+        self._set_auto(population=max(1, min(max(self.known_task.episode_budget // 100, 8), 1000, fits)))
         self._set_auto(checks=max(1, self.population // 10))
         self._set_auto(gain=default_gain(self.generations))
 
     def init(self, theta: Array) -> TableState:
         """Start from the given table, an empty model and λ = 1."""
-        states, kinds = self._network.features, 1 + len(self.problem.c_req)
+        states, kinds = self._network.features, 1 + len(self.known_task.c_req)
         pairs = states, self._network.outputs
-        sizes = (*pairs, states + 1), (*pairs, kinds), (*pairs, kinds), (states,)
+        sizes = (*pairs, 1 if self._known else states + 1), (*pairs, kinds), (*pairs, kinds), (states,)
         model = TransitionModel(*(jnp.zeros(size, jnp.float32) for size in sizes))
         theta = jnp.asarray(theta, jnp.float32)
         values = jnp.zeros((states, len(HORIZON_SHARES) + 1), jnp.float32)
@@ -128,7 +138,7 @@ class Table(LagrangianLearner):
         belief, c_sat, lam_k = self.update_lambda(state, episodes)
         assert episodes.trace is not None
         with single_precision():
-            cost = costs(self.problem.expectations, episodes, state.belief.recent).astype(jnp.float32)
+            cost = costs(self.known_task.expectations, episodes, state.belief.recent).astype(jnp.float32)
             lam_k = floor_lambda(lam_k, cost)
             totals = jnp.concatenate([jnp.asarray(episodes.returns)[:, None], cost], axis=1)
             stats = observe_rows(state.stats, totals, jnp.ones(len(totals)))
@@ -152,15 +162,19 @@ class Table(LagrangianLearner):
 
     @property
     def _network(self) -> Network:
-        if self.problem.network is None:
+        if self.known_task.network is None:
             raise RunError("Table needs the policy's network: make_learner(..., network=network)")
-        return self.problem.network
+        return self.known_task.network
+
+    @property
+    def _known(self) -> KnownTransitions | None:
+        return self.known_task.transitions
 
     @property
     def _horizon(self) -> int:
-        if self.problem.horizon is None:
+        if self.known_task.horizon is None:
             raise RunError("Table needs the maximum number of steps of an episode: make_learner(..., horizon=horizon)")
-        return self.problem.horizon
+        return self.known_task.horizon
 
     # ---- the model ------------------------------------------------------------------------------------------------
 
@@ -174,10 +188,14 @@ class Table(LagrangianLearner):
         action = jnp.argmax(table[jnp.arange(count)[:, None], here] + bias[:, None] + trace.noise, axis=-1)
         length = jnp.sum(trace.alive, axis=1, keepdims=True)
         ends = (jnp.arange(steps) == length - 1) & (trace.terminated[:, None] > 0)
-        cost = step_costs(self.problem.expectations, trace, recent)
-        gains = jnp.concatenate([self.problem.sign * trace.reward[..., None], cost], axis=-1)
+        after = jnp.where(ends, self._network.features, after)
+        if self._known:
+            action, after = jnp.asarray(self._known.action)[here, action], jnp.zeros_like(after)
+        cost = step_costs(self.known_task.expectations, trace, recent)
+        cost = jnp.zeros((*cost.shape[:2], len(self.known_task.c_req))).at[..., self.known_task.cost_owners].add(cost)
+        gains = jnp.concatenate([self.known_task.sign * trace.reward[..., None], cost], axis=-1)
         return TransitionModel(
-            model.transitions.at[here, action, jnp.where(ends, self._network.features, after)].add(trace.alive),
+            model.transitions.at[here, action, after].add(trace.alive),
             model.gains.at[here, action].add(gains * trace.alive[..., None]),
             model.squares.at[here, action].add(gains**2 * trace.alive[..., None]),
             model.starts.at[states[:, 0]].add(1.0),
@@ -185,6 +203,8 @@ class Table(LagrangianLearner):
 
     def _state_of(self, obs: Array) -> Array:
         """Return the index `[...]` of the combination of one-hot codes in observations `[..., inputs]`."""
+        if self._network.indexed:
+            return obs[..., 0].astype(jnp.int32)
         index, first = jnp.zeros(obs.shape[:-1], jnp.int32), 0
         for size in self._network.one_hot:
             index = index * size + jnp.argmax(obs[..., first : first + size], axis=-1).astype(jnp.int32)
@@ -196,10 +216,16 @@ class Table(LagrangianLearner):
 
         Gains and costs have `weights` `[1 + K]`. Values start from those of the generation before.
         """
+        if self._known:  # actions that lead to the same choice share their counts
+            same = jnp.arange(self._network.features)[:, None], jnp.asarray(self._known.action)
+            model = model._replace(
+                transitions=model.transitions[same], gains=model.gains[same], squares=model.squares[same]
+            )
         visits = jnp.sum(model.transitions, axis=-1)  # [S, A]
         known, reached = visits > 0, jnp.any(visits > 0, axis=-1)
         share = 1.0 / jnp.maximum(visits, 1.0)
         to = model.transitions[..., :-1] * share[..., None]  # [S, A, S]
+        ahead_of = self._known.ahead if self._known else to.__matmul__
         reward = (model.gains @ weights) * share
         worst = jnp.min(jnp.where(known, reward, jnp.inf)) * self._sweeps
         ahead = np.maximum(np.append(HORIZON_SHARES, HORIZON_SHARES[0]) * self._horizon, 2.0)
@@ -207,7 +233,7 @@ class Table(LagrangianLearner):
         prior = self.optimism / (visits + self.optimism)  # probability of the optimistic state
 
         def backup(values: Array) -> Array:  # [S, G + 1] -> [S, A, G + 1]
-            q = reward[..., None] + discount * (to @ values)
+            q = reward[..., None] + discount * ahead_of(values)
             high = jnp.max(jnp.where(reached, values[:, 0], -jnp.inf))
             spread = high - jnp.min(jnp.where(reached, values[:, 0], jnp.inf))
             optimistic = (1.0 - prior) * q[..., -1] + prior * (high + jnp.where(spread > 0, spread, 1.0))
@@ -216,7 +242,7 @@ class Table(LagrangianLearner):
         values = jax.lax.fori_loop(0, self._sweeps, lambda _, v: jnp.max(backup(v), axis=1), values)
         q = backup(values)
         variance = (model.squares * share[..., None] - (model.gains * share[..., None]) ** 2) @ weights**2
-        variance += to @ values[:, 0] ** 2 - (to @ values[:, 0]) ** 2
+        variance += ahead_of(values[:, 0] ** 2) - ahead_of(values[:, 0]) ** 2
         error = jnp.sqrt(jnp.max(jnp.maximum(variance, 0.0) * share, axis=1))  # [S] of the values of its actions
         return self._best(model, reward, to, q[..., :-1]), _noise_units(q[..., -1], error), values
 
@@ -224,9 +250,12 @@ class Table(LagrangianLearner):
         """Return the table `[S, A]`, of those in `q` `[S, A, G]`, whose policy has the best value over an episode."""
         action = jnp.argmax(q, axis=1)  # [S, G]
         row = jnp.arange(len(action))[:, None]
-        gain, step = reward[row, action].T, jnp.swapaxes(to[row, action], 0, 1)  # [G, S], [G, S, S]
+        gain = reward[row, action].T  # [G, S]
+        step = None if self._known else jnp.swapaxes(to[row, action], 0, 1)  # [G, S, S]
 
         def back(_: Array, value: Array) -> Array:
+            if self._known:
+                return gain + self._known.ahead(value.T)[row, action, jnp.arange(len(gain))].T
             return gain + jnp.einsum("gst,gt->gs", step, value)
 
         value = jax.lax.fori_loop(0, self._sweeps, back, jnp.zeros_like(gain)) @ model.starts
@@ -236,7 +265,8 @@ class Table(LagrangianLearner):
     @property
     def _sweeps(self) -> int:
         """Value iterations: the horizon, up to a limit."""
-        return min(self._horizon, MAX_SWEEPS)
+        branches = self._known.successor.size if self._known else 1
+        return min(self._horizon, MAX_SWEEPS, max(20, MAX_BRANCH_SWEEPS // branches))
 
 
 def _parameters(table: Array) -> Array:

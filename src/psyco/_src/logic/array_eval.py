@@ -36,6 +36,7 @@ from psyco._src.logic.ast import (
 )
 from psyco._src.logic.exact_constants import exact_comparison
 from psyco._src.logic.nnf import Atom
+from psyco._src.logic.validate import size_mismatch
 
 Array: TypeAlias = Any  # np.ndarray or jax.Array
 
@@ -190,12 +191,9 @@ class SignalArrays:
         index = signal.index if isinstance(signal, Signal) else None
         if index is None:
             return array
-        if index >= array.shape[-1]:  # JAX would clamp it silently
-            raise RequirementError(
-                f"index {index} of signal {signal.name!r} is out of range",
-                signal.location,
-                f"it has {array.shape[-1]} entries",
-            )
+        if mismatch := size_mismatch(signal, array.shape[-1]):  # JAX would clamp the index silently
+            problem, remedy = mismatch
+            raise RequirementError(problem, signal.location, remedy)
         return array[..., index]
 
 

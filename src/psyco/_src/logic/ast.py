@@ -379,6 +379,7 @@ class Constraint:
     upper: float  # excluded if the comparison is "<"
     confidence: float = DEFAULT_CONFIDENCE
     name: str | None = None
+    environments: float | None = None  # share of the environments of a family in which the bound must hold
 
     @property
     def estimand(self) -> str:
@@ -387,7 +388,9 @@ class Constraint:
 
     def __str__(self) -> str:
         bounds = _bounds(self.comparison, self.lower, self.upper)
-        return f"{_heading(self.name)}P{bounds} [ {self.formula} ]{_tail(self.confidence)}"
+        percentage = None if self.environments is None else Number(round(100 * self.environments, 10))
+        share = "" if percentage is None else f" in {percentage}% of environments"
+        return f"{_heading(self.name)}P{bounds}{share} [ {self.formula} ]{_tail(self.confidence)}"
 
 
 @dataclass(frozen=True, slots=True)

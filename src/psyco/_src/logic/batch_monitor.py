@@ -35,7 +35,7 @@ from psyco._src.logic.ast import (
 )
 from psyco._src.logic.exact_constants import evaluated_aggregates
 from psyco._src.logic.nnf import NnfNode, NnfUnrolled, to_nnf
-from psyco._src.logic.semantics import Semantics, costs_on, known_step_costs, step_costs, violations_on
+from psyco._src.logic.semantics import Semantics, conjuncts, costs_on, known_step_costs, step_costs, violations_on
 from psyco._src.logic.shaping import Shaping, has_shaping
 from psyco._src.logic.validate import size_mismatch
 
@@ -147,6 +147,15 @@ class BatchMonitor:
         other costs depend on many states, and are assigned to the last one.
         """
         return self._by_step(self._path(signals, end), step_costs)
+
+    @cached_property
+    def by_conjunct(self) -> BatchMonitor:
+        """The monitor whose columns are the conjuncts of the K formulas, each with step costs of its own.
+
+        Their sum would hide the violation of an `F`, which costs 1 at the end, behind that of a `G`, which costs 1 in
+        each state.
+        """
+        return replace(self, _nnf=tuple(part for node in self._nnf for part in conjuncts(node)))
 
     @cached_property
     def has_shaping(self) -> bool:

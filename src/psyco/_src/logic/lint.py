@@ -173,7 +173,7 @@ def _decided_comparisons(formula: Formula, range_of: RangeOf) -> Iterator[str]:
     """Yield the comparisons that the range of their term decides."""
     for node in walk(formula):
         if isinstance(node, Compare) and (holds := _outcome(node, range_of, first=False)) is not None:
-            term, _, _ = _normalized(node)
+            term, _, _ = normalized(node)
             low, high = range_of(term)
             verb = "always" if holds else "never"
             yield f"{node} {verb} holds: {term} lies between {low:g} and {high:g}"
@@ -198,7 +198,7 @@ def _outcome(formula: Formula, range_of: RangeOf, first: bool = True) -> bool | 
                 ended = first and range_of(atom, first=True) == (0.0, 0.0)
                 cases[name] = [False] if ended else [False, True]
             case Compare():
-                term, _, limit = _normalized(atom)
+                term, _, limit = normalized(atom)
                 cases.setdefault(term, []).append(limit)
     for term, limits in cases.items():
         if isinstance(limits[0], float):
@@ -238,7 +238,7 @@ def _atoms(formula: Formula) -> Iterator[Formula]:
         yield formula
 
 
-def _normalized(compare: Compare) -> tuple[Term, str, float]:
+def normalized(compare: Compare) -> tuple[Term, str, float]:
     """Return a comparison as a term, an operator and a number."""
     if (limit := _number(compare.right)) is not None:
         return compare.left, compare.operator, limit
@@ -282,7 +282,7 @@ def _evaluate(formula: Formula, values: dict[Any, Any]) -> bool:
         case Connective(_, (left, right)):
             return of(left) == of(right)
         case Compare():
-            term, operator, limit = _normalized(formula)
+            term, operator, limit = normalized(formula)
             return bool(COMPARE[operator](values[term], limit))
         case Signal(name) | Label(name):
             return bool(values[name])

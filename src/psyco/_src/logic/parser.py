@@ -227,10 +227,21 @@ class _Builder(Transformer_NonRecursive[Token, Any]):
             return body
         return _Property(replace(body.statement, name=name[1:-1]), body.location, self.at(name))
 
-    def constraint(self, word: Token, bounds: _Bounds, path: _Expression, tail: _Tail) -> _Property:
+    def constraint(
+        self, word: Token, bounds: _Bounds, environments: Token | None, path: _Expression, tail: _Tail
+    ) -> _Property:
         self.count(1, self.at(word))
         formula, between = self.boolean("P", path), self.bounds("P", bounds, 0.0, 1.0)
-        return _Property(Constraint(formula, *between, self.confidence_only(tail)), self.at(word))
+        share = None if environments is None else self.share_of_environments(environments)
+        return _Property(Constraint(formula, *between, self.confidence_only(tail), environments=share), self.at(word))
+
+    def share_of_environments(self, words: Token) -> float:
+        text = words[2:].partition("%")[0].strip()
+        share = round(float(text) / 100.0, 12)
+        if not 0.0001 <= share <= 0.9999:
+            advice = "write a share from 0.01% to 99.99%, as in 95%: no number of environments shows all of them"
+            raise RequirementError(f"{text:.20}% of environments", self.at(words), advice)
+        return share
 
     def expectation(
         self, word: Token, reward: _Expression | None, bounds: _Bounds, over: Over, tail: _Tail
@@ -597,7 +608,7 @@ _EXPECTED: tuple[tuple[str, set[str], set[str]], ...] = (
     (",", {"COMMA"}, set()),
     ("(", {"LPAR"}, set()),
     (")", {"RPAR"}, set()),
-    ("[", {"LSQB"}, set()),
+    ("[", {"LSQB"}, {"ENVIRONMENTS"}),
     ("]", {"RSQB"}, set()),
     ("{", {"LBRACE"}, set()),
     ("}", {"RBRACE"}, set()),
@@ -671,6 +682,8 @@ def _other_prism(token: Token, accepts: set[str]) -> str:
         return f"{token} cannot name a signal, nor stand inside a formula: {_LETTERS}"
     if "NUMBER" in accepts and "NAME" not in accepts and token.type in ("NAME", "LPAR"):
         return "constants and expressions are not known here: write the number itself"
+    if token.type == "IN" and "ENVIRONMENTS" in accepts:
+        return "a share of a family is written in 95% of environments, between the bound and the formula"
     if token.type == "LBRACE" and "RSQB" in accepts:
         return _OTHER_STARTS["filter"]
     if token.type in ("PLUS", "MINUS", "TIMES", "DIVIDE") and "SEMICOLON" in accepts:

@@ -17,7 +17,8 @@ AnyRequirement: TypeAlias = Requirement | str | Path
 REQUIREMENT_SUFFIXES = (".props", ".prop", ".pctl", ".txt")  # text with such an ending is a file name
 
 _PROBABILITY_WITHOUT_FORMULA = re.compile(
-    r"\bP\s*(?:=\s*\?|(?:>=|<=|>|<|≥|≤)\s*[\d.eE+-]+|in\s*\[[^\[\]]*\])(?=\s*(?:&|∧|and\b|;|$))"
+    r"\bP\s*(?:=\s*\?|(?:>=|<=|>|<|≥|≤)\s*[\d.eE+-]+|in\s*\[[^\[\]]*\])"
+    r"(?:\s+in\s+[\d.]+\s*%\s*of\s+(?:all\s+)?environments)?(?=\s*(?:&|∧|and\b|;|$))"
 )
 
 

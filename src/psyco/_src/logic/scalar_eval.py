@@ -1,7 +1,7 @@
 """State formulas and terms in one state at a time, in plain Python: the counterpart of `array_eval`.
 
 Signals become a flat tuple of values, and a formula becomes a function of that: for single states an order of magnitude
-faster than arrays, without JAX. Numbers keep their precision, as they do in `array_eval`.
+faster than arrays, without JAX. NumPy floats keep their precision, all else is double, as in `array_eval`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from psyco._src.logic.validate import size_mismatch
 
 Values: TypeAlias = Sequence[Any]  # the numbers and Booleans of one state
 Predicate: TypeAlias = Callable[[Values], Any]  # returns a bool, Python's or NumPy's
-Value: TypeAlias = Callable[[Values], Any]
+TermFunction: TypeAlias = Callable[[Values], Any]  # returns a number
 
 STEP = Signal("step")
 
@@ -54,7 +54,7 @@ class StepEvaluator:
         built_in = (STEP, END)
         named = {_as_signal(n): n for n in nodes if isinstance(n, Signal | Label) and n not in built_in}
         self.signals = tuple(named)
-        # Those of the text come first.
+        # Aggregates written in the requirement first, then those that exact comparisons need.
         self.aggregates = tuple(dict.fromkeys((*aggregates(trees), *evaluated_aggregates(trees))))
         self.names = frozenset(signal.name for signal in self.signals)
         self._locations = {signal: node.location for signal, node in named.items()}
@@ -63,7 +63,7 @@ class StepEvaluator:
         # Whether more than the signals of a state is needed.
         self.stateful = bool(self.aggregates) or any(n in built_in for n in nodes)
         self.read = _reader(self.signals)  # a mapping of signals -> their values, unchecked
-        self._folds = [self._fold(aggregate) for aggregate in self.aggregates]
+        self._updates = [self._update(aggregate) for aggregate in self.aggregates]
         self._is_mean = [aggregate.function == "mean" for aggregate in self.aggregates]
         self.start()
 
@@ -74,7 +74,7 @@ class StepEvaluator:
     def extend(self, values: Values, step: int, end: bool) -> Values:
         """Append step, end and the running aggregates to the values of the next state."""
         values = (*values, step, end)
-        self.totals = [fold(total, values) for fold, total in zip(self._folds, self.totals, strict=True)]
+        self.totals = [update(total, values) for update, total in zip(self._updates, self.totals, strict=True)]
         return (*values, *self.running(step))
 
     def running(self, step: int) -> list[float]:
@@ -89,7 +89,7 @@ class StepEvaluator:
                 return lambda values: truth
             case Label() | Signal() as named:
                 i = self._slots[named if named == END else _as_signal(named)]
-                return lambda values: abs(values[i]) > 0  # `abs` refuses text, which would not be 0 either
+                return lambda values: abs(values[i]) > 0  # `abs` raises for text, which would otherwise count as true
             case Compare(operator, Signal() as signal, Number(limit)):  # the most frequent kind
                 return COMPARE_NUMBER[operator](self._slots[signal], limit)
             case Compare(operator, left, right):
@@ -101,18 +101,17 @@ class StepEvaluator:
             case Connective(operator, (left, right)):
                 return CONNECT[operator](self.predicate(left), self.predicate(right))
             case Connective(operator, operands):
-                predicates, fold = [self.predicate(operand) for operand in operands], FOLD[operator]
-                return lambda values: fold(holds(values) for holds in predicates)
+                predicates, connect = [self.predicate(operand) for operand in operands], CONNECT_MANY[operator]
+                return lambda values: connect(holds(values) for holds in predicates)
         raise TypeError(f"not a state formula: {formula}")
 
-    def value(self, term: Term) -> Value:
+    def value(self, term: Term) -> TermFunction:
         """Compile a term."""
         match term:
             case Number(number):
                 return lambda values: number
             case Signal() | Aggregate():
                 i = self._slots[term]
-                # As in `array_eval`, everything but NumPy's floats becomes double precision.
                 return lambda values: v if isinstance(v := values[i], np.floating) else np.float64(v)
             case Minus(body):
                 positive = self.value(body)
@@ -127,12 +126,12 @@ class StepEvaluator:
                 pick, numbers = (_least if function == "min" else _most), [self.value(a) for a in arguments]
                 return lambda values: reduce(pick, [number(values) for number in numbers])
 
-    def reward(self, body: Term | Formula) -> Value:
+    def reward(self, body: Term | Formula) -> TermFunction:
         """Compile the reward of a state: the value of a term, 1 or 0 for a formula."""
         of = self.value(body) if is_term(body) else self.predicate(body)  # type: ignore[arg-type]
         return lambda values: float(of(values))
 
-    def _fold(self, aggregate: Aggregate) -> Callable[[Any, Values], Any]:
+    def _update(self, aggregate: Aggregate) -> Callable[[Any, Values], Any]:
         match aggregate:
             case Aggregate("count", body):
                 holds = self.predicate(body)
@@ -173,7 +172,7 @@ def constant_value(term: Term) -> float | None:
     return float(StepEvaluator([]).value(term)(()))
 
 
-def _without_warnings(value: Value) -> Value:
+def _without_warnings(value: TermFunction) -> TermFunction:
     """Silence NumPy: 0 * inf is no error, because the comparison of its result decides."""
 
     def quiet(values: Values) -> Any:
@@ -233,4 +232,4 @@ CONNECT: dict[str, Callable[[Predicate, Predicate], Predicate]] = {
     "=>": lambda p, q: lambda values: not p(values) or q(values),
     "<=>": lambda p, q: lambda values: bool(p(values)) == bool(q(values)),
 }
-FOLD: dict[str, Callable[[Any], bool]] = {"&": all, "|": any}
+CONNECT_MANY: dict[str, Callable[[Any], bool]] = {"&": all, "|": any}

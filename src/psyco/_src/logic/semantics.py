@@ -250,6 +250,13 @@ def _costs_0_or_1(node: NnfNode) -> bool:
 # ---- costs by step -----------------------------------------------------------------------------------------
 
 
+def conjuncts(node: NnfNode) -> list[NnfNode]:
+    """Return the operands of a conjunction at the top of a formula; those about a single state stay together."""
+    if isinstance(node, NnfAnd) and not is_timeless(node):
+        return [part for operand in node.operands for part in conjuncts(operand)]
+    return [node]
+
+
 def step_costs(costs: Semantics, node: NnfNode) -> Array:
     """Return the cost of a formula distributed over the states of the path, `[..., T]`."""
     xp, position = costs.xp, np.arange(costs.zero.shape[-1])

@@ -142,13 +142,13 @@ class Shaping:
         xp, path = self.path.xp, self.path
         above = path.value(formula.left) - path.value(formula.right)
         wants_more = (formula.operator in (">", ">=")) != negated
-        distance = (-above if wants_more else above) / _scale(formula)
+        distance = (-above if wants_more else above) / bound_size(formula)
         if_nan = xp.where(path.violated(Atom(formula, negated)), 1.0, MIN_DISTANCE)
         distance = xp.where(xp.isnan(distance), if_nan, xp.clip(distance, MIN_DISTANCE, MAX_DISTANCE))
         return xp.broadcast_to(distance, path.shape).astype(path.dtype)
 
 
-def _scale(formula: Compare) -> float:
+def bound_size(formula: Compare) -> float:
     """Return the size of the bound, the unit of distances from it; 1 where it is 0 or not a constant."""
     constants = [constant_value(side) for side in (formula.left, formula.right)]
     size = next((abs(constant) for constant in constants if constant is not None), 0.0)

@@ -90,6 +90,17 @@ def _bounds(subject: Subject) -> Iterator[tuple[Bound | Total | Instant, int]]:
                     yield node.bound, node.bound.upper
 
 
+def refuse_intervals(requirement: Requirement, why: str) -> None:
+    """Raise RequirementError for a probability that is bounded on both sides: every episode is on one wrong side."""
+    sides = [bound.constraint for bound in requirement.probability_bounds]
+    for index, constraint in enumerate(requirement.constraints):
+        if sides.count(index) > 1:
+            raise RequirementError(
+                f"{constraint} bounds a probability on both sides, and {why}",
+                advice="use one side at a time: P>=p [ ... ], then P<=p [ ... ]",
+            )
+
+
 def subjects(subject: Subject) -> Iterator[Formula | Quantity]:
     """Yield the formulas and quantities of a requirement in its order; or the given one itself."""
     if not isinstance(subject, Requirement):

@@ -79,6 +79,8 @@ def _source(policy: Policy, about: str, monitor: MonitorSource | None) -> str:
     if network.scale:
         arrays |= {"shift": np.array(network.shift), "scale": np.array(network.scale)}
         x = "((observation[i] - shift[i]) / scale[i])"
+    elif network.indexed:
+        x = "(float)((int)observation[0] == i)"
     elif len(network.one_hot) > 1:
         strides = [math.prod(network.one_hot[k + 1 :]) for k in range(len(network.one_hot))]
         firsts = accumulate((0, *network.one_hot[:-1]))

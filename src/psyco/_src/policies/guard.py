@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psyco._src.core.errors import RunError
+from psyco._src.core.wording import plural
 from psyco._src.logic.requirement import AnyRequirement
 from psyco._src.logic.runtime_monitor import Monitor, Outlook, Status
 from psyco._src.policies.risk import Risk, risk_inputs
@@ -203,8 +204,8 @@ class Guard:
     def notes(self) -> tuple[str, ...]:
         """Notes for the certificate."""
         rules = [
-            f"its risk, learned from {rule.episodes:,} episodes, reaches {rule.limit:g}" if isinstance(rule, Risk)
-            else "the next state could violate it"
+            f"its risk, learned from {plural(rule.episodes, 'episode')}, reaches {rule.limit:g}"
+            if isinstance(rule, Risk) else "the next state could violate it"
             for rule in self.when
         ]  # fmt: skip
         note = f"The policy is a guard: {self.source}, which acts while an episode is open and {' or '.join(rules)}."

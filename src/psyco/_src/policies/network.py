@@ -40,7 +40,8 @@ class Network:
     With several hidden layers, the relu of each is the input of the next; without one, y = tanh(θ1 x + b1). Where
     `shift` and `scale` are given, x is `(observation - shift) / scale`; else it is the observation. Where `one_hot` is
     given, the observation consists of one-hot codes of these sizes, and x is the one-hot code of their combination:
-    without hidden layers, θ1 is a table of scores, with a row for each combination.
+    without hidden layers, θ1 is a table of scores, with a row for each combination. With a single input, the
+    observation is the number of the row.
     """
 
     inputs: int
@@ -61,7 +62,7 @@ class Network:
         if not self.one_hot or self.hidden != ():
             object.__setattr__(self, "hidden", check_hidden(self.hidden))
         object.__setattr__(self, "one_hot", tuple(check_count("one_hot", size) for size in self.one_hot))
-        if self.one_hot and (sum(self.one_hot) != self.inputs or self.scale):
+        if self.one_hot and ((sum(self.one_hot) != self.inputs and not self.indexed) or self.scale):
             raise RunError(f"one-hot codes of sizes {self.one_hot} need {sum(self.one_hot)} inputs, and no scale")
         if {len(self.shift), len(self.scale)} not in ({0}, {self.inputs}):
             raise RunError(
@@ -75,6 +76,11 @@ class Network:
     def layers(self) -> tuple[int, ...]:
         """Units of each hidden layer."""
         return self.hidden if isinstance(self.hidden, tuple) else (self.hidden,)
+
+    @property
+    def indexed(self) -> bool:
+        """Whether the observation is the number of a row of a table."""
+        return self.inputs == 1 and len(self.one_hot) == 1 and self.hidden == ()
 
     @property
     def features(self) -> int:
@@ -136,6 +142,8 @@ class Network:
         count = len(self.layers) + 1
         weights: list[Array] = layers[:count]
         biases: Sequence[Any] = layers[count:] or [1.0] * count
+        if self.indexed:
+            return weights[0][x[..., 0].astype(jnp.int32)] + biases[0]
         if self.scale:
             x = (x - jnp.asarray(self.shift, jnp.float32)) / jnp.asarray(self.scale, jnp.float32)
         y = _combine(self.join(x), weights[0]) + biases[0]
@@ -175,6 +183,9 @@ class Network:
         shift, scale = np.array(self.shift, np.float32), np.array(self.scale, np.float32)
 
         def scores(x: Rows) -> Rows:
+            if self.indexed:
+                table: Rows = weight[np.arange(len(x)) % len(weight), x[:, 0].astype(np.intp)]
+                return table + bias[:, 0]
             if len(scale):
                 x = (x - shift) / scale
             x = self.join(x)[:, None]

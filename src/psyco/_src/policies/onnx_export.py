@@ -55,7 +55,12 @@ def to_onnx(policy: Policy) -> bytes:
     for i, (weight, bias) in enumerate(network.weights_and_biases(policy.theta), 1):
         if i > 1:
             x = node("Relu", x, to=f"hidden{i - 1}")
-        x = node("MatMul", x, constant(f"w{i}", weight), to=f"product{i}")
+        if network.indexed:
+            row = node("Reshape", x, constant("flat", [-1], np.int64), to="numbers")
+            nodes.append(helper.make_node("Cast", [row], ["rows"], to=TensorProto.INT64))
+            x = node("Gather", constant(f"w{i}", weight), "rows", to=f"product{i}", axis=0)
+        else:
+            x = node("MatMul", x, constant(f"w{i}", weight), to=f"product{i}")
         x = node("Add", x, constant(f"b{i}", bias), to=f"sum{i}")
     y = x if actions.ranked else node("Tanh", x, to="y")
     match actions:

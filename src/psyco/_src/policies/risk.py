@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from psyco._src.core.codec import decode, encode
 from psyco._src.core.errors import RunError
 from psyco._src.core.files import from_json, read_text
+from psyco._src.core.wording import plural
 from psyco._src.logic.runtime_monitor import Monitor, Outlook, Status
 
 FORMAT = "psyco-risk-1"
@@ -100,7 +101,7 @@ class Risk:
     def __str__(self) -> str:
         when = "in the end" if self.within is None else f"within {self.within} steps"
         lines = [
-            f"risk of a violation {when}, from {self.episodes:,} episodes, {self.violated:,} of them violated",
+            f"risk of a violation {when}, from {plural(self.episodes, 'episode')}, {self.violated:,} of them violated",
             "  estimated          states   mean estimate   observed",
         ]
         for each in self.calibration:

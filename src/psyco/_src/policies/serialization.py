@@ -54,7 +54,7 @@ class Policy:
         """
         raw, sizes = np.asarray(observation), self.network.one_hot or (self.network.inputs,)
         if raw.dtype.kind in "iu" and raw.shape == (() if len(sizes) == 1 else (len(sizes),)):
-            raw = _one_hot(raw.ravel(), sizes)
+            raw = raw.ravel() if self.network.indexed else _one_hot(raw.ravel(), sizes)
         x = raw.astype(np.float32, copy=False)
         if x.shape[-1:] != (self.network.inputs,):
             raise RunError(f"this policy takes {self.network.inputs} numbers, the observation has shape {x.shape}")

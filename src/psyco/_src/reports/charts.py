@@ -328,7 +328,8 @@ def _pixel(value: float, values: Range, start: float, end: float) -> float:
 # Charts of operating characteristics: the probability of each verdict and the expected episodes of a test.
 
 
-# Colour-blind safe (Okabe and Ito); a method has the same colour in every chart.
+# Colour-blind safe (Okabe and Ito); a method has the same colour in every chart. One that is not listed here gets the
+# next colour of Matplotlib.
 METHOD_COLOURS = {
     "anytime": "#0072B2",
     "calibrated": "#009E73",

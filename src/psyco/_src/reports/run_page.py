@@ -35,7 +35,7 @@ from psyco._src.verification.base import Counts, Verdict
 from psyco._src.verification.bayes import posterior_mass
 from psyco._src.verification.certificate import Certificate
 from psyco._src.verification.certificate_html import certificate_html
-from psyco._src.verification.findings import Finding, MeanFinding
+from psyco._src.verification.findings import EnvironmentsFinding, Finding, MeanFinding
 from psyco._src.verification.rounding import percent, rounded_down
 
 MAX_CURVE_POINTS = 1000
@@ -270,7 +270,8 @@ def _observed(certificate: Certificate) -> str:
         for f in certificate.findings
         if isinstance(f, MeanFinding)
     ]
-    words = ", ".join([f"the formula held in {' and '.join(shares)}"] * bool(shares) + means)
+    families = [f"of {f.observed}" for f in certificate.findings if isinstance(f, EnvironmentsFinding)]
+    words = ", ".join([f"the formula held in {' and '.join(shares)}"] * bool(shares) + means + families)
     return words[0].upper() + words[1:]
 
 

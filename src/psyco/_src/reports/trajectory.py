@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
-from itertools import combinations, cycle
+from itertools import combinations, cycle, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,9 +25,26 @@ from PIL import Image, ImageDraw, ImageFont
 
 from psyco._src.core import files
 from psyco._src.core.errors import DomainError
+from psyco._src.core.wording import plural
 from psyco._src.envs.base import Domain, scene_of
 from psyco._src.envs.gym_env import Env, GymDomain
 from psyco._src.envs.sandbox import close_envs
+from psyco._src.logic.array_eval import SignalArrays
+from psyco._src.logic.ast import (
+    Aggregate,
+    Compare,
+    Formula,
+    Label,
+    Node,
+    Requirement,
+    Signal,
+    Term,
+    children,
+    roots,
+    walk,
+)
+from psyco._src.logic.lint import normalized
+from psyco._src.logic.validate import subjects
 from psyco._src.policies.external import AnyPolicy
 from psyco._src.rollout.record import record_episodes
 from psyco._src.runs.sample_trajectories import MAX_COMPONENTS
@@ -33,7 +52,8 @@ from psyco._src.runs.sample_trajectories import MAX_COMPONENTS
 Signals = Mapping[str, NDArray[Any]]
 # One colour map per body, light to dark over time.
 BODY_COLORMAPS = ("Blues", "Reds", "Greens", "Purples", "Oranges", "Greys")
-EPISODE_WIDTH, EPISODE_HEIGHT = 4.2, 4.6  # inches
+EPISODE_WIDTH, EPISODE_HEIGHT, PANEL_HEIGHT = 4.2, 4.6, 1.3  # inches
+MAX_PANELS = 6  # of terms of the requirement
 STRIP_FRAMES = 6  # of a video, above the signals
 STEPS_PER_SECOND = 12
 
@@ -44,6 +64,7 @@ def draw_trajectory(
     path: Path,
     frames: Sequence[Image.Image] = (),
     outcomes: Sequence[str] = (),
+    requirement: Requirement | None = None,
 ) -> None:
     """Write a picture of episodes, side by side.
 
@@ -53,36 +74,46 @@ def draw_trajectory(
         path: file of the picture.
         frames: a video of the first episode, one frame per state; some of them are drawn above the signals.
         outcomes: the outcome of each episode, if known, for its title.
+        requirement: its terms are drawn with their bounds, below the scene or the signals.
     """
-    figure = Figure(figsize=(EPISODE_WIDTH * len(episodes), EPISODE_HEIGHT), layout="constrained")
+    terms = bounded_terms(requirement, episodes[0])
+    heights = [EPISODE_HEIGHT, *[PANEL_HEIGHT] * len(terms)]
+    figure = Figure(figsize=(EPISODE_WIDTH * len(episodes), sum(heights)), layout="constrained")
     below: Figure | SubFigure = figure
     if len(frames):
         height = 0.4 + EPISODE_WIDTH * len(episodes) / STRIP_FRAMES * frames[0].height / frames[0].width
-        figure.set_figheight(height + EPISODE_HEIGHT)
-        strip, below = figure.subfigures(2, 1, height_ratios=(height, EPISODE_HEIGHT), squeeze=False)[:, 0]
+        figure.set_figheight(height + sum(heights))
+        strip, below = figure.subfigures(2, 1, height_ratios=(height, sum(heights)), squeeze=False)[:, 0]
         _draw_strip(strip, frames)
-    axes = below.subplots(1, len(episodes), squeeze=False)[0]
-    for axis, signals, outcome in zip(axes, episodes, outcomes or [""] * len(episodes), strict=True):
-        _draw_episode(domain, axis, signals).show(len(signals["step"]))
-        title = f"return {signals['return'][-1]:.2f}, {int(signals['step'][-1])} steps"
-        axis.set_title(f"{title}\n{outcome}" if outcome else title, fontsize=10)
+    columns = below.subplots(len(heights), len(episodes), squeeze=False, height_ratios=heights).T.tolist()
+    for axes, signals, outcome in zip(columns, episodes, outcomes or [""] * len(episodes), strict=True):
+        _draw_episode(domain, axes, signals, terms).show(len(signals["step"]))
+        title = f"return {signals['return'][-1]:.2f}, {plural(int(signals['step'][-1]), 'step')}"
+        axes[0].set_title(f"{title}\n{outcome}" if outcome else title, fontsize=10)
     drawn = io.BytesIO()
     figure.savefig(drawn, dpi=130, format="png")
     files.write(path, drawn.getvalue())
 
 
-def animate_trajectory(domain: Domain, signals: Signals, path: Path) -> None:
-    """Write an animated GIF of one episode, with one frame per state."""
-    figure = Figure(figsize=(EPISODE_WIDTH, EPISODE_HEIGHT), layout="constrained")
-    axis = figure.subplots()
-    title = axis.set_title(" ", fontsize=10)
-    moving, show = _draw_episode(domain, axis, signals)
+def animate_trajectory(domain: Domain, signals: Signals, path: Path, requirement: Requirement | None = None) -> None:
+    """Write an animated GIF of one episode, with one frame per state; for `requirement` see `draw_trajectory`."""
+    files.write(path, trajectory_film(domain, signals, requirement))
+
+
+def trajectory_film(domain: Domain, signals: Signals, requirement: Requirement | None = None, every: int = 1) -> bytes:
+    """Return an animated GIF of one episode, with a frame of every state, or of every k-th one."""
+    terms = bounded_terms(requirement, signals)
+    heights = [EPISODE_HEIGHT, *[PANEL_HEIGHT] * len(terms)]
+    figure = Figure(figsize=(EPISODE_WIDTH, sum(heights)), layout="constrained")
+    axes = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0].tolist()
+    title = axes[0].set_title(" ", fontsize=10)
+    moving, show = _draw_episode(domain, axes, signals, terms)
 
     def show_all(count: int) -> None:
         show(count)
         title.set_text(caption(signals, count - 1))
 
-    save_gif(_frames(figure, [*moving, title], show_all, len(signals["step"])), path, STEPS_PER_SECOND)
+    return make_gif(_frames(figure, [*moving, title], show_all, len(signals["step"]), every), STEPS_PER_SECOND)
 
 
 def caption(signals: Signals, step: int) -> str:
@@ -90,12 +121,12 @@ def caption(signals: Signals, step: int) -> str:
     return f"step {step}, return {signals['return'][step]:.2f}"
 
 
-def save_gif(frames: Iterator[Image.Image], path: Path, per_second: float) -> None:
-    """Write an animated GIF that repeats forever."""
+def make_gif(frames: Iterator[Image.Image], per_second: float) -> bytes:
+    """Return an animated GIF that repeats forever."""
     first, *rest = map(quantized, frames)
     drawn = io.BytesIO()
     first.save(drawn, "gif", save_all=True, append_images=rest, duration=1000 / per_second, loop=0)
-    files.write(path, drawn.getvalue())
+    return drawn.getvalue()
 
 
 def quantized(frame: Image.Image) -> Image.Image:
@@ -103,14 +134,16 @@ def quantized(frame: Image.Image) -> Image.Image:
     return frame.quantize(method=Image.Quantize.FASTOCTREE)
 
 
-def _frames(figure: Figure, moving: Sequence[Artist], show: Callable[[int], None], count: int) -> Iterator[Image.Image]:
+def _frames(
+    figure: Figure, moving: Sequence[Artist], show: Callable[[int], None], count: int, every: int
+) -> Iterator[Image.Image]:
     """Yield the frames: the static artists are drawn once, the moving ones over them in each frame."""
     canvas = FigureCanvasAgg(figure)
     for artist in moving:
         artist.set_animated(True)
     canvas.draw()
     background = canvas.copy_from_bbox(figure.bbox)
-    for now in range(1, count + 1):
+    for now in range(1, count + 1, every):
         canvas.restore_region(background)
         show(now)
         for artist in moving:
@@ -128,7 +161,75 @@ class _EpisodeDrawing(NamedTuple):
     show: Callable[[int], None]  # shows this many states, from the first one on
 
 
-def _draw_episode(domain: Domain, axis: Axes, signals: Signals) -> _EpisodeDrawing:
+def bounded_terms(requirement: Requirement | None, signals: Signals) -> dict[Term | Formula, list[float]]:
+    """Return the terms that a requirement compares with numbers, and these; of Boolean signals none.
+
+    Terms with signals that an episode lacks are left out: it may be drawn in another domain than its own.
+    """
+    found: dict[Term | Formula, list[float]] = {}
+    for subject in subjects(requirement) if requirement is not None else ():
+        for term, limits in (pair for root in roots(subject) for pair in _bounded_parts(root)):
+            names = {node.name for node in walk(term) if isinstance(node, Signal | Label)}
+            if names and names <= signals.keys():
+                known = found.setdefault(term, [])
+                known += [limit for limit in limits if limit not in known]
+    return dict(list(found.items())[:MAX_PANELS])
+
+
+def _bounded_parts(node: Node) -> Iterator[tuple[Term | Formula, list[float]]]:
+    match node:
+        case Compare():
+            term, _, limit = normalized(node)
+            yield term, [limit]
+            for part in walk(term):
+                if isinstance(part, Aggregate):
+                    yield from _bounded_parts(part.body)
+        case Signal() | Label():
+            yield node, []
+        case _:
+            for part in children(node):
+                yield from _bounded_parts(part)
+
+
+def _draw_episode(
+    domain: Domain, axes: Sequence[Axes], signals: Signals, terms: Mapping[Term | Formula, Sequence[float]]
+) -> _EpisodeDrawing:
+    """Draw the scene or all signals, and below it each term of the requirement."""
+    drawings = [_draw_whole(domain, axes[0], signals)]
+    drawings += [_draw_term(axis, signals, *term) for axis, term in zip(axes[1:], terms.items(), strict=True)]
+    for axis in axes[1:-1]:
+        axis.tick_params(labelbottom=False)
+    if terms:
+        axes[-1].set_xlabel("step")
+
+    def show(count: int) -> None:
+        for drawing in drawings:
+            drawing.show(count)
+
+    return _EpisodeDrawing([artist for drawing in drawings for artist in drawing.moving], show)
+
+
+def _draw_term(axis: Axes, signals: Signals, term: Term | Formula, limits: Sequence[float]) -> _EpisodeDrawing:
+    """Draw a term over time, with the numbers that it is compared with as dashed lines."""
+    step = np.asarray(signals["step"])
+    arrays = {name: np.asarray(values) for name, values in signals.items()}
+    values = SignalArrays(np, arrays, step == step[-1], step.shape).reward(term)
+    (line,) = axis.plot(step, values, label=str(term))
+    for limit in limits:
+        axis.axhline(limit, color="firebrick", linestyle="--", linewidth=1)
+        axis.annotate(f"{limit:g}", (1, limit), xycoords=("axes fraction", "data"), color="firebrick", fontsize=7)
+    if not limits and np.isin(values, (0, 1)).all():
+        axis.set(ylim=(-0.3, 1.3), yticks=(0, 1), yticklabels=("false", "true"))
+    axis.set(xlim=(0, max(1, len(step) - 1)))
+    axis.legend(loc="upper left", fontsize=8, framealpha=0.8)
+
+    def show(count: int) -> None:
+        line.set_data(step[:count], values[:count])
+
+    return _EpisodeDrawing([line], show)
+
+
+def _draw_whole(domain: Domain, axis: Axes, signals: Signals) -> _EpisodeDrawing:
     scene = scene_of(domain)
     if scene is None:
         return _draw_signals(axis, signals)
@@ -241,13 +342,35 @@ def record_video(domain: GymDomain, policy: AnyPolicy, **episode: Any) -> Video:
         arguments={**domain.arguments, **_render_arguments(env, domain.name)},
         wrappers=(*domain.wrappers, partial(_Camera, frames=frames, name=domain.name)),
     )
-    signals = record_episodes(recorded, policy, count=1, **episode)[0]
+    with _without_devices():
+        signals = record_episodes(recorded, policy, count=1, **episode)[0]
     return Video(signals, frames, min(MAX_FRAMES_PER_SECOND, env.metadata.get("render_fps") or STEPS_PER_SECOND))
+
+
+# What pygame and SDL, by which many environments render, should not print or open for frames as arrays.
+WITHOUT_DEVICES = {"PYGAME_HIDE_SUPPORT_PROMPT": "1", "SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy"}
+
+
+@contextmanager
+def _without_devices() -> Iterator[None]:
+    """Let pygame use neither display nor sound, whose lack it reports on standard error."""
+    missing = WITHOUT_DEVICES.keys() - os.environ.keys()
+    os.environ.update({name: WITHOUT_DEVICES[name] for name in missing})
+    try:
+        yield
+    finally:
+        for name in missing:
+            del os.environ[name]
 
 
 def animate_video(video: Video, path: Path) -> None:
     """Write a video as an animated GIF, with step and return above each frame."""
-    save_gif(_captioned(video), path, video.frames_per_second)
+    files.write(path, video_film(video))
+
+
+def video_film(video: Video, every: int = 1) -> bytes:
+    """Return a video as an animated GIF, with every k-th of its frames."""
+    return make_gif(islice(_captioned(video), 0, None, every), video.frames_per_second)
 
 
 def _render_arguments(env: Env, name: str) -> dict[str, str]:

@@ -7,12 +7,14 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from gymnasium.spaces import Discrete, MultiDiscrete, flatdim
 from numpy.typing import NDArray
 
-from psyco._src.core.errors import DomainError, EpisodeError, RequirementError, RunError
-from psyco._src.envs.base import signal_table
+from psyco._src.core.errors import DomainError, EpisodeError, PsycoError, RequirementError, RunError, suggest
+from psyco._src.core.wording import plural
+from psyco._src.envs.base import CompiledDomain, Domain, signal_table
 from psyco._src.envs.gym_env import INFO_PREFIX, GymDomain
 from psyco._src.envs.sandbox import close_envs, sandboxed
 from psyco._src.envs.value_bounds import requirement_warnings
@@ -24,6 +26,7 @@ from psyco._src.policies.network import network_for
 from psyco._src.rollout.episodes import TRACE_SIGNALS, Stream, episode_keys, episode_seeds, stream_key
 from psyco._src.rollout.execution import IN_PROCESS, Execution
 from psyco._src.rollout.gym_sampler import Chunk, EpisodeRunner, Job, Signals
+from psyco._src.rollout.jax_sampler import record_batch
 from psyco._src.rollout.process_pool import shared_pool
 from psyco._src.rollout.repeatability import REMEDY, first_difference, play_alone
 from psyco._src.rollout.sampler import make_backend
@@ -60,7 +63,7 @@ def check_environment(
     yield CheckResult(
         "spaces",
         True,
-        f"observations {domain.observation_space} as {domain.observation_size} numbers, {domain.actions}",
+        f"observations {domain.observation_space} as {domain.observation_size} numbers, actions {domain.action_space}",
     )
     if domain.observation_parts:
         yield CheckResult("observed", True, "; ".join(_part_texts(domain)))
@@ -122,6 +125,46 @@ def check_environment(
         yield CheckResult("speed", True, f"about {steps / seconds:,.0f} steps per second in one process")
 
 
+def check_compiled(domain: Domain, requirement: Requirement | None = None, *, seed: int = 0) -> Iterator[CheckResult]:
+    """Check the functions, signals and episodes of a compiled domain with random policies.
+
+    Args:
+        domain: the domain.
+        requirement: a requirement whose signals are checked too.
+        seed: of policies and episodes.
+    """
+    try:
+        table = signal_table(domain)
+        assert isinstance(domain, CompiledDomain)  # or there is no table
+        actions, horizon = domain.actions, plural(domain.horizon, "step")
+        yield CheckResult("spaces", True, f"observations of length {domain.observation_size}, {actions}, {horizon}")
+        sized = (f"{name}[{info.size}]" if info.size is not None else name for name, info in table.items())
+        yield CheckResult("signal names", True, ", ".join(sized))
+        if ranges := getattr(domain, "ranges", {}):
+            stated = (f"{name} from {low:g} to {high:g}" for name, (low, high) in ranges.items())
+            yield CheckResult("ranges", True, ", ".join(stated))
+        if requirement is not None:
+            yield _signals(domain, requirement)
+            yield from (CheckResult("requirement", None, text) for text in requirement_warnings(requirement, domain))
+        network = network_for(domain)
+        theta = np.random.default_rng(seed).normal(0.0, 1.0, (CHECK_EPISODES, network.size)).astype(np.float32)
+        keys = episode_keys(stream_key(seed, Stream.RECORD), 0, CHECK_EPISODES)
+        signals, length = record_batch(domain, network, None, jnp.asarray(theta), keys)
+    except PsycoError as error:
+        yield CheckResult("functions", False, str(error))
+        return
+    for name, values in signals.items():
+        if not np.isfinite(values).all():
+            episode, step = np.argwhere(~np.isfinite(values))[0][:2]
+            problem = (
+                f"{name} is not a finite number at step {step} of an episode of a random policy (number {episode})"
+            )
+            yield CheckResult("episodes", False, problem)
+            return
+    steps = f"{length.min()} to {length.max()} steps"
+    yield CheckResult("episodes", True, f"{CHECK_EPISODES} of random policies ended without a NaN, after {steps}")
+
+
 def find_faults(job: Job, size: int, *, seed: int = 0, execution: Execution = IN_PROCESS) -> list[CheckResult]:
     """Return the checks that fail in a few short episodes of random policies: a quick part of `check_environment`.
 
@@ -153,21 +196,20 @@ def find_faults(job: Job, size: int, *, seed: int = 0, execution: Execution = IN
     return [each for each in found if each.passed is False]
 
 
-def _signals(domain: GymDomain, requirement: Requirement) -> CheckResult:
+def _signals(domain: Domain, requirement: Requirement) -> CheckResult:
     try:
         check_signals(requirement, signal_table(domain), domain.name)
         check_bounds(requirement, domain.horizon, domain.name)
     except RequirementError as error:
         return CheckResult("signals", False, str(error))
-    names = _requirement_signals(requirement)
-    unknown = sorted(name for name in names if name.startswith(INFO_PREFIX) and name not in domain.table)
+    names, table = _requirement_signals(requirement), signal_table(domain)
+    unknown = sorted(name for name in names if name.startswith(INFO_PREFIX) and name not in table)
     if unknown:
-        known = (
-            ", ".join(name for name in domain.table if name.startswith(INFO_PREFIX) and name != INFO_PREFIX) or "none"
-        )
+        known = [name for name in table if name.startswith(INFO_PREFIX) and name != INFO_PREFIX]
         return CheckResult(
             "signals", None,
-            f"{', '.join(unknown)} did not appear in a few random steps (seen: {known}); "
+            f"{', '.join(name + suggest(name, known) for name in unknown)} did not appear in a few random steps (seen: "
+            f"{', '.join(known) or 'none'}); "
             "where it is missing it counts as 0",
         )  # fmt: skip
     return CheckResult(

@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from psyco._src.core.errors import EpisodeError
 from psyco._src.envs.base import Domain
+from psyco._src.envs.family import MEMBERS
 from psyco._src.envs.value_bounds import expression_range, value_ranges
+from psyco._src.envs.variants import is_family
 from psyco._src.logic.ast import Instant, Quantity, Requirement
 from psyco._src.logic.batch_monitor import BatchMonitor
 
@@ -29,7 +31,7 @@ TRACE_SIGNALS = OBS | {"reward"}  # signals that a trace needs besides those of 
 
 
 class Trace(NamedTuple):
-    """Step-by-step record of B exploring episodes; n is the horizon.
+    """Step-by-step record of B exploring episodes; n is the horizon, and J the number of conjuncts of K formulas.
 
     After an episode's end everything but `obs` and `counters` is 0.
     """
@@ -37,14 +39,14 @@ class Trace(NamedTuple):
     obs: Array  # [B, n, inputs] observation before each step
     noise: Array  # [B, n, outputs] exploration noise added to the policy's scores
     reward: Array  # [B, n]
-    cost: Array  # [B, n, K] cost that arose with each step; sums to the episode's cost
+    cost: Array  # [B, n, J] cost that arose with each step; all of a formula sum to the episode's cost
     alive: Array  # [B, n] float32, 1 for every step that was taken
     final_obs: Array  # [B, inputs] observation after the last step
     terminated: Array  # [B] float32, 1 where the episode terminated, 0 where it was truncated
     value: Array | None = None  # [B, n, M] contribution of each step to each value; None if M is 0
     # [B, n+1, Q] used shares of budgets (`BatchMonitor.budget_use`); None if Q is 0
     counters: Array | None = None
-    # [B, n, K] contribution of each step to the shaping cost; None if no formula has one
+    # [B, n, J] contribution of each step to the shaping cost; None if no formula has one
     shaping_cost: Array | None = None
 
 
@@ -107,10 +109,11 @@ class Sampler(Protocol):
     def __call__(self, theta: Array, keys: Array) -> Episodes:
         """Run one episode per parameter vector `[B, D]` and key `[B]`."""
 
-    def explore(self, theta: Array, std: Array, keys: Array) -> Episodes:
+    def explore(self, theta: Array, std: Array, keys: Array, hold: Array | None = None) -> Episodes:
         """Run episodes with Gaussian noise of standard deviation `[B, outputs]` on the scores, and record a trace.
 
-        The noise of an episode comes from its key. Where `std` is 0 the episode equals the one without noise.
+        The noise of an episode comes from its key. Where `std` is 0 the episode equals the one without noise. A draw is
+        held for `hold` `[B]` steps, by default for one.
         """
 
 
@@ -158,6 +161,37 @@ def episode_seeds(keys: Array) -> list[int]:
     """Return the environment seed of each episode: 32 bits of its key, which `fold_in` has mixed well."""
     seeds: list[int] = np.asarray(jax.random.key_data(keys))[..., -1].tolist()
     return seeds
+
+
+def environment_seeds(domain: Domain, keys: Array) -> list[int]:
+    """Return the seed with which each episode resets its environment; that of a family also holds the member."""
+    seeds = episode_seeds(keys)
+    if not is_family(domain):
+        return seeds
+    return [number << 32 | seed for number, seed in zip(member_numbers(keys), seeds, strict=True)]
+
+
+def member_numbers(keys: Array) -> list[int]:
+    """Return the number of the member of a family in the episodes with these keys."""
+    numbers: list[int] = (np.asarray(jax.random.key_data(keys))[..., 0] % MEMBERS).tolist()
+    return numbers
+
+
+def member_keys(key: Array, number: Array, index: Array) -> Array:
+    """Return the keys `[B]` of episodes in given members of a family.
+
+    Args:
+        key: of the stream of all members.
+        number: the members `[B]`.
+        index: of the episodes of each member `[B]`.
+    """
+    return _member_keys(key, jnp.asarray(number, jnp.uint32), jnp.asarray(index, jnp.uint32))
+
+
+@jax.jit
+def _member_keys(key: Array, number: Array, index: Array) -> Array:
+    own = jax.vmap(lambda m, i: jax.random.key_data(jax.random.fold_in(jax.random.fold_in(key, m), i)))(number, index)
+    return jax.random.wrap_key_data(own.at[:, 0].set(number))
 
 
 # ---- columns computed from the signals of paths, with NumPy and JAX alike ---------------------------------------
@@ -221,12 +255,13 @@ def make_trace(
         taken += xp.where(last, (by_state * beyond[..., None]).sum(axis=-2, keepdims=True), 0.0)
         return taken
 
-    values, shaping_cost = monitor.step_values(signals, end), monitor.step_shaping_costs(signals, end)
+    values, parts = monitor.step_values(signals, end), monitor.by_conjunct
+    shaping_cost = parts.step_shaping_costs(signals, end)
     trace = Trace(
         obs=signals["obs"][..., :-1, :],
         noise=xp.where(alive, noise, 0.0),
         reward=xp.where(alive[..., 0], signals["reward"][..., 1:], 0.0),
-        cost=by_step(monitor.step_costs(signals, end)),
+        cost=by_step(parts.step_costs(signals, end)),
         alive=alive[..., 0],
         final_obs=signals["obs"][..., -1, :],
         terminated=terminated,

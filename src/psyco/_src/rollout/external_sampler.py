@@ -50,7 +50,7 @@ class ExternalSampler:
         }
         return Episodes(*columns, **further)
 
-    def explore(self, theta: Any, std: Any, keys: Array) -> Episodes:
+    def explore(self, theta: Any, std: Any, keys: Array, hold: Any = None) -> Episodes:
         """Raise RunError: an external policy has no scores to add noise to."""
         raise RunError("an external policy can be verified, but it cannot explore")
 

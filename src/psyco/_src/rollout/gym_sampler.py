@@ -34,7 +34,7 @@ from psyco._src.rollout.episodes import (
     Episodes,
     concatenate_episodes,
     digest_path,
-    episode_seeds,
+    environment_seeds,
     make_trace,
     summarize_observations,
     this_process,
@@ -72,6 +72,7 @@ class Chunk(NamedTuple):
     theta: NDArray[np.float32]  # [B, D]
     seeds: list[int]  # [B]
     std: NDArray[np.float32] | None = None  # [B, outputs] of the exploration noise
+    hold: NDArray[np.int32] | None = None  # [B] steps for which each draw of it is held; None: one
     with_obs_stats: bool = False  # whether Episodes have observation statistics
     recorded: frozenset[str] | None = None  # names of the signals to record
     with_digests: bool = False  # whether Episodes have digests of their signals
@@ -79,12 +80,12 @@ class Chunk(NamedTuple):
 
     def take(self, rows: list[int]) -> Chunk:
         """Return the chunk of these rows."""
-        noise = None if self.std is None else self.std[rows]
-        return self._replace(theta=self.theta[rows], seeds=[self.seeds[row] for row in rows], std=noise)
+        std, hold = None if self.std is None else self.std[rows], None if self.hold is None else self.hold[rows]
+        return self._replace(theta=self.theta[rows], seeds=[self.seeds[row] for row in rows], std=std, hold=hold)
 
     def identity(self, row: int) -> str:
         """Return a hash that tells the result of a row apart from all others of the same job."""
-        noise = b"" if self.std is None else self.std[row].tobytes()
+        noise = b"".join(each[row].tobytes() for each in (self.std, self.hold) if each is not None)
         head = f"{self.seeds[row]} {self.with_obs_stats} {self.with_digests} {len(noise)} ".encode()
         return digest(head + noise + self.theta[row].tobytes())
 
@@ -123,15 +124,22 @@ class GymSampler:
 
     def __call__(self, theta: Any, keys: Any) -> Episodes:
         """Run one episode per parameter vector `[B, D]` and key `[B]`."""
-        return self.run(np.asarray(theta, np.float32), episode_seeds(keys))
+        return self.run(np.asarray(theta, np.float32), environment_seeds(self.domain, keys))
 
-    def explore(self, theta: Any, std: Any, keys: Any) -> Episodes:
+    def explore(self, theta: Any, std: Any, keys: Any, hold: Any = None) -> Episodes:
         """Run episodes with noise of standard deviation `[B, outputs]` on the scores, and record a trace."""
-        return self.run(np.asarray(theta, np.float32), episode_seeds(keys), np.asarray(std, np.float32))
+        seeds, held = environment_seeds(self.domain, keys), None if hold is None else np.asarray(hold, np.int32)
+        return self.run(np.asarray(theta, np.float32), seeds, np.asarray(std, np.float32), held)
 
-    def run(self, theta: NDArray[np.float32], seeds: list[int], std: NDArray[np.float32] | None = None) -> Episodes:
+    def run(
+        self,
+        theta: NDArray[np.float32],
+        seeds: list[int],
+        std: NDArray[np.float32] | None = None,
+        hold: NDArray[np.int32] | None = None,
+    ) -> Episodes:
         """Run one episode per parameter vector `[B, D]` and environment seed `[B]`, exploring if `std` is given."""
-        whole = Chunk(theta, seeds, std, self.with_obs_stats, with_digests=self.look != "", look=self.look)
+        whole = Chunk(theta, seeds, std, hold, self.with_obs_stats, with_digests=self.look != "", look=self.look)
         cache = self.episode_cache
         if cache is None:
             parts = dict(self._run_chunks(whole, len(seeds)))
@@ -319,6 +327,7 @@ class EpisodeRunner:
                     if t == 0:
                         recorder.add_first_actions(actions)
                     t, turn, outcomes = t + 1, iter(steps), []
+                    # `env.step`, see `_calls`.
                     outcomes = [step(action) for step, action in zip(turn, actions, strict=True)]
                     raw, reward, terminated, truncated, infos = zip(*outcomes, strict=True)
                     exact, obs = observe(raw)
@@ -400,7 +409,11 @@ def _exploration_noise(chunk: Chunk, steps: int) -> NDArray[np.float32] | None:
         return None
     shape = steps, chunk.std.shape[1]
     drawn = [np.random.default_rng((seed, NOISE_STREAM)).standard_normal(shape, np.float32) for seed in chunk.seeds]
-    return chunk.std[:, None] * np.stack(drawn)
+    noise = chunk.std[:, None] * np.stack(drawn)
+    if chunk.hold is None:
+        return noise
+    held = np.arange(steps) // chunk.hold[:, None] * chunk.hold[:, None]  # [B, n] the step at which each was drawn
+    return np.take_along_axis(noise, held[..., None], axis=1)
 
 
 # ---- observations ---------------------------------------------------------------------------------------------

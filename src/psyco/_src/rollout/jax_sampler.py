@@ -14,7 +14,8 @@ from jax.sharding import Mesh, PartitionSpec
 from numpy.typing import NDArray
 
 from psyco._src.core.errors import EpisodeError
-from psyco._src.envs.base import CompiledDomain, State
+from psyco._src.envs.base import CompiledDomain, State, check_step
+from psyco._src.envs.family import Family
 from psyco._src.logic.batch_monitor import BatchMonitor
 from psyco._src.policies.network import Network
 from psyco._src.rollout.episodes import (
@@ -54,9 +55,9 @@ class JaxSampler:
         """Run one episode per parameter vector `[B, D]` and key `[B]`."""
         return self._split(jax.vmap(self._episode), theta, keys)
 
-    def explore(self, theta: Array, std: Array, keys: Array) -> Episodes:
+    def explore(self, theta: Array, std: Array, keys: Array, hold: Array | None = None) -> Episodes:
         """Run episodes with noise of standard deviation `[B, outputs]` on the scores, and record a trace."""
-        return self._split(jax.vmap(self._episode), theta, keys, std)
+        return self._split(jax.vmap(self._episode), theta, keys, std, *([] if hold is None else [hold]))
 
     def _split(self, run: Callable[..., Episodes], theta: Array, keys: Array, *rest: Array) -> Episodes:
         """Run a batch, split over the devices."""
@@ -76,8 +77,8 @@ class JaxSampler:
         split = jax.shard_map(part, mesh=mesh, in_specs=whole, out_specs=whole, check_vma=False)
         return split(theta, keys, *rest)
 
-    def _episode(self, theta: Array, key: Array, std: Array | None = None) -> Episodes:
-        noise = None if std is None else _exploration_noise(self.domain, key, std)
+    def _episode(self, theta: Array, key: Array, std: Array | None = None, hold: Array | None = None) -> Episodes:
+        noise = None if std is None else _exploration_noise(self.domain, key, std, hold)
         further = OBS if self.with_obs_stats else frozenset()
         wanted = self.monitor.signals | (TRACE_SIGNALS if noise is not None else further)
         path, length = _run(self.domain, self.network, wanted, theta, key, noise)
@@ -93,7 +94,9 @@ class JaxSampler:
         return Episodes(path.final_return, cost, satisfied, length, trace, path.nonfinite, **columns)
 
 
-def raise_nonfinite(sampler: Sampler, nonfinite: Any, theta: Array, keys: Array, std: Array | None = None) -> NoReturn:
+def raise_nonfinite(
+    sampler: Sampler, nonfinite: Any, theta: Array, keys: Array, std: Array | None = None, hold: Array | None = None
+) -> NoReturn:
     """Replay the first of the `nonfinite` `[B]` episodes and raise EpisodeError for its first NaN or infinity.
 
     NaN compares as false, so the verdict of a formula on it would be arbitrary.
@@ -101,9 +104,8 @@ def raise_nonfinite(sampler: Sampler, nonfinite: Any, theta: Array, keys: Array,
     assert isinstance(sampler, JaxSampler)
     i = int(np.argmax(nonfinite))
     domain = sampler.domain
-    signals, length = jax.device_get(
-        _replay(domain, sampler.network, theta[i], keys[i], None if std is None else std[i])
-    )
+    noise = [None if each is None else each[i] for each in (std, hold)]
+    signals, length = jax.device_get(_replay(domain, sampler.network, theta[i], keys[i], *noise))
     for t in range(int(length) + 1):
         for name in sorted(signals, key=lambda name: name == "return"):  # a reward explains a return
             if not np.isfinite(value := signals[name][t]).all():
@@ -147,6 +149,8 @@ class EpisodeState(NamedTuple):
 def start(domain: CompiledDomain, key: Array) -> tuple[State, Any]:
     """Return the first state of an episode, and the random draws of its steps, `[n, ...]`."""
     keys = _keys(key)
+    if isinstance(domain, Family):
+        domain = domain.member(key)
     state = domain.reset(keys.reset)
     # Random numbers are much cheaper drawn all at once than step by step.
     draws = domain.draw(keys.steps) if hasattr(domain, "draw") else jax.random.split(keys.steps, domain.horizon)
@@ -161,7 +165,9 @@ def initial_state(state: State, action: Array) -> EpisodeState:
 
 def advance(domain: CompiledDomain, now: EpisodeState, drawn: Any, action: Array) -> EpisodeState:
     """Return the episode after a step; an episode that has ended does not change."""
-    state, reward, done = domain.step(drawn, now.state, action)
+    outcome = domain.step(drawn, now.state, action)
+    check_step(domain, now.state, outcome)
+    state, reward, done = outcome
     reward = jnp.asarray(reward, jnp.float32)
     nxt = EpisodeState(
         state, jnp.logical_not(done), reward, now.accumulated + reward, action, now.length + 1, now.nan_flag
@@ -205,9 +211,10 @@ def _run(
     return _Path(signals, last.accumulated, jnp.isnan(last.nan_flag), ~last.alive), last.length
 
 
-def _exploration_noise(domain: CompiledDomain, key: Array, std: Array) -> Array:
+def _exploration_noise(domain: CompiledDomain, key: Array, std: Array, hold: Array | None = None) -> Array:
     """Return the noise on the scores along an episode, `[n, outputs]`."""
-    return std * jax.random.normal(_keys(key).noise, (domain.horizon, len(std)), jnp.float32)
+    noise = std * jax.random.normal(_keys(key).noise, (domain.horizon, len(std)), jnp.float32)
+    return noise if hold is None else noise[jnp.arange(domain.horizon) // hold * hold]
 
 
 def _nan_flag(*values: Array) -> Array:
@@ -268,10 +275,9 @@ def _record_batch(
 
 @jax.jit(static_argnums=(0, 1))
 def _replay(
-    domain: CompiledDomain, network: Network, theta: Array, key: Array, std: Array | None
+    domain: CompiledDomain, network: Network, theta: Array, key: Array, std: Array | None, hold: Array | None
 ) -> tuple[dict[str, Array], Array]:
     """Return all signals along one episode, and its length."""
-    path, length = _run(
-        domain, network, None, theta, key, None if std is None else _exploration_noise(domain, key, std)
-    )
+    noise = None if std is None else _exploration_noise(domain, key, std, hold)
+    path, length = _run(domain, network, None, theta, key, noise)
     return path.signals, length

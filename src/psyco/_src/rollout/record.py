@@ -15,7 +15,7 @@ from psyco._src.policies.base import Actor
 from psyco._src.policies.external import AnyPolicy
 from psyco._src.policies.network import Network
 from psyco._src.rollout import external_sampler, jax_sampler
-from psyco._src.rollout.episodes import Stream, episode_keys, episode_seeds, stream_key
+from psyco._src.rollout.episodes import Stream, environment_seeds, episode_keys, stream_key
 from psyco._src.rollout.execution import IN_PROCESS, Execution
 from psyco._src.rollout.gym_sampler import EpisodeRunner, GymSampler, Job, Signals
 from psyco._src.rollout.sampler import make_backend
@@ -60,7 +60,7 @@ def record_signals(
 ) -> list[Signals]:
     """Return the wanted signals (None: all) along one episode per parameter vector `[B, D]` and key `[B]`."""
     if isinstance(domain, GymDomain):
-        job, seeds = Job(domain, network), episode_seeds(keys)
+        job, seeds = Job(domain, network), environment_seeds(domain, keys)
         if execution.uses_workers or wanted is not None:
             return GymSampler(job, *make_backend(execution)).record(np.asarray(theta, np.float32), seeds, wanted)
         runner = EpisodeRunner()  # which closes its environments at once: those that render take much memory

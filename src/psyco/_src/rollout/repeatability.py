@@ -22,7 +22,7 @@ from psyco._src.policies.base import Actor
 from psyco._src.policies.external import AnyPolicy
 from psyco._src.policies.serialization import Policy
 from psyco._src.rollout import external_sampler
-from psyco._src.rollout.episodes import TRACE_SIGNALS, digest_path, episode_seeds
+from psyco._src.rollout.episodes import TRACE_SIGNALS, digest_path, environment_seeds
 from psyco._src.rollout.execution import Execution
 from psyco._src.rollout.external_sampler import ExternalSampler
 from psyco._src.rollout.gym_sampler import Chunk, EpisodeRunner, GymSampler, Job, Signals
@@ -164,7 +164,8 @@ class ReplayCheck:
             self._compare(index, keys[i : i + 1], digests[i], paths[i], where)
         if replays.used and isinstance(self.sampler, GymSampler):
             rows = [replays.rows.index(row) for row in replays.used]
-            theta, seeds = np.stack([self.policy.theta] * len(rows)), episode_seeds(keys[np.array(rows)])
+            theta = np.stack([self.policy.theta] * len(rows))
+            seeds = environment_seeds(self.sampler.domain, keys[np.array(rows)])
             # The second time in the same environments: what one has kept of this very episode would show.
             for _ in range(2):
                 for i, path in zip(rows, self.sampler.record(theta, seeds, self._recorded), strict=True):
@@ -183,7 +184,7 @@ class ReplayCheck:
         theta = np.broadcast_to(self.policy.theta, (len(keys), self.policy.theta.size))
         if isinstance(self.sampler, GymSampler):
             job = self.sampler.job._replace(network=network)
-            return play_alone(job, theta, episode_seeds(keys), self._recorded, self.execution)
+            return play_alone(job, theta, environment_seeds(job.domain, keys), self._recorded, self.execution)
         # A compiled domain is a function of the key, so only the policy can differ.
         return external_sampler.rollout(self.sampler.domain, network, self._recorded, theta, keys).trimmed
 
@@ -214,12 +215,13 @@ class ReplayCheck:
         others = [*known, *([] if self.packed is None else self._play(self._copy, key))]
         if isinstance(self.sampler, GymSampler):  # in environments that have played other episodes
             theta = np.asarray(self.policy.theta)[None]
-            others += self.sampler.record(theta, episode_seeds(key), self._recorded)
+            others += self.sampler.record(theta, environment_seeds(self.sampler.domain, key), self._recorded)
         counted = [path for path in others if np.array_equal(digest_path(self._judged(path)), digests)]
         found = next(filter(None, (first_difference(path, replayed) for path in counted or others)), None)
         what = f"{', '.join(names)} {'differs' if len(names) == 1 else 'differ'}" if found is None else str(found)
+        seed = environment_seeds(self.sampler.domain, key)[0]
         happened = (
-            f"{self.sampler.domain.name}: episode {index} of the verification (seed {episode_seeds(key)[0]}) was not "
+            f"{self.sampler.domain.name}: episode {index} of the verification (seed {seed}) was not "
             f"the same when it was played again {where}: {what}. "
         )
         if not isinstance(self.policy, Policy) and found is not None and found.signal == "action":

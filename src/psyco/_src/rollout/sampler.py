@@ -6,9 +6,10 @@ import warnings
 
 import jax
 
-from psyco._src.core.errors import DomainError, RunError
+from psyco._src.core.errors import DomainError, RequirementError, RunError, suggest
 from psyco._src.envs.base import CompiledDomain, Domain, signal_table
 from psyco._src.envs.gym_env import INFO_PREFIX, GymDomain
+from psyco._src.envs.model_file import ModelFile
 from psyco._src.envs.value_bounds import declared_step_range, warn_about
 from psyco._src.logic.ast import Requirement
 from psyco._src.logic.batch_monitor import BatchMonitor, compile_monitor
@@ -20,6 +21,7 @@ from psyco._src.rollout.execution import IN_PROCESS, Execution
 from psyco._src.rollout.external_sampler import ExternalSampler
 from psyco._src.rollout.gym_sampler import Backend, GymSampler, Job, in_process_backend
 from psyco._src.rollout.jax_sampler import JaxSampler
+from psyco._src.rollout.model_sampler import ModelSampler
 
 
 def make_monitor(domain: Domain, requirement: Requirement, *, severity: bool = False) -> BatchMonitor:
@@ -79,6 +81,10 @@ def make_sampler(
             f"{domain.name} is compiled and runs on JAX devices; workers, Ray and a step timeout are for "
             "Gymnasium environments"
         )
+    if isinstance(domain, ModelFile) and domain.open_ended:
+        if not isinstance(network, Network):
+            raise RunError(f"{domain.name} has no horizon, and a policy from elsewhere needs one: --horizon N")
+        return ModelSampler(domain, network, monitor)
     devices = jax.devices() if execution.devices > 1 else []
     if len(devices) < execution.devices > 1:
         raise RunError(f"asked for {execution.devices} devices, JAX has {len(devices)} here")
@@ -102,11 +108,17 @@ def make_backend(execution: Execution) -> tuple[Backend, int]:
 
 def _warn_of_unknown_info(domain: GymDomain, monitor: BatchMonitor) -> None:
     """Warn of keys of `info` that were never seen: a key may be rare, so this is no error, but it may be misspelt."""
+    for name in sorted(monitor.signals & getattr(domain, "partial_signals", frozenset())):
+        raise RequirementError(
+            f"{domain.name} reports {name} only with some of its parameters, so it is no signal of the family",
+            advice="let every member report it, or vary the parameters less",
+        )
     for name in sorted(monitor.signals):
         if name.startswith(INFO_PREFIX) and name not in domain.table:
             known = [key for key in domain.table if key.startswith(INFO_PREFIX) and key != INFO_PREFIX]
             warnings.warn(
-                f"{name} did not appear when {domain.name} was inspected (keys seen: {', '.join(known) or 'none'}); "
+                f"{name} did not appear when {domain.name} was inspected{suggest(name, known)} (keys seen: "
+                f"{', '.join(known) or 'none'}); "
                 "where it is missing it counts as 0",
                 stacklevel=4,
             )

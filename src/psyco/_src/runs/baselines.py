@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from psyco._src.core.errors import PsycoError, RunError
+from psyco._src.core.wording import plural
 from psyco._src.envs.actions import Actions, Continuous, Discrete, MultiBinary, MultiDiscrete
 from psyco._src.policies.network import Network
 from psyco._src.policies.serialization import Policy
@@ -29,7 +30,7 @@ from psyco._src.rollout.sampler import make_sampler
 from psyco._src.runs.budget import expected_episodes
 from psyco._src.runs.problem import Problem
 from psyco._src.runs.sample_trajectories import SAMPLED_EPISODES
-from psyco._src.runs.train import initial_state
+from psyco._src.runs.train import Callback, initial_candidate, progress_reporter
 from psyco._src.verification.base import Verdict
 from psyco._src.verification.certificate import BASELINE_NOTE, Certificate
 from psyco._src.verification.findings import standard_error
@@ -48,11 +49,21 @@ UNCONSTRAINED = "unconstrained"  # instead of a policy to compare with
 POLICY_NAME, INITIAL_NAME = "this policy", "policy of --from"
 # Names of policies that are compared on request.
 GIVEN_NAME, UNCONSTRAINED_NAME = "policy of --baseline", "without constraints"
+PHASE = "comparing with baselines"  # of the progress
 NO_REFERENCES: Mapping[str, Policy] = MappingProxyType({})
 REMEDY = "To help: more steps or episodes (psyco resume), another learner (--learner)"
-CONSTRAINED_REMEDY = (
-    f"{REMEDY}, a weaker margin (--option margin=0.1), or a warm start from a policy that was learned without the "
-    "constraints (--baseline unconstrained, then --from)"
+UNIMPROVED_REMEDY = (
+    "To help: more steps or episodes (psyco resume), a smaller learning rate (--option learning_rate=...) or another "
+    "learner (--learner)"
+)
+UNIMPROVED = (
+    "Learning did not improve the policy that it started from (--from): in the selection that policy came before "
+    "everything that was learned, and it is the policy of this run. "
+    f"{UNIMPROVED_REMEDY}."
+)
+MARGIN_REMEDY = ", a weaker margin (--option margin=0.1)"
+WARM_REMEDY = (
+    ", or a warm start from a policy that was learned without the constraints (--baseline unconstrained, then --from)"
 )
 
 
@@ -77,6 +88,8 @@ class Baselines:
 
     policy: Performance
     others: tuple[Performance, ...]
+    unimproved: bool = False  # the certified policy is the one that learning started from
+    has_margin: bool = True  # the learner has the option `margin`
 
     @property
     def table(self) -> list[tuple[str, ...]]:
@@ -102,7 +115,7 @@ class Baselines:
         parts = []
         for each in self.others:
             share = "" if each.satisfied is None else f", satisfied {each.satisfied:.3f}"
-            parts.append(f"{each.name} {each.mean_return:.2f} ({each.episodes:,} episodes{share})")
+            parts.append(f"{each.name} {each.mean_return:.2f} ({plural(each.episodes, 'episode')}{share})")
         return f"{BASELINE_NOTE}{'; '.join(parts)}."
 
     def remark(self, certificate: Certificate) -> str:
@@ -111,15 +124,32 @@ class Baselines:
         It has to be better, at `LEVEL`, than every trivial baseline that meets the constraints itself: a baseline that
         misses them is no measure for a policy that meets them.
         """
-        rivals = [(each.p_value, each) for each in self.others if each.p_value is not None and each.within_bounds]
-        p_value, best = max(rivals, key=lambda rival: rival[0], default=(0.0, self.policy))
-        if certificate.verdict is not Verdict.SATISFIED or p_value <= LEVEL:
+        if certificate.verdict is not Verdict.SATISFIED:
             return ""
-        certified, remedy = ("Certified", CONSTRAINED_REMEDY) if certificate.findings else ("Learned", REMEDY)
-        better = "no better" if p_value >= 0.5 else "not shown to be better"
+        rivals = [(each.p_value, each) for each in self.others if each.p_value is not None and each.within_bounds]
+        trivial = [rival for rival in rivals if rival[1].name != INITIAL_NAME]
+        p_value, best = max(trivial, key=lambda rival: rival[0], default=(0.0, self.policy))
+        certified, remedy = "Learned", REMEDY
+        if certificate.findings:
+            certified, remedy = "Certified", REMEDY + MARGIN_REMEDY * self.has_margin + WARM_REMEDY
+        lines = [UNIMPROVED] * self.unimproved
+        if p_value > LEVEL:
+            better = "no better" if p_value >= 0.5 else "not shown to be better"
+            lines.append(f"{certified}, but {better} than {self._comparison(p_value, best)}. {remedy}.")
+        for p_value, start in rivals if not self.unimproved else ():
+            if start.name == INITIAL_NAME and p_value >= 1.0 - LEVEL:
+                lines.append(
+                    f"{certified}, but worse than the {self._comparison(1.0 - p_value, start)}, which also met the "
+                    f"constraints in its {plural(start.episodes, 'episode')}: keep that one, or learn on. "
+                    f"{UNIMPROVED_REMEDY}."
+                )
+        return "\n".join(lines)
+
+    def _comparison(self, p_value: float, other: Performance) -> str:
+        """Return name and return of another policy beside that of this one, with the p-value of the test."""
         return (
-            f"{certified}, but {better} than {best.name} (p = {p_value:.2g}): return {self.policy.mean_return:.2f} "
-            f"against {best.mean_return:.2f} (one-sided Mann-Whitney test, level {LEVEL:g}). {remedy}."
+            f"{other.name} (p = {p_value:.2g}): return {self.policy.mean_return:.2f} against {other.mean_return:.2f} "
+            f"(one-sided Mann-Whitney test, level {LEVEL:g})"
         )
 
 
@@ -127,6 +157,10 @@ def compare_with_baselines(
     problem: Problem,
     certified: Episodes,
     references: Mapping[str, Policy] = NO_REFERENCES,
+    *,
+    training: int | None = None,
+    unimproved: bool = False,
+    callbacks: Sequence[Callback] = (),
 ) -> Baselines | None:
     """Play the baselines and compare them with the certified policy; None if the budget has no room for any.
 
@@ -135,13 +169,21 @@ def compare_with_baselines(
     Args:
         problem: the problem.
         certified: the episodes of the certificate.
-        references: other policies to play, by name; they are not counted in `BUDGET_SHARE`.
+        references: other policies to play, by name; like the one that learning started from, they are not counted in
+            `BUDGET_SHARE`.
+        training: number of training episodes; None: that of the budget, in steps that of episodes of full length.
+        unimproved: the certified policy is the one that learning started from.
+        callbacks: receive progress.
     """
-    plays = _trivial_plays(problem)
-    plays += [
-        _Play(name, policy.network, policy.theta, 0.0, max([MAX_EPISODES, *(play.episodes for play in plays)]))
-        for name, policy in references.items()
-    ]
+    trivial = _trivial_plays(problem, training)
+    most = max([MAX_EPISODES, *(play.episodes for play in trivial)])
+
+    def given(name: str, policy: Policy) -> _Play:
+        return _Play(name, policy.network, policy.theta, 0.0, most)
+
+    start = [] if problem.initial_policy is None else [given(INITIAL_NAME, initial_candidate(problem))]
+    plays = [*start, *trivial, *(given(name, policy) for name, policy in references.items())]
+    report = progress_reporter(callbacks, PHASE, sum(play.episodes for play in plays))
     sign = 1.0 if problem.requirement.goal.maximize else -1.0
     returns, others = sign * np.asarray(certified.returns, np.float64), []
     for play in plays:
@@ -151,11 +193,14 @@ def compare_with_baselines(
         except PsycoError as error:
             logger.warning("%s cannot be played as a baseline: %s", play.name, error)
             continue
+        finally:
+            report(play.episodes)
         enough = _smallest_p_value(len(returns), play.episodes) <= LEVEL
-        if enough and play.name not in (*references, INITIAL_NAME):  # these need not be worse
+        if enough and play.name not in references:  # these need not be worse
             found = dataclasses.replace(found, p_value=mann_whitney(returns, sign * np.asarray(episodes.returns)))
         others.append(found)
-    return Baselines(_performance(problem, POLICY_NAME, certified), tuple(others)) if others else None
+    policy = _performance(problem, POLICY_NAME, certified)
+    return Baselines(policy, tuple(others), unimproved, hasattr(problem.learner, "margin")) if others else None
 
 
 class _Play(NamedTuple):
@@ -168,17 +213,17 @@ class _Play(NamedTuple):
     episodes: int
 
 
-def _trivial_plays(problem: Problem) -> list[_Play]:
+def _trivial_plays(problem: Problem, training: int | None = None) -> list[_Play]:
     """Return the baselines that every run has; the first of them, where the budget has no room for all."""
     network, actions = problem.network, problem.domain.actions
     none = np.zeros(actions.outputs, np.float32)
-    untrained = "untrained network" if problem.initial_policy is None else INITIAL_NAME
     found = [
         ("random actions", constant_parameters(network, none), UNIFORM_STD),
         *((name, constant_parameters(network, scores), 0.0) for name, scores in _constant_scores(actions)),
-        (untrained, np.asarray(problem.wrapped_learner.deployed(initial_state(problem).state), np.float32), 0.0),
     ]
-    room = int(BUDGET_SHARE * expected_episodes(problem.settings, problem.domain))
+    if problem.initial_policy is None:
+        found.append(("untrained network", initial_candidate(problem).theta, 0.0))
+    room = int(BUDGET_SHARE * (training or expected_episodes(problem.settings, problem.domain)))
     largest = SAMPLED_EPISODES if problem.sampler.compiled else MAX_EPISODES
     episodes = max(1, min(largest, room // len(found)))
     return [_Play(name, network, theta, std, episodes) for name, theta, std in found[:room]]

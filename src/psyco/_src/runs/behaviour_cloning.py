@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from psyco._src.core.errors import RunError, format_exception
 from psyco._src.core.files import read_bytes
+from psyco._src.core.wording import plural
 from psyco._src.envs.actions import Actions, Continuous, Discrete, MultiBinary, MultiDiscrete
 from psyco._src.envs.base import Domain
 from psyco._src.envs.gym_env import GymDomain
@@ -201,7 +202,8 @@ def clone(
         theta.block_until_ready()
     report(UPDATES, UPDATES)
     policy = policy_for(domain, network, theta)
-    words = f"behaviour cloning of {source} ({episodes:,} episodes, {len(x):,} steps; {_agreement(policy, x, targets)})"
+    data = f"{plural(episodes, 'episode')}, {plural(len(x), 'step')}"
+    words = f"behaviour cloning of {source} ({data}; {_agreement(policy, x, targets)})"
     return dataclasses.replace(policy, origin=words)
 
 

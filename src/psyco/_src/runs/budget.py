@@ -21,6 +21,7 @@ from psyco._src.core.errors import RunError
 from psyco._src.envs.actions import Actions, Discrete
 from psyco._src.envs.base import Domain
 from psyco._src.envs.gym_env import GymDomain
+from psyco._src.envs.model_file import ModelFile
 from psyco._src.learners.learner_registry import AUTO_LEARNER, learner_class
 from psyco._src.logic.ast import Constraint, Requirement, Signal, walk
 from psyco._src.policies.network import Bias, Hidden, one_hot_sizes
@@ -29,6 +30,7 @@ from psyco._src.rollout.repeatability import MAX_REPLAYS
 from psyco._src.rollout.throughput import Throughput, expected_length
 from psyco._src.runs.settings import Settings, duration
 from psyco._src.verification.base import Counts, Test
+from psyco._src.verification.environments import EnvironmentsTest, make_environment_tests, predict
 from psyco._src.verification.ledger import look_share
 from psyco._src.verification.methods import DEFAULT_MAX_EPISODES, DEFAULT_METHOD, make_test
 from psyco._src.verification.operating_characteristics import operating_characteristics
@@ -47,12 +49,14 @@ COMPILED_DEFAULTS = {
 }
 VERIFICATION_SHARE = 1 / 3  # of the training episodes, for checks, selection and certificate
 SELECTION_SHARE = 0.3  # of these, for the selection
+MIN_COMPARED = 20  # episodes of a candidate in the selection
 NUM_CHECKS = 20  # checks during learning
 CHECK_EPISODES = 100  # maximum number of episodes of a check by the method `fixed`
 MAX_PREDICTED_EPISODES = 2000  # longest certificate whose length is computed
 DECISION_PROBABILITY = 0.9  # probability of a verdict for which the budget should suffice
 MAX_SHORTEST_CERTIFICATE = 2**24  # episodes; a search ends there
 MAX_TABLE_STATES, MAX_TABLE_ACTIONS = 1000, 32  # of a domain for which a table is chosen
+MAX_MODEL_STATES = 100_000  # of a PRISM or JANI file for which a table is chosen
 PAPER_HIDDEN: Hidden = 32  # hidden units, as in the paper
 CONTROL_HIDDEN: Hidden = (64, 64)  # hidden units of actor-critics on Gymnasium environments
 
@@ -77,8 +81,9 @@ def select_learner(settings: Settings, domain: Domain, measure_simulator: Callab
     """
     if settings.learner != AUTO_LEARNER:
         return LearnerChoice(settings.learner, "")
-    states = math.prod(one_hot_sizes(domain) or (MAX_TABLE_STATES + 1,))
-    if states <= MAX_TABLE_STATES and _is_small(domain.actions) and _fits_table(settings):
+    most = MAX_MODEL_STATES if isinstance(domain, ModelFile) else MAX_TABLE_STATES
+    states = math.prod(one_hot_sizes(domain) or (most + 1,))
+    if states <= most and _is_small(domain.actions) and _fits_table(settings):
         return LearnerChoice("table", f"{states:,} observations and {domain.actions.outputs} actions fit in a table")
     if not isinstance(domain, GymDomain):
         return LearnerChoice("safe-es", "on a compiled domain episodes cost next to nothing")
@@ -92,6 +97,14 @@ def select_learner(settings: Settings, domain: Domain, measure_simulator: Callab
     if simulator.rate < SLOW_SIMULATOR:
         return LearnerChoice("sac", f"{budget}: simulating a step takes longer than learning from it many times")
     return LearnerChoice("ppo", f"{budget}: many steps, simulated faster than an off-policy learner uses them")
+
+
+def fit_model(domain: Domain, requirement: Requirement, settings: Settings) -> Domain:
+    """Return the domain of a model as learning needs it: with a horizon, and states as observations for a table."""
+    if not isinstance(domain, ModelFile):
+        return domain
+    small = domain.tables.states <= MAX_MODEL_STATES and _is_small(domain.actions) and _fits_table(settings)
+    return domain.for_learning(requirement, table=settings.learner in ("table", *([AUTO_LEARNER] * small)))
 
 
 def _is_small(actions: Actions) -> bool:
@@ -181,15 +194,18 @@ def _economical_counts(settings: Settings, learner: str, domain: Domain, require
         available -= checks * check_episodes
     # If the episodes do not suffice for selection and certificate, most of them go to the certificate.
     compared = min(int(SELECTION_SHARE * available), max(available - needed, available // 10))
-    candidates = min(COMPILED_DEFAULTS["candidates"], max(1, compared // 20))
+    candidates = min(COMPILED_DEFAULTS["candidates"], max(1, compared // MIN_COMPARED))
     certificate = available - (compared if candidates > 1 else 0)
     if certificate < (shortest := least_episodes(settings.method, requirement)):
         candidates, certificate = 1, shortest
     expected = max((certificate_length(c) for c in constraints), default=0)
     attempts = max(1, min(2, candidates, certificate // max(expected, 1)))
+    # The policy that learning starts from is compared too, however few episodes there are.
+    started = bool(settings.start_from)
+    each = max(MIN_COMPARED if started else 1, compared // (candidates + started))
     return {
         "candidates": candidates,
-        "selection_episodes": min(COMPILED_DEFAULTS["selection_episodes"], max(1, compared // candidates)),
+        "selection_episodes": min(COMPILED_DEFAULTS["selection_episodes"], each),
         "attempts": attempts,
         "verify_every": max(1, training // checks) if checks else training * settings.until_satisfied,
         "verify_episodes": check_episodes,
@@ -207,6 +223,11 @@ def _characteristics(constraint: Constraint) -> tuple[float, float, float]:
     The probability p of the policy lies halfway between the bound and certainty.
     """
     p = _middle(constraint)
+    if constraint.environments is not None:
+        most = 10 * DEFAULT_MAX_EPISODES  # many environments need more than one
+        (predicted,) = predict(_first_look_at_environments(constraint), p, (0.0,), most)
+        episodes = min(predicted.episodes, most)
+        return p, episodes, episodes
     found = operating_characteristics(_first_look(constraint), [p], MAX_PREDICTED_EPISODES)
     needed = min(found.needed(DECISION_PROBABILITY)[0], MAX_PREDICTED_EPISODES)
     return p, float(found.episodes[0]), float(needed)
@@ -227,6 +248,8 @@ def shortest_certificate(constraint: Constraint, method: str = DEFAULT_METHOD) -
 
     These are successes only, failures only for an upper bound, and a share in the middle of an interval.
     """
+    if constraint.environments is not None:
+        return _first_look_at_environments(constraint).fewest_episodes
     best = 1.0 if constraint.upper >= 1.0 else 0.0 if constraint.lower <= 0.0 else _middle(constraint)
 
     def suffices(episodes: int) -> bool:
@@ -238,6 +261,11 @@ def shortest_certificate(constraint: Constraint, method: str = DEFAULT_METHOD) -
     while not suffices(most) and most < MAX_SHORTEST_CERTIFICATE:
         most *= 2
     return bisect_left(range(most), True, lo=most // 2 + 1, key=suffices)
+
+
+def _first_look_at_environments(constraint: Constraint) -> EnvironmentsTest:
+    (test,) = make_environment_tests(Requirement(constraints=(constraint,)), share=look_share(1))
+    return test
 
 
 def least_episodes(method: str, requirement: Requirement) -> int:
@@ -397,10 +425,11 @@ def make_run_plan(
         steps: expected training steps, if another number than that of the settings.
     """
     training = expected_episodes(settings, domain)
-    length = settings.steps / training if settings.steps else expected_length(domain, simulator)
+    length = expected_length(domain, simulator)
     checks = training // settings.verify_every if settings.verify_every and requirement.constraints else 0
     per_check = settings.max_episodes if settings.until_satisfied else _check_episodes(settings, domain)
-    compared = settings.candidates * settings.selection_episodes if settings.candidates > 1 else 0
+    competing = settings.candidates + bool(settings.start_from)
+    compared = competing * settings.selection_episodes if competing > 1 else 0
     lengths = [certificate_length(c) for c in requirement.probability_constraints]
     certificate = max(lengths, default=0) or settings.max_episodes
     most_certified = settings.max_episodes * settings.attempts
@@ -421,7 +450,7 @@ def make_run_plan(
         speed = learning or simulator if name == "learning" else simulator
         seconds = None if speed is None else speed.seconds(count)
         if in_steps:
-            expected = max(1, round(count / expected_length(domain, simulator)))
+            expected = max(1, round(count / length))
         phases.append(Phase(name, None if in_steps else most, expected, count, seconds))
     words = _describe_certificate(settings, requirement)
     return RunPlan(tuple(phases), simulator, length, learner, words, time, learning)

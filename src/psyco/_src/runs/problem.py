@@ -6,11 +6,13 @@ import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
 
+import jax
 from numpy.typing import ArrayLike
 
-from psyco._src.core.errors import RunError
+from psyco._src.core.errors import RunError, suggest
 from psyco._src.core.provenance import code_digest
 from psyco._src.envs.base import Domain
+from psyco._src.envs.gym_env import INFO_PREFIX
 from psyco._src.envs.registry import DomainDescription, describe
 from psyco._src.envs.value_bounds import ValueRange
 from psyco._src.learners.base import Learner
@@ -27,7 +29,7 @@ from psyco._src.logic.ast import Requirement
 from psyco._src.logic.batch_monitor import BatchMonitor, compile_monitor
 from psyco._src.policies.network import Network, network_for, table_for
 from psyco._src.policies.serialization import Policy, check_finite
-from psyco._src.rollout.episodes import Sampler, Stream, stream_key
+from psyco._src.rollout.episodes import Sampler, Stream, episode_keys, stream_key
 from psyco._src.rollout.execution import IN_PROCESS, EpisodeCache, Execution
 from psyco._src.rollout.gym_sampler import GymSampler
 from psyco._src.rollout.jax_sampler import JaxSampler
@@ -47,7 +49,10 @@ from psyco._src.runs.budget import (
 )
 from psyco._src.runs.settings import Settings
 from psyco._src.runs.warm_start import check_initial_policy, initial_network
+from psyco._src.verification.episode_stream import check_info_keys
 from psyco._src.verification.verifier import decidable_ranges
+
+SPELLING_EPISODES = 8  # in which a key of `info` must appear if it looks misspelt
 
 
 @dataclass(frozen=True)
@@ -254,6 +259,7 @@ def prepare(
         horizon=domain.horizon,
         episode_budget=expected_episodes(settings, domain),
         step_budget=settings.steps or None,
+        transitions=getattr(domain, "known_transitions", None) if learner_class(name).is_tabular else None,
     )
     # The settings of a run contain every option of its learner, so that later versions with other defaults repeat it.
     options = {option: getattr(learner, option) for option in learner_options(name)}
@@ -270,6 +276,24 @@ def prepare(
         initial_policy,
         reason,
     )
+
+
+def check_spelling(problem: Problem) -> None:
+    """Raise RequirementError if a key of `info` seems misspelt: a similar one is known, and episodes report only that.
+
+    Few keys are unknown after the random steps with which a domain is made, so these episodes are seldom played.
+    """
+    if not isinstance(problem.sampler, GymSampler):
+        return
+    known, named = (
+        {name.removeprefix(INFO_PREFIX) for name in names if name.startswith(INFO_PREFIX)} - {""}
+        for names in (problem.sampler.domain.table, problem.sampler.monitor.signals)
+    )
+    if any(suggest(name, known) for name in named - known):
+        key = stream_key(problem.settings.seed, Stream.THROUGHPUT, 2)
+        theta = jax.vmap(problem.network.init)(episode_keys(jax.random.fold_in(key, 0), 0, SPELLING_EPISODES))
+        episodes = problem.verification_sampler(theta, episode_keys(key, 0, SPELLING_EPISODES))
+        check_info_keys(problem.requirement, problem.domain, episodes.missing_info)
 
 
 def measure_simulator(

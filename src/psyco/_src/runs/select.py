@@ -14,28 +14,29 @@ from numpy.typing import NDArray
 from psyco._src.core.errors import EpisodeError, RangeError
 from psyco._src.policies.serialization import Policy
 from psyco._src.rollout.episodes import Stream, stream_key
-from psyco._src.runs.baselines import NO_REFERENCES, Baselines, compare_with_baselines
+from psyco._src.runs.baselines import NO_REFERENCES, UNIMPROVED, Baselines, compare_with_baselines
 from psyco._src.runs.problem import Problem
 from psyco._src.runs.settings import Settings
-from psyco._src.runs.train import Callback, TrainingState, progress_reporter
+from psyco._src.runs.train import Callback, TrainingState, initial_candidate, progress_reporter
 from psyco._src.verification.base import Verdict
 from psyco._src.verification.bayes import belief
 from psyco._src.verification.certificate import Certificate
 from psyco._src.verification.episode_stream import EpisodeStream
 from psyco._src.verification.estimation import run_fixed_sample
-from psyco._src.verification.findings import Finding, MeanFinding
+from psyco._src.verification.findings import AnyFinding, Finding
 from psyco._src.verification.ledger import Ledger
 from psyco._src.verification.tally import observed_value
 from psyco._src.verification.verifier import certify_candidates, empty_rows, episode_rows, evaluate_rows
 
 # If episodes cost time, a test ends once the probability that it will still accept is smaller than this.
 MIN_ACCEPT_PROBABILITY = 0.01
+START_GENERATION = 0  # of the policy that learning started from
 
 
 class Candidate(NamedTuple):
     """A policy from late in learning, and its results in the episodes of the selection."""
 
-    generation: int
+    generation: int  # `START_GENERATION`: learning started from it
     policy: Policy
     episodes: int  # episodes of the selection; 0: it was the only candidate
     observed: tuple[float, ...]  # per constraint: share of episodes that satisfied its formula, or the mean
@@ -96,7 +97,12 @@ def certify_best(
         for callback in callbacks:
             callback.on_error(problem, at)
         raise
-    baselines = compare_with_baselines(problem, episodes, references)
+    unimproved = problem.initial_policy is not None and candidates[chosen].generation == START_GENERATION
+    # Episodes may be much shorter than the horizon, by which a budget in steps is counted before.
+    training = at.generation * problem.learner.episodes_per_generation if settings.steps else None
+    baselines = compare_with_baselines(
+        problem, episodes, references, training=training, unimproved=unimproved, callbacks=callbacks
+    )
     if baselines is not None:
         certificate = dataclasses.replace(certificate, notes=(baselines.note, *certificate.notes))
     return CertifiedPolicy(candidates[chosen].policy, certificate, candidates[chosen], baselines)
@@ -121,6 +127,8 @@ def rank_candidates(problem: Problem, at: TrainingState, callbacks: Sequence[Cal
     """
     settings, requirement = problem.settings, problem.requirement
     kept = problem.wrapped_learner.kept(at.state)
+    if problem.initial_policy is not None:  # learning may have made it worse
+        kept.append((START_GENERATION, initial_candidate(problem).theta))
     if len(kept) == 1:
         [(generation, theta)] = kept
         return [Candidate(generation, problem.policy(theta), 0, (), 0.0, 0.0, True)]
@@ -244,9 +252,12 @@ def remark(certificate: Certificate, candidate: Candidate | None = None) -> str:
         return ""
     tried = len(certificate.looks)
     lines = [
-        f"No policy was certified: {tried} {'candidate was' if tried == 1 else 'candidates were'} tried, "
-        "and the one that came closest is returned."
+        "No policy was certified: 1 candidate was tried, and it is returned."
+        if tried == 1
+        else f"No policy was certified: {tried} candidates were tried, and the one that came closest is returned."
     ]
+    if candidate is not None and candidate.generation == START_GENERATION:
+        lines.append(UNIMPROVED)
     undecided = True
     for k, finding in enumerate(certificate.findings):
         if finding.verdict is Verdict.SATISFIED:
@@ -265,7 +276,7 @@ def remark(certificate: Certificate, candidate: Candidate | None = None) -> str:
     return "\n".join(lines)
 
 
-def _describe_finding(finding: Finding | MeanFinding, k: int, candidate: Candidate | None) -> str:
+def _describe_finding(finding: AnyFinding, k: int, candidate: Candidate | None) -> str:
     """Return the results for constraint k in the test and in the selection, in words."""
     if isinstance(finding, Finding):
         test = f"it held in {finding.satisfied:,} of {finding.episodes:,} episodes of the test"

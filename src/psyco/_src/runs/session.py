@@ -601,8 +601,8 @@ def _references(session: RunSession, callbacks: Sequence[Callback], checkpoint_e
         return {GIVEN_NAME: load_policy(folder / POLICY)} if (folder / POLICY).exists() else {}
 
     def report(now: RunProgress) -> None:
-        for callback in callbacks if now.phase == "learning" else ():
-            callback.on_progress(now._replace(phase="learning the baseline"))
+        for callback in callbacks if now.phase in ("learning", "selecting", "certifying") else ():
+            callback.on_progress(now._replace(phase=f"{now.phase} the baseline"))
 
     listener = Callback(on_progress=report, should_stop=lambda: is_stopped(callbacks))
     with resume_run(

@@ -43,6 +43,7 @@ from psyco._src.core import files
 from psyco._src.core.codec import decode, encode
 from psyco._src.core.errors import MissingFileError, PsycoError, RunError
 from psyco._src.core.files import from_json, leads_outside, read_bytes, read_text
+from psyco._src.core.wording import plural
 from psyco._src.envs.registry import proposed_trust
 from psyco._src.learners.metrics import Metrics, from_csv
 from psyco._src.policies.network import Network
@@ -78,7 +79,7 @@ FILES = (
     *(CONFIG, REQUIREMENT, START, METRICS, POLICY, CERTIFICATE),
     *(EPISODES, RUN_INFO, LOG, LOOKS, GENERATION, PLAYED),
 )
-DERIVED = ("report.html", "trajectory.png", "trajectory.gif")  # files that other commands write
+DERIVED = ("report.html", "counterexamples.html", "trajectory.png", "trajectory.gif")  # files that other commands write
 
 FORMAT = "psyco-run-1"
 MAX_TIME = 2**37  # seconds since 1970; later dates cannot be printed
@@ -178,7 +179,7 @@ class Run:
     def __repr__(self) -> str:
         verdict = f", {self.certificate.verdict.name}" if self.certificate else ""
         domain = self.config.domain if self.config else "unknown domain"
-        return f"<Run {self.folder}: {domain}, {self.state}{verdict}, {self.episodes:,} episodes>"
+        return f"<Run {self.folder}: {domain}, {self.state}{verdict}, {plural(self.episodes, 'episode')}>"
 
     def _repr_html_(self) -> str:
         from psyco._src.verification.certificate_html import certificate_html
@@ -239,6 +240,14 @@ class Run:
 def is_run(folder: Path) -> bool:
     """Whether a folder looks like a run folder."""
     return os.path.lexists(folder / CONFIG) or os.path.isdir(folder / CHECKPOINTS)
+
+
+def refuse_file_of_run(path: Path) -> None:
+    """Raise RunError if another command would overwrite a file that a run has written."""
+    path = Path(path).absolute()
+    inside = path.parent.name in (CERTIFICATES, CHECKPOINTS, BASELINE) and is_run(path.parent.parent)
+    if inside or (path.name in FILES and is_run(path.parent)):
+        raise RunError(f"{path} is a file of the run in this folder; choose another name")
 
 
 def find_runs(folder: Path) -> list[Path]:
@@ -394,8 +403,8 @@ def _lost_certificates(folder: Path, newest: bytes) -> list[str]:
     ]
     statement = _claim(newest, folder / name)[1] if later else ""
     return [
-        f"look {block} at this policy ended {entry.look.verdict.name}, and its certificate {CERTIFICATES}/{block:04}.json "
-        "is gone; `psyco verify` takes a further look"
+        f"look {block} at this policy ended {entry.look.verdict.name}, and its certificate "
+        f"{CERTIFICATES}/{block:04}.json is gone; `psyco verify` takes a further look"
         for block, entry in later
         if entry.target.statement == statement
     ]

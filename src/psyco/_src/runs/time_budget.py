@@ -25,6 +25,7 @@ from psyco._src.rollout.episodes import Stream, stream_key
 from psyco._src.rollout.execution import IN_PROCESS, Execution
 from psyco._src.rollout.throughput import Throughput, expected_length, measure_throughput
 from psyco._src.runs.baselines import BUDGET_SHARE
+from psyco._src.runs.baselines import MAX_EPISODES as BASELINE_EPISODES
 from psyco._src.runs.budget import LearningClock, Phase, RunPlan, least_episodes
 from psyco._src.runs.problem import Problem, measure_simulator, prepare
 from psyco._src.runs.settings import MAX_STEPS, Settings, duration
@@ -192,6 +193,7 @@ def fit_to_time(
     learning = throughput(problem)
     expected = sum(phase.expected for phase in rest(problem))
     expected += round(BUDGET_SHARE * steps / expected_length(domain, simulator))
+    expected += BASELINE_EPISODES if initial_policy is not None else 0
     clock = LearningClock(began + seconds - ENDING_SECONDS, expected, simulator or learning)
     problem = dataclasses.replace(problem, clock=clock)
     return TimedProblem(problem, problem.plan(simulator or learning, learning, words, steps))

@@ -169,11 +169,7 @@ TRACKERS = Registry(
 
 def row_numbers(metrics: Metrics) -> Iterator[tuple[int, dict[str, float]]]:
     """Yield the number of episodes and the numbers of each row, without NaN and text."""
-    names = [
-        name
-        for name in metrics
-        if name not in ("generation", "episodes") and metrics[name].dtype.kind in "fiu"
-    ]
+    names = [name for name in metrics if name not in ("generation", "episodes") and metrics[name].dtype.kind in "fiu"]
     columns = [metrics[name].tolist() for name in names]
     for step, *row in zip(metrics["episodes"].tolist(), *columns, strict=True):
         yield int(step), {name: float(x) for name, x in zip(names, row, strict=True) if x == x}

@@ -59,7 +59,7 @@ class TrainingState(NamedTuple):
 class RunProgress(NamedTuple):
     """Progress of a run within its current phase."""
 
-    phase: str  # "cloning", "learning", "checking", "selecting" or "certifying"
+    phase: str  # "cloning", "learning", "checking", "selecting", "certifying" or "comparing with baselines"
     done: int
     total: int
     unit: str  # of both, "episodes", "steps" or "updates"
@@ -118,8 +118,8 @@ def learn(problem: Problem, callbacks: Sequence[Callback] = (), start: TrainingS
         problem.generations,
         p_req=max((bound.p_req for bound in problem.requirement.probability_bounds), default=None),
         sign=1.0 if problem.requirement.goal.maximize else -1.0,
-        lambda_min=getattr(problem.learner, "lambda_min", 0.0),
         from_start=start is None and problem.initial_policy is None,
+        has_margin=hasattr(problem.learner, "margin"),
     )
 
     def warn(problem: Problem, metrics: Metrics) -> None:
@@ -226,6 +226,11 @@ def _state_from(learner: CandidateBuffer, theta: Array) -> LearnerState:
 def current_policy(problem: Problem, at: TrainingState) -> Policy:
     """Return the policy that would be deployed if training ended now."""
     return problem.policy(problem.wrapped_learner.deployed(at.state))
+
+
+def initial_candidate(problem: Problem) -> Policy:
+    """Return the policy before the first generation: untrained, or the one that learning starts from."""
+    return current_policy(problem, initial_state(problem))
 
 
 # ---- check --------------------------------------------------------------------------------------------------

@@ -143,6 +143,7 @@ class _CellFollower:
         self.earlier = RunTimes()  # of earlier sessions
         self.first_satisfied: float | None = None
         self.wall_start = self.processor_start = self.reported_at = self.saved_at = 0.0
+        self.total = 0  # episodes or steps of learning
 
     def __enter__(self) -> _CellFollower:
         self.earlier = load_times(self.folder)
@@ -170,11 +171,15 @@ class _CellFollower:
             self.first_satisfied = self.times.seconds
 
     def _progress(self, stage: RunProgress) -> None:
-        # Only learning has a known length; selection and certification follow it.
+        # Only learning has a known length; it contains the checks, selection and certification follow it.
+        if stage.phase in ("cloning", "checking"):
+            return
+        if stage.phase == "learning":
+            self.total = stage.total
         learned = stage.phase != "learning" or stage.done >= stage.total
         if learned or time.monotonic() - self.reported_at >= REPORT_INTERVAL:
             self.reported_at = time.monotonic()
-            self.report(stage.total if learned else stage.done, stage.total, "certifying" if learned else "learning")
+            self.report(self.total if learned else stage.done, self.total, "certifying" if learned else "learning")
 
     def _reached(self, problem: Problem, state: TrainingState) -> None:
         if time.monotonic() - self.saved_at >= SAVE_INTERVAL:

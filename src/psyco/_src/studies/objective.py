@@ -71,7 +71,10 @@ def distance(certificate: Certificate, requirement: Requirement) -> float:
     for finding, constraint in zip(certificate.findings, requirement.constraints, strict=True):
         if finding.verdict is not Verdict.SATISFIED:
             low, high = (0.0, 1.0) if isinstance(finding, Finding) else finding.range
-            shortfall = max(constraint.lower - finding.lower, finding.upper - constraint.upper, 0.0)
+            # A share of environments is bounded from below.
+            share = getattr(constraint, "environments", None)
+            least, most = (constraint.lower, constraint.upper) if share is None else (share, 1.0)
+            shortfall = max(least - finding.lower, finding.upper - most, 0.0)
             shortfalls.append(shortfall / max(high - low, 1e-12))
     return max(shortfalls)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heapreplace
 from statistics import median
 
 from psyco._src.studies.study_plan import Cell
@@ -33,6 +34,20 @@ class CellProgress:
         return self.cell.config.settings.steps or self.cell.config.settings.episodes
 
     @property
+    def work(self) -> int:
+        """The part of the budget that is left to this session when it begins."""
+        return self.total - self.done_before
+
+    @property
+    def done_now(self) -> float:
+        """The part of the budget that this session has spent; selection and certification are a part of it."""
+        return LEARNING_FRACTION * (self.done - self.done_before)
+
+    def elapsed(self, now: float) -> float:
+        """Return the seconds since the cell was started in this session."""
+        return 0.0 if self.started_at is None else now - self.started_at
+
+    @property
     def fraction(self) -> float:
         """Fraction of the work that is done, 0 to 1."""
         if self.state in (FINISHED, FAILED):
@@ -46,6 +61,7 @@ class StudyProgress:
 
     cells: dict[str, CellProgress]  # by name, in the order of the plan
     on_progress: Callable[[StudyProgress], None] = lambda progress: None
+    workers: int = 0  # largest number of cells that ran at the same time
 
     @classmethod
     def of(cls, cells: Sequence[Cell], on_progress: Callable[[StudyProgress], None]) -> StudyProgress:
@@ -63,17 +79,25 @@ class StudyProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimate of the seconds left; None before a cell has finished in this session.
+        """Estimate of the seconds left; None before a cell has shown its speed in this session.
 
-        The median pace of finished cells is used, since the first cell of each kind compiles and is slow.
+        A cell is expected to take as long, per episode or step, as the median of those that have finished; before one
+        has, as those that run seem to take. Cells that wait go one by one to the next free worker, of as many as were
+        seen.
         """
-        paces = [
-            cell.seconds / (cell.total - cell.done_before)
-            for cell in self.cells.values()
-            if cell.seconds and cell.total > cell.done_before
-        ]
-        left = sum((1.0 - cell.fraction) * cell.total for cell in self.cells.values())
-        return left * median(paces) / max(1, len(self.running)) if paces else None
+        finished = [cell.seconds / cell.work for cell in self.cells.values() if cell.seconds and cell.work]
+        now = time.monotonic()
+        paces = finished or [cell.elapsed(now) / cell.done_now for cell in self.running if cell.done_now]
+        if not paces:
+            return None
+        pace = median(paces)
+        left = [max(pace * cell.work - cell.elapsed(now), 0.0) for cell in self.running]
+        free_after = left + [0.0] * (self.workers - len(left))  # of each worker
+        heapify(free_after)
+        for cell in self.cells.values():
+            if cell.state == WAITING:
+                heapreplace(free_after, free_after[0] + pace * cell.work)
+        return max(free_after)
 
     def notify(self) -> None:
         """Call `on_progress`."""
@@ -84,6 +108,7 @@ class StudyProgress:
         cell = self.cells[name]
         cell.state, cell.phase, cell.error = RUNNING, "starting", ""
         cell.started_at, cell.done, cell.done_before = time.monotonic(), done, done
+        self.workers = max(self.workers, len(self.running))
         self.notify()
 
     def update(self, name: str, done: int, phase: str) -> None:

@@ -26,16 +26,17 @@ from psyco._src.verification.rounding import percent
 def log_evidence(counts: Counts, a: float) -> Any:
     """Return log E(a), the evidence that p > a: a mixture uniform over the alternative."""
     with np.errstate(divide="ignore"):  # where p < a is obvious the tail underflows: log 0 = -inf is right
-        return _log_evidence_at_most(counts, a) + np.log(special.betainc(*_shape(counts)[::-1], 1.0 - a))
+        return _log_evidence_upper_bound(counts, a) + np.log(special.betainc(*_beta_parameters(counts)[::-1], 1.0 - a))
 
 
-def _log_evidence_at_most(counts: Counts, a: float) -> Any:
+def _log_evidence_upper_bound(counts: Counts, a: float) -> Any:
     """Return an upper bound on log E(a): without the log posterior mass above a, which is slow to compute."""
     s, v = np.asarray(counts.satisfied, np.float64), np.asarray(counts.violated, np.float64)
-    return special.betaln(*_shape(counts)) - s * np.log(a) - (v + 1.0) * np.log1p(-a)
+    return special.betaln(*_beta_parameters(counts)) - s * np.log(a) - (v + 1.0) * np.log1p(-a)
 
 
-def _shape(counts: Counts) -> tuple[Any, Any]:
+def _beta_parameters(counts: Counts) -> tuple[Any, Any]:
+    """Return the parameters of the posterior under a uniform prior."""
     return np.asarray(counts.satisfied, np.float64) + 1.0, np.asarray(counts.violated, np.float64) + 1.0
 
 
@@ -62,9 +63,9 @@ def confidence_sequence(counts: Counts, delta: float) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Anytime:
-    """Accept, or reject, when the evidence for that reaches 1/δ.
+    """Accept, or reject, when the evidence for that reaches 1/`false_accept`, or 1/`false_reject`.
 
-    An interval is accepted when there is enough evidence against both of its outsides, each at the full δ: only one of
+    An interval is accepted when the evidence against each of its two outsides reaches 1/`false_accept`: only one of
     them can be true. It is rejected by the mean of the two evidences, which is an e-process itself.
     """
 
@@ -74,8 +75,8 @@ class Anytime:
     open_ended: ClassVar[bool] = True
 
     def decide(self, counts: Counts) -> NDArray[np.int8]:
-        """Compare both evidences with 1/δ; the slow part is computed only where the upper bound suffices."""
-        accept, reject = self._enough(_log_evidence_at_most, counts)
+        """Compare both evidences with their thresholds; the slow part only where the upper bound reaches one."""
+        accept, reject = self._enough(_log_evidence_upper_bound, counts)
         possible = accept | reject
         if possible.any():
             s, v = (np.broadcast_to(x, possible.shape)[possible] for x in counts)

@@ -12,18 +12,25 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.resources import files
 from textwrap import shorten
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from psyco._src.core.checks import check_count
 from psyco._src.core.codec import decode, encode
 from psyco._src.core.errors import RunError
 from psyco._src.core.files import from_json
 from psyco._src.core.provenance import package_versions
+from psyco._src.core.wording import plural
+from psyco._src.envs.variants import adversary_of, describe_family
 from psyco._src.logic.ast import Requirement
 from psyco._src.verification.base import Guarantee, MeanTest, Test, Verdict
+from psyco._src.verification.environments import EnvironmentsTally, EnvironmentsTest
+from psyco._src.verification.episode_notes import EpisodeNotes
 from psyco._src.verification.findings import (
     Answer,
+    AnyFinding,
+    EnvironmentsFinding,
     Estimate,
     Finding,
     MeanFinding,
@@ -37,6 +44,9 @@ from psyco._src.verification.findings import (
 from psyco._src.verification.methods import METHODS
 from psyco._src.verification.rounding import confidence_percent, percent, rounded_down, rounded_up
 from psyco._src.verification.tally import MeanTally, Tally, overall_verdict
+
+if TYPE_CHECKING:
+    from psyco._src.verification.counterexamples import Counterexamples
 
 FORMAT = "psyco-certificate-1"
 CHANGED_CODE_NOTE = (
@@ -87,7 +97,7 @@ class Certificate:
     verdict: Verdict
     requirement: str
     syntax_tree: dict[str, Any]  # of the requirement
-    findings: tuple[Finding | MeanFinding, ...]  # one per constraint
+    findings: tuple[AnyFinding, ...]  # one per constraint
     answers: tuple[Answer, ...]  # one per question
     guarantee: Guarantee  # of the verdict about all constraints, over all looks
     episodes: int
@@ -112,6 +122,8 @@ class Certificate:
     share: float  # fraction of the permitted error for this look
     looks: tuple[Look, ...]
     notes: tuple[str, ...]  # caveats, in sentences
+    # Per constraint, which episodes violate and which came closest: to look at them, no part of the guarantee.
+    episode_notes: tuple[EpisodeNotes, ...]
     issued: str  # UTC
     versions: dict[str, str]
 
@@ -147,16 +159,22 @@ class Certificate:
             "return_standard_error": (self.mean_return is None) != (self.return_standard_error is None),
             "estimate": estimate is not None
             and (estimate.episodes < 1 or len(estimate.constraints) != len(self.findings)),
+            "findings": not all(f.consistent for f in self.findings if isinstance(f, EnvironmentsFinding)),
+            "episode_notes": len(self.episode_notes) != len(self.findings)
+            or not all(
+                noted.fit(f.episodes, (f.satisfied, f.violated) if isinstance(f, Finding) else ())
+                for noted, f in zip(self.episode_notes, self.findings, strict=True)
+            ),
         }.items():
             if damaged:
                 raise RunError(f"{origin} is damaged: {name} does not fit the other fields")
 
     def __str__(self) -> str:
-        lines = [f"{self.verdict.name}: {self.verdict_summary}"]
+        lines = [f"{self.verdict.name}{self.opponent}: {self.verdict_summary}"]
         for f in self.findings:
             lines += [
                 f"  {f.constraint}",
-                f"    {f.verdict.name} after {f.episodes:,} episodes: {f.observed}",
+                f"    {f.verdict.name} after {plural(f.episodes, 'episode')}: {f.observed}",
                 f"    {f.estimand} {f.interval}",
                 f"    c_sat {rounded_down(f.confidence, 6)}",
             ]
@@ -177,17 +195,43 @@ class Certificate:
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        return f"<Certificate {self.verdict.name} after {self.episodes_seen:,} episodes: {self.subject}>"
+        return f"<Certificate {self.verdict.name} after {plural(self.episodes_seen, 'episode')}: {self.subject}>"
 
     def _repr_html_(self) -> str:
         from psyco._src.verification.certificate_html import certificate_html
 
         return certificate_html(self)
 
+    def counterexamples(
+        self, policy: Any = None, *, domain: Any = None, traces: str | None = None, worst: int = 5
+    ) -> Counterexamples:
+        """Play the violating episodes again, or else the closest calls, and explain them; a notebook shows timelines.
+
+        `psyco.counterexamples` also makes films, and a page.
+
+        Args:
+            policy: the certified policy.
+            domain: where it acts; default: as described in the certificate.
+            traces: file of the recorded traces, if the certificate is about these.
+            worst: number of episodes per constraint.
+        """
+        from psyco._src.policies.external import as_policy
+        from psyco._src.verification.counterexamples import find_counterexamples, find_player
+
+        player, _ = find_player(self, None if policy is None else as_policy(policy), domain, traces)
+        return find_counterexamples(self, player, worst=check_count("worst", worst))
+
     def with_looks(self, looks: tuple[Look, ...]) -> Certificate:
         """Return this certificate with another list of looks, and the guarantee over these."""
         answered = looks[-1].verdict is Verdict.ANSWERED
-        guarantee = joint_guarantee(self.findings, answered=answered, looks=len(looks), share=self.share)
+        guarantee = joint_guarantee(
+            self.findings,
+            answered=answered,
+            looks=len(looks),
+            share=self.share,
+            family=self.parameters.get("vary"),
+            adversary=adversary_of(self.parameters),
+        )
         return dataclasses.replace(self, looks=looks, guarantee=guarantee)
 
     @property
@@ -199,7 +243,8 @@ class Certificate:
     def verdict_summary(self) -> str:
         """The verdict in words; if it is UNDECIDED, also the advice."""
         outcome, most = self.verdict.value, self.max_episodes or 0
-        if self.verdict is Verdict.UNDECIDED and self.stream == "certify" and self.episodes < most:
+        stopped = self.stream == "certify" and self.episodes < most and not self._about_environments
+        if self.verdict is Verdict.UNDECIDED and stopped:
             # A run stops a test for futility.
             outcome = (
                 f"the evidence does not suffice, and the test was ended after {self.episodes:,} of at most {most:,} "
@@ -228,6 +273,8 @@ class Certificate:
     def return_summary(self) -> str:
         """The mean return in words, if there is one."""
         of = f" of the first {self.episodes:,} episodes" * (self.episodes_seen > self.episodes)
+        if self._about_environments:
+            of = " of the first episode in each environment"
         return f"{self.mean_return:.2f} ± {self.return_standard_error:.2f} (mean ± standard error{of})"
 
     @property
@@ -250,7 +297,7 @@ class Certificate:
     @property
     def setting_summary(self) -> str:
         """Horizon and parameters of the domain, in one line."""
-        steps = [] if self.horizon is None else [f"episodes of at most {self.horizon:,} steps"]
+        steps = [] if self.horizon is None else [f"episodes of at most {plural(self.horizon, 'step')}"]
         values = [f"{name}={value}" for name, value in self.parameters.items() if name != "horizon"]
         return shorten(", ".join([*steps, *values]), 200, placeholder=" ...")
 
@@ -263,7 +310,25 @@ class Certificate:
             unseen = f" (decided before the other {rest:,}, which were not looked at)" if rest > 0 else ""
             return f"{given}recorded outcomes sha256:{str(self.outcomes)[:16]}{unseen}"
         policy = f"policy sha256:{self.policy[:16]}{self.policy_qualifier}"
-        return f"{policy} on {self.domain}, seed {self.seed}, block {self.seed_block}"
+        return f"{policy} on {self.domain}{self._family}{self.opponent}, seed {self.seed}, block {self.seed_block}"
+
+    @property
+    def opponent(self) -> str:
+        """The adversary that acted in the episodes, in a few words; empty if there was none."""
+        if (found := adversary_of(self.parameters)) is None:
+            return ""
+        return f" against an adversary ({found['kind']} {found['size']}, policy sha256:{str(found.get('policy'))[:16]})"
+
+    @property
+    def _family(self) -> str:
+        vary = self.parameters.get("vary")
+        if not isinstance(vary, Mapping):
+            return ""
+        return f" (family {describe_family({name: str(text) for name, text in vary.items()})})"
+
+    @property
+    def _about_environments(self) -> bool:
+        return any(isinstance(f, EnvironmentsFinding) for f in self.findings)
 
     @property
     def policy_qualifier(self) -> str:
@@ -281,8 +346,8 @@ def certificate_schema() -> dict[str, Any]:
 def certify(
     requirement: Requirement,
     origin: EpisodeOrigin,
-    tests: Sequence[Test | MeanTest],
-    tallies: Sequence[Tally | MeanTally],
+    tests: Sequence[Test | MeanTest] | Sequence[EnvironmentsTest],
+    tallies: Sequence[Tally | MeanTally] | Sequence[EnvironmentsTally],
     *,
     returns: Any = (),
     reached: Any = None,
@@ -293,6 +358,7 @@ def certify(
     earlier: tuple[Look, ...] = (),
     issued: str | None = None,
     notes: Sequence[str] = (),
+    episode_notes: tuple[EpisodeNotes, ...],
     estimate: Estimate | None = None,
     answers: tuple[Answer, ...] = (),
 ) -> Certificate:
@@ -315,14 +381,21 @@ def certify(
     )  # fmt: skip
     looks = (*earlier, look)
     returns = np.asarray(returns, np.float64)
-    known: dict[str, Any] = vars(origin) | {"parameters": json.loads(json.dumps(origin.parameters, default=str))}
+    known: dict[str, Any] = vars(origin) | {"parameters": plain_data(origin.parameters)}
     return Certificate(
         verdict=verdict,
         requirement=str(requirement),
         syntax_tree=syntax_tree(requirement),
         findings=findings,
         answers=answers,
-        guarantee=joint_guarantee(findings, answered=answered, looks=len(looks), share=share),
+        guarantee=joint_guarantee(
+            findings,
+            answered=answered,
+            looks=len(looks),
+            share=share,
+            family=known["parameters"].get("vary"),
+            adversary=adversary_of(known["parameters"]),
+        ),
         episodes=episodes,
         mean_return=float(returns.mean()) if len(returns) else None,
         return_standard_error=standard_error(returns) if len(returns) else None,
@@ -333,20 +406,27 @@ def certify(
         share=share,
         looks=looks,
         notes=(*notes, *_bias_notes(tests, findings, origin, estimate)),
+        episode_notes=episode_notes,
         issued=issued or now(),
         versions=package_versions(),
         **known,
     )
 
 
+def plain_data(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a domain as a certificate holds them."""
+    return json.loads(json.dumps(dict(parameters), default=str))
+
+
 def _bias_notes(
-    tests: Sequence[Test | MeanTest],
-    findings: Sequence[Finding | MeanFinding],
+    tests: Sequence[Test | MeanTest] | Sequence[EnvironmentsTest],
+    findings: Sequence[AnyFinding],
     origin: EpisodeOrigin,
     estimate: Estimate | None,
 ) -> Iterator[str]:
     """Yield a note on stopping bias: a sequential test stops where the share looks good, or bad."""
-    if estimate is None and any(test.sequential for test in tests):
+    no_estimate = any(isinstance(f, EnvironmentsFinding) for f in findings)
+    if estimate is None and not no_estimate and any(test.sequential for test in tests):
         remedy = "; psyco verify --estimate N adds an estimate without that bias" if origin.policy else ""
         if any(isinstance(f, MeanFinding) for f in findings):
             what = "Shares, means and the mean return are" if origin.policy else "Shares and means are"

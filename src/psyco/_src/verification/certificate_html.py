@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 from psyco._src.core.errors import RequirementError
 from psyco._src.core.templates import template_environment
+from psyco._src.core.wording import plural
 from psyco._src.logic.ast import Constraint
 from psyco._src.logic.parser import parse
 from psyco._src.verification.certificate import Certificate
-from psyco._src.verification.findings import Answer, Finding, MeanFinding
+from psyco._src.verification.findings import Answer, AnyFinding, EnvironmentsFinding, Finding, MeanFinding
 from psyco._src.verification.rounding import percent, rounded_down
 from psyco._src.verification.theme import CSS
 
@@ -47,11 +48,11 @@ class _Bar(NamedTuple):
         return f"{10 + 380 * (value - low) / ((high - low) or 1.0):.1f}"
 
 
-def _finding_rows(f: Finding | MeanFinding, *, explained: bool) -> dict[str, str]:
-    prior = "from a uniform prior" if isinstance(f, Finding) else "by Student's t"
+def _finding_rows(f: AnyFinding, *, explained: bool) -> dict[str, str]:
+    prior = "by Student's t" if isinstance(f, MeanFinding) else "from a uniform prior"
     rows = {
-        "verdict": f"{f.verdict.name} after {f.episodes:,} episodes",
-        "outcomes" if isinstance(f, Finding) else "values": f.observed,
+        "verdict": f"{f.verdict.name} after {plural(f.episodes, 'episode')}",
+        "values" if isinstance(f, MeanFinding) else "outcomes": f.observed,
         f"true {f.estimand}": f.interval,
         "posterior": f"c_sat {rounded_down(f.confidence, 6)}, {prior}",
     }
@@ -60,7 +61,7 @@ def _finding_rows(f: Finding | MeanFinding, *, explained: bool) -> dict[str, str
     return rows
 
 
-def _finding_bar(f: Finding | MeanFinding) -> _Bar:
+def _finding_bar(f: AnyFinding) -> _Bar:
     required = _required(f.constraint)
     if isinstance(f, Finding):
         axis, observed, digits = (0.0, 1.0), f.share if f.episodes else 0.5, f"{f.share:.4f}"
@@ -74,7 +75,7 @@ def _answer_bar(a: Answer) -> _Bar:
     return _Bar(_axis(a, []), a.lower, a.upper, a.mean, [], "answered", a.summary)
 
 
-def _axis(found: MeanFinding | Answer, required: list[float]) -> tuple[float, float]:
+def _axis(found: MeanFinding | EnvironmentsFinding | Answer, required: list[float]) -> tuple[float, float]:
     """Return the relevant part of the range: for costs up to 1000 it may be from 0 to 3."""
     if found.range == (0.0, 1.0):
         return found.range
@@ -89,6 +90,8 @@ def _required(constraint: str) -> list[float]:
         stated = parse(constraint).constraints
     except RequirementError:
         return []
+    if shares := {c.environments for c in stated if isinstance(c, Constraint) and c.environments is not None}:
+        return sorted(shares)
     ends = {0.0, 1.0} if all(isinstance(c, Constraint) for c in stated) else {-math.inf, math.inf}
     return sorted({bound for c in stated for bound in (c.lower, c.upper)} - ends)
 

@@ -214,7 +214,7 @@ def compare_policies(
     for stream, policy, copy, episodes in zip(streams, policies, packed, played, strict=True):
         notes += policy.notes
         notes += check_info_keys(requirement, domain, episodes.missing_info)
-        notes += check_replays(stream, policy, copy, execution, (), episodes)
+        notes += check_replays(stream, policy, copy, execution, (), stream.keys_at, episodes)
     pairs = len(played[0].returns)
     code = {ComparisonVerdict.WORSE: Verdict.VIOLATED, ComparisonVerdict.UNDECIDED: Verdict.UNDECIDED}
     ended = replace(look, verdict=code.get(verdict, Verdict.SATISFIED), episodes=pairs, max_episodes=max_episodes)

@@ -75,6 +75,10 @@ class EpisodeStream:
                 self.progress(len(episodes.returns))
             yield episodes
 
+    def keys_at(self, index: NDArray[np.intp]) -> Array:
+        """Return the keys of episodes by their index."""
+        return episode_keys(self.key, jnp.array(index), 1)  # one for each
+
     def raise_range_error(self, error: RangeError, episodes: Episodes, *, first: int = 0) -> None:
         """Raise an error that names the episode, counted from `first`, whose value lies outside of its range."""
         one = jax.tree.map(lambda column: column[error.position : error.position + 1], episodes)
@@ -101,6 +105,7 @@ def sample_episodes(sampler: Sampler, theta: Array, key: Array, count: int, *, f
 def _host_batches(sampler: Sampler, theta: Array, key: Array, count: int, first: int) -> Iterator[Episodes]:
     """Yield batches whose size adapts to the speed of the environment; the episodes do not depend on the sizes."""
     parameters = np.asarray(theta)
+    largest = getattr(sampler, "largest_batch", LARGEST_HOST_BATCH)
     start, end, size = first, first + count, FIRST_HOST_BATCH
     while start < end:
         began = time.monotonic()
@@ -109,7 +114,7 @@ def _host_batches(sampler: Sampler, theta: Array, key: Array, count: int, first:
         yield sampler(batch, keys)
         start += len(keys)
         if time.monotonic() - began < QUICK_BATCH_SECONDS:
-            size = min(2 * size, LARGEST_HOST_BATCH)
+            size = min(2 * size, largest)
 
 
 # Compiled: called eagerly, operation by operation, it takes as long as a short episode.

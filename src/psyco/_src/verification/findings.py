@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from psyco._src.core.wording import plural
+from psyco._src.envs.variants import describe_adversary, describe_family
 from psyco._src.logic.ast import LongRun, Quantity, Reaching, Requirement
-from psyco._src.verification.base import Guarantee, MeanTest, Test, Verdict
-from psyco._src.verification.bayes import belief
+from psyco._src.verification.base import Counts, Guarantee, MeanTest, Test, Verdict
+from psyco._src.verification.bayes import belief, posterior_mass
+from psyco._src.verification.environments import EnvironmentsTally, EnvironmentsTest
 from psyco._src.verification.rounding import confidence_percent, percent, rounded_down, rounded_up
 from psyco._src.verification.tally import MeanTally, Tally, observed_value
+
+MAX_BAD_ENVIRONMENTS = 5  # that a certificate lists
 
 
 @dataclass(frozen=True)
@@ -114,6 +119,93 @@ class MeanFinding:
 
 
 @dataclass(frozen=True)
+class BadEnvironment:
+    """An environment that misses the bound by the test of its own episodes, which may err."""
+
+    member: int  # its number in the family
+    parameters: dict[str, float]
+    satisfied: int
+    violated: int
+
+
+@dataclass(frozen=True)
+class EnvironmentsFinding:
+    """The result for one constraint on a share of environments."""
+
+    constraint: str  # as text
+    name: str | None
+    verdict: Verdict
+    episodes: int
+    environments: int
+    good: int  # environments whose own test says that they meet the bound
+    bad: int  # environments whose own test says that they miss it
+    worst: tuple[BadEnvironment, ...]  # those of the bad ones with the lowest observed shares
+    confidence: float  # posterior probability (c_sat) of more good verdicts than too small a share could bring about
+    lower: float  # bounds on the share of environments that meet the bound, in the sense of the guarantee
+    upper: float
+    guarantee: Guarantee
+    interval_level: float  # of both bounds together
+
+    @property
+    def label(self) -> str:
+        """The name of the constraint, or its text."""
+        return self.name or self.constraint
+
+    @property
+    def estimand(self) -> str:
+        """The bounded quantity, in words."""
+        return "share of environments"
+
+    @property
+    def statistic(self) -> str:
+        """The observed quantity, in words."""
+        return "share of good environments"
+
+    @property
+    def consistent(self) -> bool:
+        """Whether the numbers may be those of one test: a damaged or forged file may hold any."""
+        counts = [self.good, self.bad, *(x for each in self.worst for x in (each.satisfied, each.violated))]
+        return (
+            min(counts) >= 0
+            and self.good + self.bad <= self.environments <= self.episodes
+            and len(self.worst) == min(self.bad, MAX_BAD_ENVIRONMENTS)
+            and all(0 < each.satisfied + each.violated <= self.episodes for each in self.worst)
+            and all(0.0 <= x <= 1.0 for x in (self.lower, self.upper, self.confidence))
+        )
+
+    @property
+    def mean(self) -> float:
+        """The share of environments whose test says that they meet the bound; 0 if none was finished."""
+        return self.good / max(self.environments, 1)
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The range of a share."""
+        return 0.0, 1.0
+
+    @property
+    def observed(self) -> str:
+        """The environments in words."""
+        if not self.environments:
+            return "the episodes did not suffice for the first environment"
+        left = self.environments - self.good - self.bad
+        text = f"{self.environments:,} environments, {self.good:,} good, {self.bad:,} bad, {left:,} given up"
+        for each in self.worst[:1]:
+            values = ", ".join(f"{name}={value:.4g}" for name, value in each.parameters.items())
+            seen = f"{each.satisfied:,} of {each.satisfied + each.violated:,} satisfied"
+            text += f"; the lowest observed share with {values}: {seen}"
+        return text
+
+    @property
+    def interval(self) -> str:
+        """The bounds in words, with their level."""
+        return _interval(self, f"between {rounded_down(self.lower)} and {rounded_up(self.upper)}")
+
+
+AnyFinding: TypeAlias = Finding | MeanFinding | EnvironmentsFinding
+
+
+@dataclass(frozen=True)
 class Answer:
     """An estimate with an interval; both bounds hold together at the level."""
 
@@ -139,7 +231,7 @@ class Answer:
         level = f"{confidence_percent(self.interval_level)} confidence interval, {when}{known}"
         wide = self.width is not None and self.upper - self.lower > self.width
         short = f"; not yet as narrow as {self.width:g}" if wide else ""
-        seen = f"after {self.episodes:,} episodes{_circumstances_text(self)}"
+        seen = f"after {plural(self.episodes, 'episode')}{_circumstances_text(self)}"
         return f"{format_mean(self)}, {format_bounds(self)} ({level}{short}) {seen}"
 
 
@@ -176,7 +268,7 @@ class Estimate:
 # ---- words ------------------------------------------------------------------------------------------------------
 
 
-def _interval(found: Finding | MeanFinding, bounds: str) -> str:
+def _interval(found: AnyFinding, bounds: str) -> str:
     kind = "credible" if found.guarantee.kind == "posterior" else "confidence"
     # A verdict spends the whole error on one side, so the requirement may still lie inside the two-sided interval.
     why = "" if found.verdict is Verdict.UNDECIDED else "; the verdict needs one side at a time"
@@ -211,14 +303,18 @@ def _circumstances_text(found: MeanFinding | Answer) -> str:
 
 def make_findings(
     requirement: Requirement,
-    tests: Sequence[Test | MeanTest],
-    tallies: Sequence[Tally | MeanTally],
+    tests: Sequence[Test | MeanTest] | Sequence[EnvironmentsTest],
+    tallies: Sequence[Tally | MeanTally] | Sequence[EnvironmentsTally],
     reached: Any,
     horizon: int | None,
-) -> tuple[Finding | MeanFinding, ...]:
+) -> tuple[AnyFinding, ...]:
     """Return one finding per constraint; `reached` and `horizon` are those of `circumstances`."""
-    findings: list[Finding | MeanFinding] = []
-    for stated, test, tally in zip(requirement.constraints, tests, tallies, strict=True):
+    findings: list[AnyFinding] = []
+    paired: Any = zip(requirement.constraints, tests, tallies, strict=True)
+    for stated, test, tally in paired:
+        if isinstance(tally, EnvironmentsTally):
+            findings.append(_environments_finding(stated, test, tally))
+            continue
         delta = test.task.false_accept
         common: dict[str, Any] = {
             "constraint": str(stated),
@@ -248,6 +344,38 @@ def make_findings(
                 )
             )
     return tuple(findings)
+
+
+def _environments_finding(stated: Any, test: Any, tally: EnvironmentsTally) -> EnvironmentsFinding:
+    from psyco._src.envs.family import member_parameters  # reading a certificate needs no JAX
+
+    good, delta = tally.count(Verdict.SATISFIED), test.false_accept
+    rejected = [i for i, score in enumerate(tally.scores) if score.verdict is Verdict.VIOLATED]
+    rejected.sort(key=lambda i: tally.scores[i].satisfied / (tally.scores[i].satisfied + tally.scores[i].violated))
+    lower, upper = test.bounds(tally.table, delta / 2.0)
+    return EnvironmentsFinding(
+        str(stated),
+        stated.name,
+        tally.verdict,
+        tally.episodes,
+        len(tally.scores),
+        good,
+        len(rejected),
+        tuple(
+            BadEnvironment(
+                tally.members[i],
+                member_parameters(tally.family, tally.members[i]),
+                tally.scores[i].satisfied,
+                tally.scores[i].violated,
+            )
+            for i in rejected[:MAX_BAD_ENVIRONMENTS]
+        ),
+        float(posterior_mass(Counts(good, len(tally.scores) - good), test.largest_good_share, 1.0)),
+        lower,
+        upper,
+        test.guarantee,
+        1.0 - delta,
+    )
 
 
 def circumstances(
@@ -280,7 +408,13 @@ def standard_error(returns: NDArray[np.float64]) -> float:
 
 
 def joint_guarantee(
-    findings: Sequence[Finding | MeanFinding], *, answered: bool, looks: int, share: float
+    findings: Sequence[AnyFinding],
+    *,
+    answered: bool,
+    looks: int,
+    share: float,
+    family: Mapping[str, str] | None = None,
+    adversary: Mapping[str, Any] | None = None,
 ) -> Guarantee:
     """Return the guarantee of the verdict about the whole requirement, over all looks.
 
@@ -289,6 +423,8 @@ def joint_guarantee(
         answered: whether the requirement has questions only.
         looks: number of looks that share the permitted error.
         share: fraction of the permitted error of the last look.
+        family: distributions of the parameters that vary, by name; None: there is one environment.
+        adversary: kind, size and policy of an adversary that acted in the episodes; None: there is none.
     """
     if not findings:
         statement = (
@@ -318,10 +454,28 @@ def joint_guarantee(
         )
     elif share < 1.0:
         statement += f" This look used {percent(share)} of the permitted error; the rest was kept for further looks."
+    if family:
+        statement += f" {_family_statement(findings, family)}"
+    if adversary:
+        statement += (
+            f" All of this is about episodes against {describe_adversary(adversary)}: another adversary of this kind "
+            "and size may do more harm, and without one the probabilities are others."
+        )
     return Guarantee(own.kind, statement, accept, reject, _joint_condition(findings))
 
 
-def _joint_error_rates(findings: Sequence[Finding | MeanFinding], accept: float, reject: float) -> str:
+def _family_statement(findings: Sequence[AnyFinding], family: Mapping[str, str]) -> str:
+    """Return what a guarantee about a family is about."""
+    members = f"the family {describe_family(family)}"
+    if any(isinstance(f, EnvironmentsFinding) for f in findings):
+        return f"The environments are drawn from {members}."
+    return (
+        f"Each episode took place in an environment of its own, drawn from {members}: the statement is about such "
+        "episodes, and single environments may do worse."
+    )
+
+
+def _joint_error_rates(findings: Sequence[AnyFinding], accept: float, reject: float) -> str:
     condition = _joint_condition(findings)
     return (
         f"If at least one of the {len(findings)} constraints fails, the chance that all are called satisfied "
@@ -332,7 +486,7 @@ def _joint_error_rates(findings: Sequence[Finding | MeanFinding], accept: float,
     )
 
 
-def _joint_beliefs(findings: Sequence[Finding | MeanFinding]) -> str:
+def _joint_beliefs(findings: Sequence[AnyFinding]) -> str:
     levels = ", ".join(f"{confidence_percent(f.interval_level)} for {f.label}" for f in findings)
     return (
         f"Each of the {len(findings)} constraints is judged by itself: SATISFIED or VIOLATED is said as soon as the "
@@ -341,7 +495,7 @@ def _joint_beliefs(findings: Sequence[Finding | MeanFinding]) -> str:
     )
 
 
-def _joint_condition(findings: Sequence[Finding | MeanFinding]) -> str | None:
+def _joint_condition(findings: Sequence[AnyFinding]) -> str | None:
     """Return the conditions of all constraints, under which their error rates hold together."""
     conditions = {f.label: f.guarantee.condition for f in findings}
     if len(set(conditions.values())) == 1:

@@ -88,7 +88,7 @@ def _tail(counts: Counts, p: float) -> NDArray[np.float64]:
 def check_sample_size(task: Task | MeanTask) -> None:
     """Raise unless the sample size is given."""
     if task.max_episodes is None:
-        raise RunError("the method 'fixed' needs a number of episodes; give max_episodes")
+        raise RunError("a test of a fixed size needs a number of episodes; give max_episodes")
 
 
 # ---- means ----------------------------------------------------------------------------------------------------------

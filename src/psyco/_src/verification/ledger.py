@@ -28,6 +28,7 @@ from psyco._src.logic.parser import parse
 from psyco._src.rollout.episodes import Stream
 from psyco._src.verification.base import Verdict
 from psyco._src.verification.certificate import Certificate, Look
+from psyco._src.verification.methods import DEFAULT_METHOD
 
 logger = logging.getLogger(__name__)
 
@@ -55,9 +56,14 @@ def make_target(
     requirement: Requirement, where: DomainDescription, method: str, options: Mapping[str, Any]
 ) -> LookTarget:
     """Return the target of a look."""
+    method_text = json.dumps([method, dict(options)], sort_keys=True, default=str)
+    return LookTarget(make_statement(requirement, where), method_text)
+
+
+def make_statement(requirement: Requirement, where: DomainDescription) -> str:
+    """Return the statement of a target."""
     constraints = [str(dataclasses.replace(stated, name=None)) for stated in requirement.constraints]
-    statement = json.dumps([constraints, *where], sort_keys=True, default=str)
-    return LookTarget(statement, json.dumps([method, dict(options)], sort_keys=True, default=str))
+    return json.dumps([constraints, *where], sort_keys=True, default=str)
 
 
 class Entry(NamedTuple):
@@ -137,6 +143,13 @@ class Ledger:
                 "psyco verify --ignore-looks does not count them, and says so in the certificate"
             ) from None
 
+    def earlier_method(self, statement: str) -> tuple[str, dict[str, Any]]:
+        """Return the method of the earlier looks at a statement, and its options; the default if there were none."""
+        self.load()
+        used = (json.loads(entry.target.method) for entry in self.entries if entry.target.statement == statement)
+        name, options = next(used, (DEFAULT_METHOD, {}))
+        return name, options
+
     def _find_own(self, target: LookTarget, policy: str, seed: int) -> int | None:
         """Return the position of this look if its owner began it earlier."""
         own = [i for i, entry in enumerate(self.entries) if self.owner and entry.owner == self.owner]
@@ -152,7 +165,8 @@ class Ledger:
             if entry.target.method != target.method:
                 raise RunError(
                     f"the earlier looks used the method {_method_text(entry.target.method)}, this one would use "
-                    f"{_method_text(target.method)}; looks that share one error need one method with the same options"
+                    f"{_method_text(target.method)}; looks that share one error need one method with the same options: "
+                    f"{_method_arguments(entry.target.method)}; or do not count the earlier looks (--ignore-looks)"
                 )
         used = sum(entry.look.share for entry in earlier)
         share = self.share(len(earlier) + 1)
@@ -215,3 +229,8 @@ def _checksum(entries: Any) -> str:
 def _method_text(method: str) -> str:
     name, options = json.loads(method)
     return f"{name} with options {options}" if options else str(name)
+
+
+def _method_arguments(method: str) -> str:
+    name, options = json.loads(method)
+    return " ".join([f"--method {name}", *(f"--option {key}={value}" for key, value in options.items())])

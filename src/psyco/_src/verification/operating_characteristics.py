@@ -19,9 +19,15 @@ from psyco._src.envs.value_bounds import RecordedSystem, ValueRange, value_range
 from psyco._src.logic.ast import Constraint, Expectation, Quantity, Question, Requirement
 from psyco._src.verification.base import ACCEPT, CONTINUE, REJECT, Counts, MeanTask, MeanTest, Test, Verdict
 from psyco._src.verification.cvar import beta_cvar
+from psyco._src.verification.environments import (
+    EnvironmentsPrediction,
+    check_environments,
+    make_environment_tests,
+    predict_all,
+)
 from psyco._src.verification.estimation import Width, make_estimator, question_widths
 from psyco._src.verification.fixed_width import WidthShare
-from psyco._src.verification.methods import MEAN_METHODS, METHODS, make_tests
+from psyco._src.verification.methods import DEFAULT_METHOD, MEAN_METHODS, METHODS, make_tests
 from psyco._src.verification.tally import run_tests
 
 DECISION_QUANTILES = (0.5, 0.9, 0.99)  # probabilities of a verdict for which the number of episodes is shown
@@ -214,7 +220,7 @@ class VerificationPlan:
             {
                 "constraint": str(constraint),
                 **common,
-                **(_exact if isinstance(constraint, Constraint) else _simulated)(found),
+                **_plain(constraint, found),
             }
             for constraint, found in zip(self.requirement.constraints, self.characteristics, strict=True)
         ]
@@ -226,12 +232,20 @@ def _rows(found: Any) -> Iterator[tuple[float, float, float, float, float]]:
     if isinstance(found, Characteristics):
         columns = (found.p, found.satisfied, found.violated, found.undecided, found.episodes)
         yield from zip(*columns, strict=True)
+    elif isinstance(found[0], EnvironmentsPrediction):
+        yield from ((each.p, each.satisfied, each.violated, each.undecided, each.episodes) for each in found)
     else:
         yield from ((s.mean, s.satisfied, s.violated, s.undecided, s.median_episodes) for s in found)
 
 
 def _answer_rows(found: AnswerCharacteristics) -> Iterator[tuple[float, float, float]]:
     yield from zip(found.truth, found.narrow, found.episodes, strict=True)
+
+
+def _plain(constraint: Constraint | Expectation, found: dict[str, Any]) -> dict[str, Any]:
+    if getattr(constraint, "environments", None) is not None:
+        return {"methods": {name: [each.to_json() for each in predicted] for name, predicted in found.items()}}
+    return (_exact if isinstance(constraint, Constraint) else _simulated)(found)
 
 
 def _exact(found: dict[str, Characteristics]) -> dict[str, Any]:
@@ -289,6 +303,12 @@ def make_plan(
         )
     if options and method is None:
         raise RunError("options belong to one method; say which")
+    if check_environments(requirement, None, method or DEFAULT_METHOD):
+        if on_progress is not None:
+            on_progress(DEFAULT_METHOD)
+        planned = make_environment_tests(requirement, share)
+        predictions = tuple({DEFAULT_METHOD: predict_all(test, p, max_episodes)} for test in planned)
+        return VerificationPlan(requirement, max_episodes, share, {}, predictions, ())
     expected = [stated for stated in requirement.constraints if isinstance(stated, Expectation)]
     uncertain = [*expected, *(question for question in questions if isinstance(question.subject, Quantity))]
     means, deviation = np.unique(mean or []).tolist(), spread or 0.0

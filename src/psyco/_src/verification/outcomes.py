@@ -10,8 +10,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from psyco._src.core.errors import RunError
+from psyco._src.core.wording import plural
 from psyco._src.logic.ast import Requirement
 from psyco._src.verification.certificate import Certificate, EpisodeOrigin, certify
+from psyco._src.verification.environments import refuse_environments
+from psyco._src.verification.episode_notes import note_episodes
 from psyco._src.verification.estimation import Width, make_answers, question_widths
 from psyco._src.verification.methods import DEFAULT_METHOD, METHODS, make_tests
 from psyco._src.verification.recorded_columns import INDEX, STARTED, describe_missing
@@ -55,6 +58,7 @@ def verify_outcomes(
         raise RunError(f"there are {count:,} outcomes; a maximum of {cap:,} episodes needs as many")
     _check_complete(recorded, cap, method, width)
     columns = [column[:cap] for column in recorded.columns]
+    refuse_environments(requirement, "a recording does not say which environment an episode took place in")
     tests = make_tests(method, requirement, value_ranges=recorded.value_ranges, max_episodes=cap, **options)
     tallies = run_tests(tests, _growing_batches(columns[: len(tests)]), max_episodes=cap)
     answered = make_answers(
@@ -62,9 +66,9 @@ def verify_outcomes(
         width=width, max_episodes=cap, horizon=recorded.horizon,
     )  # fmt: skip
     return certify(
-        requirement, EpisodeOrigin(outcomes=_digest(columns), horizon=recorded.horizon), tests, tallies,
+        requirement, EpisodeOrigin(outcomes=outcomes_digest(columns), horizon=recorded.horizon), tests, tallies,
         reached=recorded.reached, method=method, options=options, max_episodes=cap, issued=issued, answers=answered,
-        notes=list(_notes(recorded)),
+        notes=list(_notes(recorded)), episode_notes=note_episodes(requirement, columns, tallies),
     )  # fmt: skip
 
 
@@ -85,7 +89,8 @@ def _check_complete(recorded: RecordedEpisodes, cap: int, method: str, width: Wi
 
 
 def _notes(recorded: RecordedEpisodes) -> Iterator[str]:
-    """Yield notes on the order of the episodes, and on those without an end."""
+    """Yield warnings about the requirement, and notes on the order of the episodes and on those without an end."""
+    yield from recorded.warnings
     if recorded.order.column == INDEX:
         yield "The episodes were tested in the order in which they began (index), with none left out."
     elif recorded.order.column == STARTED:
@@ -99,7 +104,7 @@ def _notes(recorded: RecordedEpisodes) -> Iterator[str]:
             "because it still ran."
         )
     if recorded.cut:
-        yield f"{recorded.cut:,} {'episode' if recorded.cut == 1 else 'episodes'} without an end count as violated."
+        yield f"{plural(recorded.cut, 'episode')} without an end count as violated."
 
 
 def _as_recorded(outcomes: ArrayLike, requirement: Requirement) -> RecordedEpisodes:
@@ -130,7 +135,7 @@ def _as_column(stated: Stated, values: NDArray[Any]) -> NDArray[Any]:
     return values.astype(bool, copy=False)
 
 
-def _digest(columns: Sequence[NDArray[Any]]) -> str:
+def outcomes_digest(columns: Sequence[NDArray[Any]]) -> str:
     """Return the SHA-256 of one byte per outcome, or of eight bytes per number where there are values."""
     kind = np.uint8 if all(column.dtype == bool for column in columns) else np.float64
     whole = np.column_stack([column.astype(kind) for column in columns])

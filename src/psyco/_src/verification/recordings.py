@@ -52,6 +52,7 @@ class RecordedEpisodes(NamedTuple):
     horizon: int | None = None  # maximum length of an episode; None if unknown
     order: EpisodeOrder = EpisodeOrder()
     cut: int = 0  # number of episodes without an end, which count as violated
+    warnings: tuple[str, ...] = ()  # about the requirement, for the certificate
 
     def sort(self, order: EpisodeOrder) -> RecordedEpisodes:
         """Return the episodes in the order of their beginning, if a column states it."""
@@ -274,11 +275,12 @@ def read_traces(
         )
     system = RecordedSystem(judged.table, horizon or np.inf)
     known = value_ranges(requirement, system)
-    warn_about(requirement, system)
+    warnings = warn_about(requirement, system)
     columns = make_columns(requirement, judged.held, judged.value, judged.steps)
     for stated, value_range, values in measured_columns(requirement, known, columns):
         _check_in_range(stated, value_range, values, judged.lines, origin)
-    return RecordedEpisodes(columns, known, judged.reached, horizon, cut=judged.cut).sort(judged.order)
+    found = RecordedEpisodes(columns, known, judged.reached, horizon, cut=judged.cut, warnings=warnings)
+    return found.sort(judged.order)
 
 
 class _JudgedRecordings(NamedTuple):
@@ -356,15 +358,23 @@ def _evaluate(data: bytes, requirement: Requirement, origin: str, cut: Cut, firs
 
 
 def read_signals(data: bytes, wanted: Collection[str], origin: str) -> list[dict[str, NDArray[Any]]]:
-    """Return the wanted signals of traces, `[n+1]` or `[n+1, size]` for each episode of n steps."""
+    """Return the wanted signals of traces, `[n+1]` or `[n+1, size]` for each episode of n steps.
+
+    Missing columns `step` and `return` are derived, as in `read_traces`.
+    """
     names, rows = _trace_rows(data, origin, {EPISODE})
-    columns = _signal_columns(names, origin)
-    check_has(origin, "column", sorted(wanted), columns)
-    signals = {name: _parse_signal(name, rows, columns[name], origin) for name in wanted}
-    return [
-        {name: values[own[0] : own[-1] + 1] for name, values in signals.items()}
-        for own in _episodes(names, rows, origin)
-    ]
+    columns, wanted = _signal_columns(names, origin), set(wanted)
+    derived = {"step", "return"} & wanted - columns.keys()
+    needed = wanted - derived | ({"reward"} if "return" in derived else set())
+    check_has(origin, "column", sorted(needed), columns)
+    signals = {name: _parse_signal(name, rows, columns[name], origin) for name in needed}
+    paths = []
+    for own in _episodes(names, rows, origin):
+        path = {name: values[own[0] : own[-1] + 1] for name, values in signals.items()}
+        path |= {"step": np.arange(len(own))} if "step" in derived else {}
+        path |= {"return": np.cumsum(path["reward"])} if "return" in derived else {}
+        paths.append(path)
+    return paths
 
 
 def _trace_rows(data: bytes, origin: str, described: Collection[str]) -> tuple[list[str], list[RecordedRow]]:

@@ -115,7 +115,7 @@ def observed_value(test: Any, tally: Tally | MeanTally) -> float:
     return float(test.task.mean(tally.sums) if test.task.cvar is None else test.observed(tally.state))
 
 
-def overall_verdict(tallies: Sequence[Tally | MeanTally]) -> Verdict:
+def overall_verdict(tallies: Sequence[Any]) -> Verdict:
     """Return SATISFIED if all constraints are, VIOLATED if one is, else UNDECIDED."""
     verdicts = {tally.verdict for tally in tallies}
     if Verdict.VIOLATED in verdicts:

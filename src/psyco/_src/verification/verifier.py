@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from psyco._src.core.checks import check_count, check_seed
 from psyco._src.core.errors import RangeError, RequirementError, RunError
 from psyco._src.core.provenance import code_digest
-from psyco._src.envs.base import Domain
+from psyco._src.core.wording import plural
+from psyco._src.envs.base import Domain, for_requirement
 from psyco._src.envs.gym_env import GymDomain
 from psyco._src.envs.registry import DomainDescription, describe
-from psyco._src.envs.value_bounds import ValueRange
+from psyco._src.envs.value_bounds import ValueRange, requirement_warnings
 from psyco._src.envs.value_bounds import value_ranges as compute_value_ranges
 from psyco._src.logic.ast import Constraint, Expectation, Requirement
 from psyco._src.logic.lint import early_end_note
@@ -45,6 +46,8 @@ from psyco._src.rollout.sampler import make_sampler
 from psyco._src.verification.base import ACCEPT, Counts, MeanTest, Task, Test, Verdict
 from psyco._src.verification.bayes import belief
 from psyco._src.verification.certificate import Certificate, EpisodeOrigin, certify, now
+from psyco._src.verification.environments import check_environments
+from psyco._src.verification.episode_notes import EpisodeNotes, note_episodes
 from psyco._src.verification.episode_stream import EpisodeStream, check_info_keys, episode_columns, is_rate
 from psyco._src.verification.estimation import (
     QuestionAnswers,
@@ -54,6 +57,7 @@ from psyco._src.verification.estimation import (
     question_widths,
 )
 from psyco._src.verification.ledger import Ledger, look_share, make_target, single_look
+from psyco._src.verification.member_stream import EnvironmentsResult, MemberStream, verify_environments
 from psyco._src.verification.methods import DEFAULT_MAX_EPISODES, DEFAULT_METHOD, METHODS, make_tests
 from psyco._src.verification.operating_characteristics import acceptance_probability
 from psyco._src.verification.tally import MeanTally, Tally, overall_verdict, run_tests
@@ -239,6 +243,7 @@ class _Verifier:
         if self.estimate is not None:
             object.__setattr__(self, "estimate", check_count("estimate", self.estimate))
         question_widths(self.requirement, self.width)
+        object.__setattr__(self, "domain", for_requirement(self.domain, self.requirement))
 
     @cached_property
     def value_ranges(self) -> tuple[ValueRange, ...]:
@@ -266,26 +271,36 @@ class _Verifier:
         packed = pack_policy(policy)
         ranges, most = self.value_ranges, self.max_episodes
         make_tests(method, requirement, value_ranges=ranges, max_episodes=most, **options)
+        about_environments = check_environments(requirement, self.domain, method)
+        if about_environments and self.estimate is not None:
+            raise RunError("a share of environments has no estimate after its test; leave out estimate (--estimate)")
         if not isinstance(policy, Policy):
             check_determinism(policy, self.domain, stream_key(self.seed, Stream.RECORD), self.execution)
         target = make_target(requirement, where, method, options)
         *earlier, look = ledger.begin(target, policy.digest, self.seed, seeded=_is_seeded(self.domain))
-        source = EpisodeStream(
-            sampler, jnp.asarray(policy.theta), stream_key(self.seed, ledger.stream, look.seed_block or 0),
-            self.domain, requirement, self.progress, ranges,
-        )  # fmt: skip
-        done = verify_parameters(
-            source, method=method, max_episodes=self.test_episodes or most, share=look.share, options=options,
-            min_accept_probability=self.min_accept_probability,
-        )  # fmt: skip
+        theta, key = jnp.asarray(policy.theta), stream_key(self.seed, ledger.stream, look.seed_block or 0)
+        source = EpisodeStream(sampler, theta, key, self.domain, requirement, self.progress, ranges)
+        done: Verification | EnvironmentsResult
+        if about_environments:
+            members = MemberStream(sampler, theta, key, self.domain, self.progress)
+            done = verify_environments(members, requirement, max_episodes=self.test_episodes or most, share=look.share)
+            keys_at: Callable[[NDArray[np.intp]], Array] = done.keys_at
+            noted = (EpisodeNotes("", ""),) * len(done.tests)
+        else:
+            done = verify_parameters(
+                source, method=method, max_episodes=self.test_episodes or most, share=look.share, options=options,
+                min_accept_probability=self.min_accept_probability,
+            )  # fmt: skip
+            columns = episode_columns(requirement, done.consumed)
+            keys_at, noted = source.keys_at, note_episodes(requirement, columns, done.tallies, done.consumed)
         consumed = done.consumed
         estimate, further = None, []
         if self.estimate is not None:
             estimate, episodes = estimate_after_decision(source, done.episodes, self.estimate)
             further = [(done.episodes, episodes)]
-        replayed = partial(check_replays, source, policy, packed, self.execution, further)
+        replayed = partial(check_replays, source, policy, packed, self.execution, further, keys_at)
         # Answers use more episodes, and have their own notes on missing keys and replays.
-        missing = None if requirement.questions else consumed.missing_info
+        missing = None if requirement.questions or not done.episodes else consumed.missing_info
         certificate = certify(
             requirement,
             EpisodeOrigin(
@@ -297,11 +312,13 @@ class _Verifier:
             method=method, options=options, max_episodes=most, share=look.share,
             earlier=tuple(earlier), issued=self.issued,
             notes=[
-                *self.notes, *policy.notes, *_fallback_notes(consumed),
+                *self.notes, *requirement_warnings(requirement, self.domain), *getattr(self.domain, "return_notes", ()),
+                *policy.notes, *_fallback_notes(consumed),
                 *_early_end_notes(requirement, self.domain.horizon, consumed),
                 *check_info_keys(requirement, self.domain, missing),
                 *([] if requirement.questions else replayed(consumed)),
             ],
+            episode_notes=noted,
             estimate=estimate,
         )  # fmt: skip
         ledger.end(certificate.looks[-1])
@@ -315,6 +332,7 @@ def check_replays(
     packed: bytes | None,
     execution: Execution,
     further: Sequence[tuple[int, Episodes]],
+    keys_at: Callable[[NDArray[np.intp]], Array],
     counted: Episodes,
 ) -> list[str]:
     """Play some of the counted episodes again; return notes, or raise RunError if one is not the same.
@@ -325,11 +343,12 @@ def check_replays(
         packed: a copy of it from before the first episode, as in `ReplayCheck`.
         execution: where they were made.
         further: further episodes that count, with the index of the first of them.
+        keys_at: returns the keys of counted episodes by their index.
         counted: the first episodes of the stream.
     """
     sampler, domain = source.sampler, source.domain
-    if not isinstance(sampler, GymSampler | ExternalSampler):
-        return []  # a function of the key
+    if not isinstance(sampler, GymSampler | ExternalSampler) or not len(counted.returns):
+        return []  # a function of the key, or nothing to replay
     if not _is_seeded(domain):
         return [
             f"{domain.name} does not repeat an episode under its seed (seeded=False): that its episodes are "
@@ -341,12 +360,12 @@ def check_replays(
     digests = np.asarray(episodes.digests)
     replays = choose_replays(np.asarray(episodes.satisfied), episodes.process)
     rows = replays.rows
-    keys = episode_keys(source.key, jnp.array(index[rows]), 1)  # one for each
+    keys = keys_at(index[rows])
     ReplayCheck(sampler, policy, packed, execution)(replays, index[rows].tolist(), keys, digests[rows])
     notes = []
     if isinstance(sampler, GymSampler) and (crashes := sum(sampler.crashes)):
         notes.append(
-            f"A process was ended {crashes:,} {'time' if crashes == 1 else 'times'} while it played counted episodes "
+            f"A process was ended {plural(crashes, 'time')} while it played counted episodes "
             f"of {domain.name}; they were played again by their seeds."
         )
     if len(digests) > 1 and (digests == digests[0]).all():
@@ -507,6 +526,7 @@ def _width(stated: Constraint | Expectation) -> int:
 def decidable_ranges(requirement: Requirement, domain: Domain) -> tuple[ValueRange, ...]:
     """Return the ranges of the measured values; raise for what no finite number of episodes can decide."""
     _check_confidence(requirement)
+    check_environments(requirement, domain)
     ranges = compute_value_ranges(requirement, domain)
     _check_bounds(requirement, ranges)
     return ranges

@@ -1,0 +1,160 @@
+"""`psyco stress`: the worst environment of a family for a policy, or an adversary that is learned against it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import psyco
+from psyco._src.cli.common import (
+    EXIT,
+    Horizon,
+    Json,
+    Learner,
+    OtherDomain,
+    Parameters,
+    Require,
+    Seed,
+    Trust,
+    Vary,
+    code_of,
+    given,
+    read_domain_parameters,
+    say,
+    trusted,
+)
+from psyco._src.cli.declared_options import declared_options
+from psyco._src.cli.display import show_episodes, show_progress
+from psyco._src.core import files
+from psyco._src.core.errors import RunError
+from psyco._src.learners.learner_registry import AUTO_LEARNER
+from psyco._src.verification.methods import DEFAULT_MAX_EPISODES
+
+if TYPE_CHECKING:
+    from psyco._src.rollout.execution import Execution
+
+
+@declared_options(trains=False)
+def stress(
+    context: typer.Context,
+    execution: Execution,
+    policy: Annotated[
+        str, typer.Argument(help="Policy file or run folder, or any other policy that `psyco verify` accepts.")
+    ],
+    domain: OtherDomain = None,
+    require: Require = None,
+    vary: Vary = None,
+    adversary: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE|FILE",
+            help="Learn an adversary against the policy: 0.2, it chooses this share of the random draws; obs:0.05 or "
+            "action:0.1, it changes each number by at most this. Or the file of one that was learned before.",
+        ),
+    ] = None,
+    learner: Learner = AUTO_LEARNER,
+    episodes: Annotated[int, typer.Option(help="Training episodes of the adversary.")] = 20_000,
+    save: Annotated[Path | None, typer.Option(help="Write the policy of the adversary to this file.")] = None,
+    exact: Annotated[
+        bool,
+        typer.Option(
+            "--exact", help="With --adversary: also exact probabilities, and the worst case (finite domains)."
+        ),
+    ] = False,
+    search_episodes: Annotated[int, typer.Option(help="Number of episodes of the search.")] = 20_000,
+    max_episodes: Annotated[
+        int, typer.Option(help="Maximum number of fresh episodes of the statement.")
+    ] = DEFAULT_MAX_EPISODES,
+    seed: Seed = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the page with a map of the family, HTML, or the certificate against the adversary, JSON."
+        ),
+    ] = None,
+    horizon: Horizon = None,
+    trust: Trust = None,
+    parameters: Parameters = None,
+    as_json: Json = False,
+) -> None:
+    """Search a family for the environment with the lowest probability, or learn an adversary, and test there.
+
+    The statement is about the environment or the adversary that was found, from fresh episodes. It says nothing about
+    the others.
+    Exit status: 0 satisfied there, 1 violated, 3 undecided, 2 bad input.
+
+    Examples:
+
+        psyco stress runs/dance --vary max_speed=0.07..0.13 --vary d_min=0.1..0.12 --out worst.html
+
+        psyco stress runs/obstacles --adversary 0.2 --exact
+    """
+    values = read_domain_parameters(parameters, horizon, vary)
+    code_of(policy)
+    if adversary is not None:
+        _refuse(context, "an adversary acts in one environment, and is not searched for", {"search_episodes"})
+        if values.get("vary"):
+            raise RunError("choose one of --vary and --adversary: an adversary acts in one environment")
+        _refuse_files_of_runs(save, out)
+        with show_progress() as shown:
+            attacked = psyco.attack(
+                policy,
+                domain,
+                require,
+                adversary=adversary,
+                parameters=values,
+                learner=learner,
+                episodes=episodes,
+                max_episodes=max_episodes,
+                seed=seed,
+                exact=exact,
+                trust=trusted(trust, domain, values),
+                execution=execution,
+                callbacks=[shown],
+            )
+        for path, content in ((save, attacked.adversary.to_bytes()), (out, attacked.certificate.to_json().encode())):
+            if path is not None:
+                files.write(path, content)
+        if as_json:
+            print(attacked.to_json(), end="")
+        else:
+            say(str(attacked))
+        raise typer.Exit(EXIT[attacked.verdict.name])
+    _refuse(context, "these belong to --adversary", {"learner", "episodes", "save", "exact"})
+    with show_episodes() as count:
+        found = psyco.stress(
+            policy,
+            domain,
+            require,
+            parameters=values,
+            search_episodes=search_episodes,
+            max_episodes=max_episodes,
+            seed=seed,
+            out=out,
+            trust=trusted(trust, domain, values),
+            execution=execution,
+            on_progress=count,
+        )
+    if as_json:
+        print(found.to_json(), end="")
+    else:
+        say(str(found))
+        if out is not None:
+            say(f"map of the family: {out}")
+    raise typer.Exit(EXIT[found.verdict.name])
+
+
+def _refuse(context: typer.Context, why: str, names: set[str]) -> None:
+    """Raise an error for options that would be ignored."""
+    if unfit := sorted(names & given(context).keys()):
+        raise RunError(f"{why}: leave out {', '.join(unfit)}")
+
+
+def _refuse_files_of_runs(*paths: Path | None) -> None:
+    """Raise RunError for a file of a run folder, which would be overwritten."""
+    from psyco._src.runs.store import refuse_file_of_run  # loads JAX, which --help and TAB need not wait for
+
+    for path in filter(None, paths):
+        refuse_file_of_run(path)

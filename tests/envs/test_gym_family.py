@@ -1,0 +1,140 @@
+"""Families of Gymnasium environments: arguments, attributes, model fields, and options of reset."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import psyco
+from psyco._src.envs.family import host_values
+from psyco._src.envs.gym_family import GymFamily, member_number
+
+
+class Field:
+    """A part of an environment with a vector."""
+
+    def __init__(self) -> None:
+        self.gravity = np.array([0.0, 0.0, -10.0])
+
+
+class Cart(gymnasium.Env[Any, Any]):
+    """A cart that moves by its parameters; it reports them."""
+
+    observation_space: Any = spaces.Box(-1e6, 1e6, (2,))
+    action_space: Any = spaces.Discrete(2)
+
+    def __init__(self, mass: float = 1.0, width: int = 2, fails_above: float = 100.0, rare: bool = False) -> None:
+        if mass > fails_above:
+            raise ValueError("too heavy")
+        self.mass, self.friction, self.rare, self.model = mass, 0.5, rare, Field()
+        self.observation_space = spaces.Box(-1e6, 1e6, (int(width),))
+        self.wind = 0.0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.wind = (options or {}).get("wind", 0.0)
+        self.noisy = float(self.np_random.normal())
+        return self._observe(), self._info()
+
+    def step(self, action: Any) -> Any:
+        return self._observe(), 1.0, False, False, self._info()
+
+    def _observe(self) -> Any:
+        return np.full(self.observation_space.shape, self.mass, np.float32)
+
+    def _info(self) -> dict[str, Any]:
+        own = {"mass": self.mass, "friction": self.friction, "wind": self.wind, "pull": self.model.gravity[2]}
+        return own | {"noise": self.noisy} | ({"late": 1.0} if self.rare and self.mass > 1.5 else {})
+
+
+def cart(**given: Any) -> psyco.GymDomain:
+    made = psyco.make(Cart, horizon=3, **given)
+    assert isinstance(made, psyco.GymDomain)
+    return made
+
+
+EVERYTHING = {
+    "mass": (1.0, 2.0),
+    "unwrapped.friction*": (0.5, 1.5),
+    "model.gravity[2]": "-12..-8",
+    "options.wind": "1,2",
+}
+
+
+def test_every_kind_of_parameter_is_set_as_the_seed_says() -> None:
+    family = psyco.vary(cart(), EVERYTHING)
+    assert isinstance(family, GymFamily)
+    env = family.make_env()
+    seen = set()
+    for seed in (7, 7 << 32 | 5, 8):
+        _, info = env.reset(seed=seed)
+        drawn = host_values(family.distributions, member_number(seed))
+        found = [info["mass"], info["friction"] / 0.5, info["pull"], info["wind"]]
+        np.testing.assert_allclose(found, drawn)
+        seen.add((*found[:1], info["noise"]))
+    assert len({mass for mass, _ in seen}) == 2  # seeds 7 and 7 << 32 | 5 are one member
+    assert len(seen) == 3  # in three episodes
+
+
+def test_a_family_is_made_again_and_verified() -> None:
+    family = psyco.vary(cart(), {"mass": (1.0, 2.0)})
+    again = psyco.make(Cart, **family.parameters)  # type: ignore[attr-defined]
+    assert again.parameters == family.parameters  # type: ignore[attr-defined]
+    requirement = "P>=0.3 [ G obs[0] <= 1.6 ] & C>=0.9"
+    found = psyco.verify(still, family, requirement)
+    assert 0.4 < found.findings[0].share < 0.9
+    assert psyco.replay(found, still, domain=family).matches
+
+
+def still(observation: Any) -> int:
+    return 0
+
+
+def test_two_levels_on_the_host() -> None:
+    # 90% of the masses are below 1.9, where the formula always holds; the others never satisfy it.
+    family = psyco.vary(cart(), {"unwrapped.mass": (1.0, 2.0)})
+    found = psyco.verify(still, family, "P>=0.9 in 60% of environments [ G obs[0] <= 1.9 ] & C>=0.9")
+    (finding,) = found.findings
+    assert found.verdict is psyco.Verdict.SATISFIED
+    assert finding.good + finding.bad == finding.environments
+    assert all(each.parameters["unwrapped.mass"] > 1.9 for each in finding.worst)
+    assert psyco.replay(found, still, domain=family).matches
+    bad = psyco.verify(still, family, "P>=0.9 in 95% of environments [ G obs[0] <= 1.5 ] & C>=0.9")
+    assert bad.verdict is psyco.Verdict.VIOLATED
+    assert psyco.replay(bad, still, domain=family).matches
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "argument": ({"mas": (1, 2)}, "no argument 'mas' \\(did you mean 'mass'"),
+    "attribute": ({"unwrapped.mas": (1, 2)}, "there is no 'mas' in unwrapped \\(did you mean 'mass'"),
+    "model": ({"model.gravty[2]": (1, 2)}, "there is no 'gravty\\[2\\]' in unwrapped.model"),
+    "vector": ({"model.gravity": (1, 2)}, "has 3 entries: name one"),
+    "position": ({"model.gravity[5]": (1, 2)}, "cannot be made with model.gravity\\[5\\]=1.5: IndexError"),
+    "space": ({"width": "2,3"}, "width=3 changes the observation space"),
+    "overwritten": ({"unwrapped.wind": (1, 2)}, "unwrapped.wind was set to 1.5, and is 0.0"),
+    "cannot be made": ({"mass": (1, 200)}, "mass=100.5.*ValueError: too heavy"),
+    "horizon": ({"horizon": (1, 2)}, "horizon cannot vary"),
+    "factor": ({"mass*": (1, 2)}, "a factor on mass needs its value: --set mass"),
+}
+
+
+@pytest.mark.parametrize(("given", "message"), BAD.values(), ids=BAD)
+def test_bad_input_is_an_error_before_anything_runs(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(psyco.DomainError, match=message):
+        psyco.vary(cart(), given)
+
+
+def test_a_member_that_cannot_be_made_later_is_named() -> None:
+    family = psyco.vary(cart(fails_above=2.0), {"mass": [1.0] * 30 + [3.0] + [1.0] * 50})
+    with pytest.raises(psyco.PsycoError, match="too heavy: the member of the family with mass=3"):
+        psyco.verify(still, family, "P>=0.99 [ G obs[0] <= 1.9 ] & C>=0.99")
+
+
+def test_a_signal_of_some_members_only_is_refused() -> None:
+    family = psyco.vary(cart(rare=True), {"mass": (1.0, 2.0)})
+    with pytest.raises(psyco.RequirementError, match=r"info.late only with some of its parameters"):
+        psyco.verify(still, family, "P>=0.5 [ G info.late <= 2 ]")
