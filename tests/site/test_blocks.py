@@ -4,7 +4,6 @@ import ast
 import doctest
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -169,8 +168,12 @@ def test_examples_of_commands_run(cli: Callable[..., Any], tmp_path: Path, monke
     for name, (domain, requirement) in {**made, "cartpole": ("CartPole-v1", cart)}.items():
         reader.run(["psyco", "synthesize", domain, "--require", requirement, "--out", f"runs/{name}"])
     reader.run(["psyco", "export", "runs/cartpole", "--onnx", "model.onnx"])
+    reader.run(
+        ["psyco", "verify", "model.onnx", "--domain", "CartPole-v1", "--require", cart, "--out", "certificate.json"]
+    )
     (tmp_path / "results.csv").write_text("1\n" * 100)
-    shutil.copy(ROOT / "examples" / "courier.prism", tmp_path)
+    (tmp_path / "field.csv").write_text("episode,distance\n" + "".join(f"{i},{i % 2}\n" for i in range(100)))
+    reader.run(["psyco", "verify", "--traces", "field.csv", "--require", dance, "--out", "field.json"])
     for words in sorted(examples(), key=lambda words: words[1] != "synthesize"):  # it makes what others use
         if words[1] not in ("pareto", "study", "watch"):
             reader.run(words)

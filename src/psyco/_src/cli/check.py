@@ -68,7 +68,7 @@ def check(
 
         psyco check CartPole-v1 --require 'P>=0.95 [ G (abs(obs[0]) <= 1) ] & C>=0.98'
 
-        psyco check courier.prism --set N=3
+        psyco check examples/courier.prism --set N=3
     """
     code_of(environment)
     domain = psyco.make(environment, **read_domain_parameters(parameters, horizon))

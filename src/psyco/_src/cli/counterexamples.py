@@ -52,7 +52,7 @@ def counterexamples(
 
         psyco counterexamples model.onnx --certificate certificate.json
 
-        psyco counterexamples certificate.json --traces field.csv
+        psyco counterexamples field.json --traces field.csv
     """
     code_of(policy)
     with show_activity("playing episodes again"):

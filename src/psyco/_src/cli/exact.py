@@ -64,9 +64,9 @@ def exact(
 
         psyco exact runs/obstacles --storm
 
-        psyco exact brp.prism --set N=16 --set MAX=2 --require 'P=? [ F s=5 ]'
+        psyco exact examples/dice.prism --require 'P=? [ F d=6 ]'
 
-        psyco exact courier.prism --optimum --set N=3 --require 'P=? [ F "delivered" ]'
+        psyco exact examples/courier.prism --optimum --set N=3 --require 'P=? [ F "delivered" ]'
     """
     from psyco._src.api.coerce import as_subject
     from psyco._src.exact.model_export import write_model
