@@ -23,7 +23,7 @@ PIP  := $(BIN)/python -m pip --disable-pip-version-check install --no-compile $(
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo quick test test-all soak coverage lint format bench bench-learners bench-peers bench-qvbs bench-real fuzz docs gallery browser clean
+.PHONY: help demo studio quick test test-all soak coverage lint format bench bench-learners bench-peers bench-qvbs bench-real fuzz docs gallery browser clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -33,10 +33,13 @@ demo: $(VENV)/installed  ## synthesize, verify and draw a policy for Particle Da
 	$(BIN)/psyco render runs/demo
 	$(BIN)/psyco report runs/demo
 
+studio: $(VENV)/installed-studio  ## the studio in the browser, with Particle Dance and a requirement filled in; one click learns and certifies
+	$(BIN)/psyco studio runs
+
 quick: lint  ## what one runs before a commit: below 60 seconds; ruff, mypy, core, logic, verification, rooms, and a small synthesis
 	$(TESTED) --hypothesis-profile=quick -m "not (slow or more or full or extra or browser)" $(QUICK)
 
-test: lint  ## ruff, mypy, and every test that the default install can run: at most six minutes on two cores, installing included
+test: lint  ## ruff, mypy, and every test that the default install can run: about seven minutes on two cores, installing included
 	$(TESTED) -m "not (more or full or extra or browser)"
 
 test-all: $(VENV)/installed-all browser  ## what `make test` leaves out: tests that need an extra or the browser, take long, or have full size
@@ -67,8 +70,8 @@ bench-learners: $(VENV)/installed-all  ## which learner ends with a certified po
 bench-real: $(VENV)/installed-all  ## robots, landing, driving, a slow simulator; TASKS="Hopper Pendulum" SEEDS="500 501" STEPS=1e5 JOBS=2
 	$(BIN)/python -m benchmarks.real $(TASKS) --seeds $(or $(SEEDS),500 501 502) $(if $(STEPS),--steps $(STEPS)) $(if $(JOBS),--jobs $(JOBS))
 
-bench-qvbs: $(VENV)/installed-all  ## models of the Quantitative Verification Benchmark Set; QVBS=FOLDER KIND=dtmc FAMILIES="brp herman"
-	$(BIN)/python -m benchmarks.qvbs $(or $(QVBS),../shared/qvbs) $(if $(KIND),--kind $(KIND)) $(if $(FAMILIES),--only $(FAMILIES))
+bench-qvbs: $(VENV)/installed-all  ## models of the Quantitative Verification Benchmark Set; QVBS=FOLDER KIND=dtmc FAMILIES="brp herman" LIMIT=300
+	$(BIN)/python -m benchmarks.qvbs $(or $(QVBS),../shared/qvbs) $(if $(KIND),--kind $(KIND)) $(if $(FAMILIES),--only $(FAMILIES)) $(if $(LIMIT),--limit $(LIMIT))
 
 bench-peers: $(VENV)/installed-all  ## Stable-Baselines3 and OmniSafe on the same tasks; TASKS=dance SEEDS="0 1 2" STEPS=50000 OMNISAFE=PYTHON
 	$(BIN)/python -m benchmarks.peers $(TASKS) --seeds $(or $(SEEDS),0 1 2) $(if $(STEPS),--steps $(STEPS)) $(if $(OMNISAFE),--omnisafe $(OMNISAFE))
@@ -116,6 +119,11 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(make_venv)
 	@echo "Installing PSyCo into $(VENV): about 180 MB to download, about a minute, once ..."
 	@$(PIP) -e .
+	@touch $@
+
+# With the server of the studio.
+$(VENV)/installed-studio: $(VENV)/installed
+	@$(PIP) -e '.[studio]'
 	@touch $@
 
 # With what `make test` needs: pytest, ruff, mypy and a few more.

@@ -21,12 +21,14 @@ BENCHMARKS = {
     "pairs": "pairs of episodes until a new policy is shown to be better than an old one",
     "episodes": "episodes of an answer of a wanted width, and of a verdict, against other rules",
     "families": "episodes of a certificate about 95% of environments, where the truth is known exactly",
+    "robust": "learning for a family of environments, 5 seeds (an hour; not part of the default)",
     "means": "episodes until a mean is shown, wrong verdicts at the limit, and the time for a million values",
     "deployment": "runtime and monitor beside rtamt, how soon a change is found, what a guard leaves of a return",
     "adversary": "learned adversaries on Obstacle Run beside the exact worst case, 5 seeds (ten minutes)",
+    "shield": "violations while learning with and without a shield, on Obstacle Run and, with QVBS=FOLDER, two models",
     "checkpoint": "what a device run pays for its checkpoints",
 }
-LONG = ("learners", "ablation", "terms", "exploration")
+LONG = ("learners", "ablation", "terms", "exploration", "robust")
 
 
 def main() -> None:

@@ -2,11 +2,13 @@
 
 Every example and tutorial is run in a folder of its own. What it prints becomes its certificate, and a picture is drawn
 of the policy that it ends with. The page docs/gallery.md is written from all that lies in docs/images/gallery.
+`python docs/gallery.py studio` makes the picture of the studio; it needs Playwright and a Chromium.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -47,6 +49,7 @@ TUTORIALS = {
     "others": {"others": "others.png"},
     "certificate": {"certificate": "certificate.png"},
     "field": {"field": "field/watch.png"},
+    "elsewhere": {"elsewhere": "elsewhere.png"},
 }
 # The policy that an example has learned or verified last is drawn.
 DRAWN = """
@@ -89,6 +92,8 @@ def main(chosen: list[str]) -> None:
     for name, pictures in TUTORIALS.items():
         if not chosen or f"tutorial-{name}" in chosen:
             in_a_folder(lambda folder, name=name, pictures=pictures: tutorial(name, pictures, folder))
+    if "studio" in chosen:
+        in_a_folder(studio)
     (ROOT / "docs" / "gallery.md").write_text(page(), encoding="utf-8")
 
 
@@ -131,6 +136,27 @@ def tutorial(name: str, pictures: dict[str, str], folder: Path) -> None:
     python(folder, ROOT / "docs" / "tutorials" / f"{name}.py")
     for shown, file in pictures.items():
         small(folder / file, IMAGES / "tutorials" / f"{shown}.png")
+
+
+def studio(folder: Path) -> None:
+    """Make the picture of the studio: requirement, meaning and plan, as a new user sees them."""
+    from playwright.sync_api import sync_playwright
+
+    command = [sys.executable, "-m", "psyco", "studio", "runs", "--no-open"]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as server, sync_playwright() as run:
+        try:
+            chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
+            browser = run.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+            window = browser.new_page(viewport={"width": 1280, "height": 900})
+            window.goto(server.stdout.readline().split()[1])
+            window.locator(".property").nth(1).wait_for()
+            window.locator("#plan-chart svg").wait_for()
+            window.locator("#signals tr").first.wait_for(state="attached", timeout=120_000)
+            window.screenshot(path=folder / "studio.png")
+            browser.close()
+        finally:
+            server.terminate()
+    Image.open(folder / "studio.png").convert("RGB").save(IMAGES / "studio.png", optimize=True)
 
 
 def keep(name: str, printed: str, picture: Path) -> None:

@@ -9,14 +9,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import gymnasium
 import jax
+import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from psyco._src.envs.actions import Discrete
+from psyco._src.envs.actions import Continuous, Discrete
 
 PROCESS = int.from_bytes(os.urandom(4), "big")
 
@@ -245,6 +246,17 @@ class Counting(Walk):
         return *rest, {**info, "cost": 0.25 * (Counting.episodes > 40)}
 
 
+class Warm(Walk):
+    """Reports no violation once all objects of its class have made enough steps."""
+
+    steps = 0
+
+    def step(self, action: Any) -> Any:
+        *outcome, info = super().step(action)
+        Warm.steps += 1
+        return *outcome, {**info, "bad": float(Warm.steps <= 600)}
+
+
 class Drawn(Walk):
     """A walk whose rendered frame is a grey that encodes the step."""
 
@@ -430,3 +442,99 @@ class Far(gymnasium.Env[Any, Any]):
             "info": np.zeros(2, np.float32),
         }[self.kind]
         return observation, {"place": places}
+
+
+class DoorState(NamedTuple):
+    room: jax.Array  # [] int32
+    trapped: jax.Array  # [] bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Doors:
+    """Three rooms that offer some of three doors each; whoever takes another door is trapped for good.
+
+    Door 0 leads two rooms on, door 1 one room on, door 2 back to the first; one in four times a door is stuck. An
+    episode ends behind the last room, with a reward of 1.
+    """
+
+    horizon: int = 8
+    offers: tuple[tuple[int, ...], ...] = ((0, 1, 1), (0, 1, 1), (1, 1, 0))
+    has_mask: bool = True
+
+    name: ClassVar[str] = "doors"
+    actions: ClassVar[Discrete] = Discrete(3)
+    counters: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def observation_size(self) -> int:
+        return 6 if self.has_mask else 3
+
+    @property
+    def one_hot(self) -> tuple[int, ...]:
+        return (3,)
+
+    def reset(self, key: Any) -> DoorState:
+        return DoorState(jnp.int32(0), jnp.bool_(False))
+
+    def initial_distribution(self) -> tuple[Any, DoorState]:
+        return np.ones(1), DoorState(jnp.zeros(1, jnp.int32), jnp.zeros(1, bool))
+
+    def draw_probabilities(self) -> Any:
+        return np.array([0.75, 0.25])
+
+    def transition(self, state: DoorState, action: Any, draw: Any) -> Any:
+        room = jnp.stack([state.room + 2, state.room + 1, jnp.int32(0)])[action]
+        room = jnp.where(draw == 1, state.room, room)
+        missing = jnp.asarray(self.offers)[state.room, action] == 0
+        after = DoorState(jnp.minimum(room, 2).astype(jnp.int32), state.trapped | missing)
+        return after, (room > 2).astype(jnp.float32), room > 2
+
+    def step(self, key: Any, state: DoorState, action: Any) -> Any:
+        return self.transition(state, action, jax.random.bernoulli(key, 0.25).astype(jnp.int32))
+
+    def observe(self, state: DoorState) -> Any:
+        mask = jnp.asarray(self.offers, jnp.float32)[state.room]
+        return jnp.concatenate([jax.nn.one_hot(state.room, 3), *([mask] if self.has_mask else [])])
+
+    def signals(self, state: DoorState) -> Any:
+        return state._asdict()
+
+
+class CueState(NamedTuple):
+    """The cue and the number of steps."""
+
+    cue: Any
+    steps: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Cue:
+    """The first observation is a cue, 1 or -1, all others are 0; the reward of every step is action * cue.
+
+    Without a memory no policy expects more than 1, the reward of the first step.
+    """
+
+    horizon: int = 6
+
+    name: ClassVar[str] = "cue"
+    actions: ClassVar[Continuous] = Continuous((-1.0,), (1.0,))
+    observation_size: ClassVar[int] = 2
+
+    def reset(self, key: Any) -> CueState:
+        return CueState(jax.random.rademacher(key, (), jnp.float32), jnp.int32(0))
+
+    def step(self, key: Any, state: CueState, action: Any) -> Any:
+        return CueState(state.cue, state.steps + 1), state.cue * action[0], False
+
+    def observe(self, state: CueState) -> Any:
+        return jnp.stack([jnp.where(state.steps == 0, state.cue, 0.0), 1.0 * (state.steps == 0)])
+
+    def signals(self, state: CueState) -> dict[str, Any]:
+        return {"cue": state.cue}
+
+
+class HiddenWalk(Walk):
+    """The walk, of which every second position is hidden; episodes end early."""
+
+    def _observe(self) -> Any:
+        return np.array([0.0 if self.t % 2 else self.x, self.t % 2], np.float32)

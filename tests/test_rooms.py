@@ -27,6 +27,7 @@ ORDER = [
     ["paper"],
     ["api"],
     ["psyco"],  # the public names: for users and the command line, never for the rooms above
+    ["studio"],
     ["cli"],
 ]
 FLOOR = {room: floor for floor, rooms in enumerate(ORDER) for room in rooms}

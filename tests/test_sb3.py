@@ -11,7 +11,7 @@ from scipy import stats
 import psyco
 from psyco._src.core.errors import RequirementError, RunError
 from psyco._src.learners.base import LearningTask
-from psyco._src.learners.lagrangian import Lagrangian
+from psyco._src.learners.lagrangian import LambdaController
 from psyco._src.logic.batch_monitor import BatchMonitor
 from psyco._src.policies.external import as_policy
 from psyco._src.rollout.episodes import Episodes
@@ -152,7 +152,7 @@ def test_checks_are_rare_where_episodes_are_long(cartpole) -> None:
 
 def test_a_constraint_that_all_checks_violate_with_equal_cost_does_not_silence_the_return() -> None:
     """After 20 of them λ is at least 0.5; one episode with another cost ends that."""
-    rule = Lagrangian(LearningTask(p_req=(0.9,), c_req=(0.9,)), GENERATIONS, 0.3, 0.0, 0.5, 10.0)
+    rule = LambdaController(LearningTask(p_req=(0.9,), c_req=(0.9,)), GENERATIONS, 0.3, 0.0, 0.5, 10.0)
     shared = SharedLambda(rule)
 
     def checks(*costs: float) -> Episodes:
@@ -254,7 +254,7 @@ def shown(*satisfied: bool) -> Episodes:
 
 def test_lambda_and_belief_follow_the_checks() -> None:
     task = LearningTask(p_req=(0.8,), c_req=(0.9,))
-    rule = Lagrangian(task, GENERATIONS, margin=0.5, gain=0.1, belief_window=4.0, curriculum=0.5)
+    rule = LambdaController(task, GENERATIONS, margin=0.5, gain=0.1, belief_window=4.0, curriculum=0.5)
     shared = SharedLambda(rule)
     shared.observe(shown(True, False), progress=0.0)
     assert shared.lam == 1.0  # the target is still 0

@@ -2,6 +2,7 @@
 
 from ._src.api.coerce import AnyDomain as AnyDomain
 from ._src.api.coerce import PolicyLike as PolicyLike
+from ._src.api.explain import explain as explain
 from ._src.api.runs import counterexamples as counterexamples
 from ._src.api.runs import export as export
 from ._src.api.runs import export_c as export_c
@@ -29,6 +30,7 @@ from ._src.api.verify import optimum as optimum
 from ._src.api.verify import plan as plan
 from ._src.api.verify import replay as replay
 from ._src.api.verify import stress as stress
+from ._src.api.verify import train_against as train_against
 from ._src.api.verify import verify as verify
 from ._src.api.verify import verify_outcomes as verify_outcomes
 from ._src.core.errors import ArgumentError as ArgumentError
@@ -65,6 +67,7 @@ from ._src.logic.ast import Constraint as Constraint
 from ._src.logic.ast import Expectation as Expectation
 from ._src.logic.ast import Question as Question
 from ._src.logic.ast import Requirement as Requirement
+from ._src.logic.paraphrase import PropertyText as PropertyText
 from ._src.logic.parser import parse as parse
 from ._src.logic.parser import parse_formula as parse_formula
 from ._src.logic.requirement import AnyRequirement as AnyRequirement
@@ -86,6 +89,7 @@ from ._src.rollout.env_checker import CheckResult as CheckResult
 from ._src.rollout.episodes import Episodes as Episodes
 from ._src.rollout.execution import Execution as Execution
 from ._src.rollout.monitor_wrapper import MonitorWrapper as MonitorWrapper
+from ._src.runs.adversarial_training import AdversarialTraining as AdversarialTraining
 from ._src.runs.attack import AttackResult as AttackResult
 from ._src.runs.attack import ExactViolation as ExactViolation
 from ._src.runs.baselines import Baselines as Baselines

@@ -1,5 +1,6 @@
 """`python -m psyco` is the same program as `psyco`."""
 
+import signal
 import sys
 
 try:
@@ -8,3 +9,6 @@ try:
     main()
 except KeyboardInterrupt:  # while even that was imported
     sys.exit(130)
+finally:  # the result is known; an interruption while Python ends would print a traceback
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)

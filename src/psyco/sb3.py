@@ -37,11 +37,11 @@ from psyco._src.core.options import check_declared, option
 from psyco._src.envs.base import Domain, signal_table
 from psyco._src.envs.gym_env import INFO_PREFIX, GymDomain, Transition, transition_signals
 from psyco._src.learners.belief import double_precision
-from psyco._src.learners.expectation_constraints import costs, expectation_bounds
+from psyco._src.learners.expectation_constraints import expectation_bounds, learning_costs
 from psyco._src.learners.lagrangian import (
     MIN_LAMBDA_WITHOUT_SIGNAL,
     SIGNAL_PATIENCE,
-    Lagrangian,
+    LambdaController,
     gives_no_signal,
     split_weights,
 )
@@ -74,7 +74,7 @@ MIN_STEPS_PER_CHECK_STEP = 5  # training steps for each step of a check
 class SharedLambda:
     """λ of all environments of a bridge, moved by the checks with the learners' own controller."""
 
-    def __init__(self, controller: Lagrangian) -> None:
+    def __init__(self, controller: LambdaController) -> None:
         self.controller = controller
         self.belief, lam_k = controller.init()
         self.c_sat = np.zeros(len(lam_k), np.float32)  # [K] confidence that each constraint is satisfied
@@ -96,7 +96,7 @@ class SharedLambda:
         with double_precision():
             self.belief, c_sat, lam_k = self.controller.update(self.belief, self.lam_k, now, checks)
         self.c_sat = np.asarray(c_sat)
-        cost = costs(self.controller.task.expectations, checks, self.belief.recent)
+        cost = learning_costs(self.controller.task.expectations, checks, self.belief.recent)
         self.equal_cost_streak = np.where(gives_no_signal(cost), self.equal_cost_streak + len(cost), 0.0)
         floor = jnp.maximum(lam_k, MIN_LAMBDA_WITHOUT_SIGNAL)
         self.set(jnp.where(self.equal_cost_streak >= SIGNAL_PATIENCE, floor, lam_k))
@@ -200,7 +200,9 @@ class ConstrainedEnv(gymnasium.Wrapper):  # type: ignore[type-arg]
         """Return the cost of an episode `[K]`; an excess is in the unit of its value."""
         widths = [bound.width for bound in self.task.expectations]
         units = np.append(np.ones(episode.cost.shape[1]), widths)
-        return np.asarray(costs(self.task.expectations, episode, self.shared.belief.recent)[0] * units, np.float64)
+        return np.asarray(
+            learning_costs(self.task.expectations, episode, self.shared.belief.recent)[0] * units, np.float64
+        )
 
 
 @dataclass
@@ -248,7 +250,7 @@ class Bridge:
         )
         task = make_task(self.requirement, expectation_bounds(self.requirement, self.domain))
         self.shared = SharedLambda(
-            Lagrangian(task, GENERATIONS, self.margin, self.curriculum, self.gain, self.belief_window)
+            LambdaController(task, GENERATIONS, self.margin, self.curriculum, self.gain, self.belief_window)
         )
         self._checks = 0
         self._check_steps = 0  # of the last check

@@ -71,6 +71,7 @@ def here(original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     return tmp_path
 
 
+@pytest.mark.more
 def test_reading_a_run_makes_no_environment_and_imports_nothing_that_it_names(cli, here: Path) -> None:
     """The module is not even there."""
     (here / "slope_env.py").unlink()

@@ -68,7 +68,7 @@ def test_the_exit_status_of_verify_is_the_verdict(cli, run, require, status, ver
 
 
 def test_render_writes_a_picture_and_an_animation(cli, run, tmp_path):
-    done = cli("render", run, "--out", tmp_path / "pictures", "--episodes", 1)
+    done = cli("render", run, "--out", tmp_path / "pictures", "--episodes", 1, "--film-format", "gif")
     assert done.status == 0, done.err
     assert (tmp_path / "pictures" / "trajectory.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "pictures" / "trajectory.gif").read_bytes().startswith(b"GIF89a")
@@ -205,6 +205,7 @@ cli.main()
     assert (done.returncode, done.stdout, done.stderr) == (status, "", "interrupted\n")
 
 
+@pytest.mark.more
 def test_ctrl_c_ends_cleanly(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-m", "psyco", "synthesize", "obstacle-run", "--learner", "snes", "--require",

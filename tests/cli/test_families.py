@@ -89,6 +89,44 @@ def test_a_run_remembers_its_family(cli, tmp_path):
     psyco.report(folder)
 
 
+@pytest.mark.more
+def test_a_run_for_the_worst_environments_observes_its_parameters(cli, tmp_path):
+    folder = tmp_path / "run"
+    said = cli(
+        "synthesize", "particle-dance", "--horizon", 5, "--vary", "max_speed=0.08..0.12", "--observe-parameters",
+        "--robust", "cvar:0.2", "--episodes", 60, "--option", "max_episodes=200", "--learner", "snes", "--out", folder,
+        "--require", "P>=0.3 [ G distance >= 0.1 ] & C>=0.9",
+    )  # fmt: skip
+    assert said.status in (0, 1, 3), said.err
+    run = psyco.open_run(folder)
+    assert run.config.settings.robust == "cvar:0.2"
+    assert run.config.parameters["observe_parameters"] is True
+    assert run.policy.network.inputs == 9
+    assert "whose parameters the policy observes" in str(run.certificate)
+    assert cli("verify", folder, "--vary", "max_speed=0.05..0.2").status in (0, 1, 3)  # another range, as trained
+    for options in (["none"], ["d_min=0.1..0.12"]):
+        refused = cli("verify", folder, "--vary", *options)
+        assert refused.status == 2
+        assert "observe" in refused.err
+    told = cli("export", folder, "--c", tmp_path / "c")
+    assert "then these parameters of the environment: max_speed" in told.out
+
+
+ROBUST = {
+    "single": (["--robust", "worst"], "is a single environment"),
+    "word": (["--robust", "median", "--vary", "grid=3,4"], "write mean, cvar:0.1"),
+    "nothing": (["--observe-parameters"], "nothing varies in obstacle-run"),
+}
+
+
+@pytest.mark.parametrize(("options", "message"), ROBUST.values(), ids=ROBUST)
+def test_learning_for_environments_needs_a_family(cli, tmp_path, options, message):
+    said = cli("synthesize", "obstacle-run", "--require", f"P>=0.3 [ {SAFE} ]", "--out", tmp_path / "run", *options)
+    assert said.status == 2
+    assert message in said.err
+    assert "Traceback" not in said.err
+
+
 def test_no_family_and_a_family_are_refused_together():
     for given in (["none", "grid=3,4"], ["grid=3,4", "none"]):
         with pytest.raises(psyco.RunError, match="--vary none is a single environment"):

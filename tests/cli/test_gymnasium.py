@@ -86,7 +86,7 @@ def test_render_shows_a_film_or_says_why_not(cli: Cli, env: str, said: bool, tmp
     domain = psyco.make(env)
     network = network_for(domain, hidden=2)
     policy_for(domain, network, np.ones(network.size)).save(tmp_path / "policy.safetensors")
-    code, out, err = cli("render", tmp_path / "policy.safetensors", "--episodes", "1")
+    code, out, err = cli("render", tmp_path / "policy.safetensors", "--episodes", "1", "--film-format", "gif")
     assert code == 0, err
     assert ("not among its render modes" in out) == said
     with Image.open(tmp_path / "trajectory.gif") as gif:

@@ -51,7 +51,7 @@ def test_infinite_values_are_strings_in_json(cli: Callable[..., Any], tmp_path: 
         (("check", COURIER), "its constants N have no values; give them, as in --set N=3"),
         (("verify", COURIER, "--set", "N=3", "--require", "P=? [ F wet ]"), "is a decision process"),
         (("verify", DICE, "--require", 'P=? [ F "finished" ]'), 'unknown label "finished"'),
-        (("verify", DICE, "--require", "P=? [ F s=8 ]", "--set", "max_states=5"), "the limit is 5"),
+        (("verify", DICE, "--require", "P=? [ F s=8 ]", "--set", "max_states=5"), "give a horizon (--horizon N)"),
         (("synthesize", COURIER, "--set", "N=3", "--require", "P>=0.9 [ F at=3 ]"), "needs a horizon"),
         (("exact", DICE, "--optimum"), "--optimum needs a property"),
     ],

@@ -133,10 +133,24 @@ def test_a_stopped_run_shows_the_return_of_its_deployed_policy_or_says_that_it_e
 ) -> None:
     begun(tmp_path / "stopped")
     (row,) = json.loads(cli("runs", tmp_path, "--json").out)
-    assert (row["return"], row["return_of"]) == (0.9, "exploring")
-    assert "0.90 exploring" in cli("runs", tmp_path).out
+    # The last check played the policy itself; exploring returned another number.
     table = tmp_path / "stopped" / "metrics.csv"
     names, *rows = table.read_text().splitlines()
+    at = {name: names.split(",").index(name) for name in ("return", "verified_return")}
+
+    def rewrite(checked: list[str]) -> None:
+        cells = [row.split(",") for row in rows]
+        for row, value in zip(cells, checked, strict=True):
+            row[at["verified_return"]] = value
+        table.write_text("\n".join([names, *(",".join(row) for row in cells), ""]))
+
+    rewrite(["2.0", "4.0", "nan"])
+    (row,) = json.loads(cli("runs", tmp_path, "--json").out)
+    assert (row["return"], row["return_of"]) == (4.0, "deployed")
+    rewrite(["nan", "nan", "nan"])
+    (row,) = json.loads(cli("runs", tmp_path, "--json").out)
+    assert (row["return"], row["return_of"]) == (0.9, "exploring")
+    assert "0.90 exploring" in cli("runs", tmp_path).out
     table.write_text("\n".join([f"{names},deployed_return,deployed_satisfied", *(f"{row},7.5,1" for row in rows), ""]))
     (row,) = json.loads(cli("runs", tmp_path, "--json").out)
     assert (row["return"], row["return_of"]) == (7.5, "deployed")

@@ -75,6 +75,7 @@ def test_report_writes_a_page_into_the_run(runs, call):
 
 
 @pytest.mark.more
+@pytest.mark.extra("starlette", "uvicorn")
 def test_report_serves_on_loopback_and_ends_cleanly_on_ctrl_c(runs, env):
     import signal
     import urllib.request

@@ -25,6 +25,9 @@ from psyco._src.envs.family import (
 )
 from psyco._src.envs.registry import describe, make_from_description, required_trust
 from psyco._src.envs.variants import describe_family, is_family
+from psyco._src.policies.c_export import c_files
+from psyco._src.policies.network import network_for
+from psyco._src.policies.serialization import policy_for
 from psyco._src.rollout.episodes import environment_seeds, episode_keys, member_keys, member_numbers
 from psyco._src.rollout.jax_sampler import advance, initial_state, start
 
@@ -129,6 +132,57 @@ def test_a_family_is_made_again_from_its_description() -> None:
     assert describe_family(texts) == "a 3.33333e-05..0.666667, b normal(0.333333,0.0666667)"
 
 
+def test_a_policy_observes_the_parameters_where_it_is_asked_to() -> None:
+    given = {"steepness,power": [[1.0, 0.4], [2.0, 0.8]], "steps": (2, 4), "unused*": "normal(1,0.5)"}
+    with pytest.raises(psyco.DomainError, match="nothing in an episode depends on it"):
+        psyco.vary(Slope(), given, observe_parameters=True)  # to be observed is no effect
+    del given["unused*"]
+    plain, family = psyco.vary(Slope(), given), psyco.vary(Slope(), given, observe_parameters=True)
+    assert (plain.observation_size, family.observation_size) == (2, 5)
+    for key in episode_keys(jax.random.key(3), 0, 3):
+        state, _ = start(family, key)
+        values = member_parameters(family, member_numbers(key[None])[0])
+        own, after = np.split(np.asarray(family.observe(state)), [2])
+        np.testing.assert_array_equal(own, plain.observe(start(plain, key)[0]))
+        np.testing.assert_allclose(after, [values["steepness"], values["power"], values["steps"]])
+    network = network_for(family)
+    assert network.shift == (0.0, 0.0, 1.5, 0.6, 3.0)  # of the inputs; parameters from -1 to 1
+    assert network.scale == (1.0, 1.0, 0.5, 0.2, 1.0)
+    assert network_for(plain).scale == ()
+
+
+def test_an_observing_policy_needs_the_same_parameters_in_the_same_order() -> None:
+    domain = psyco.make("particle-dance")
+    family = psyco.vary(domain, max_speed=(0.08, 0.12), d_min=(0.1, 0.12), observe_parameters=True)
+    assert make_from_description(describe(family)) == family
+    assert describe(family).parameters["observe_parameters"] is True
+    network = network_for(family)
+    policy = policy_for(family, network, network.init(jax.random.key(0)))
+    policy.check(psyco.vary(domain, max_speed=(0.05, 0.2), d_min="normal(0.1,0.01)", observe_parameters=True))
+    for other in (
+        domain,
+        psyco.vary(domain, max_speed=(0.08, 0.12), d_min=(0.1, 0.12)),
+        psyco.vary(domain, d_min=(0.1, 0.12), max_speed=(0.08, 0.12), observe_parameters=True),
+    ):
+        with pytest.raises(psyco.RunError, match="observes the parameters max_speed, d_min of its environment"):
+            policy.check(other)
+    assert "the last ones are parameters of the environment: max_speed, d_min */" in c_files(policy)["psyco_policy.h"]
+    with pytest.raises(psyco.DomainError, match="nothing varies in particle-dance"):
+        psyco.make("particle-dance", observe_parameters=True)
+    with pytest.raises(psyco.DomainError, match="True or False, got 'yes'"):
+        psyco.vary(domain, max_speed=(0.08, 0.12), observe_parameters="yes")  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_counterexamples_name_the_parameters_of_their_environment() -> None:
+    family = psyco.vary(Slope(), steepness=(0.5, 2.0))
+    certificate = psyco.verify(lambda _: [0.0], family, "P>=0.9 [ G height <= 18 ] & C>=0.9")
+    found = certificate.counterexamples(lambda _: [0.0], domain=family, worst=2)
+    for each in found:
+        drawn = each.signals["scaled"][-1] / each.signals["height"][-1]
+        np.testing.assert_allclose(each.environment["steepness"], drawn, rtol=1e-5)
+
+
 def test_whole_numbers_and_ranges_of_signals() -> None:
     family = psyco.vary(psyco.make("obstacle-run"), grid=(4, 6))
     assert isinstance(family, Family)
@@ -138,6 +192,7 @@ def test_whole_numbers_and_ranges_of_signals() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.more
 def test_learning_and_verification_take_a_family() -> None:
     family = psyco.vary(psyco.make("obstacle-run", horizon=10), grid=[4, 5])
     requirement = "P>=0.3 [ G (!caught | collisions <= 1) ] & C>=0.9"
@@ -163,6 +218,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "not whole": ({"steps": "1.5,2"}, "steps is a whole number"),
     "nothing": ({}, "needs a parameter that varies"),
     "no effect": ({"unused": (1, 2)}, "nothing in an episode depends on it"),
+    "no effect, second": (
+        {"steepness": (1, 2), "unused": (1, 2)},
+        "unused of slope cannot vary: nothing in an episode",
+    ),
     "plain code": ({"fixed": (1, 2)}, "needs a fixed number there"),
     "last of a list": ({"steepness": [1.0] * 40 + [-1.0]}, "cannot be made with steepness=-1"),
     "not whole, second": ({"steepness,steps": [[1, 4.4], [1, 4.6]]}, "steps is a whole number"),
@@ -183,6 +242,11 @@ def test_both_ends_of_every_parameter_are_made() -> None:
     assert (members.max(axis=0) == 2.0).all()
     four = corner_members(distributions[:4])
     assert len({tuple(corner) for corner in four[1:]}) == 16
+
+
+def test_a_parameter_may_change_the_range_of_actions_alone() -> None:
+    family = psyco.vary(Slope(), power=(0.3, 0.7))
+    assert np.asarray(family.action_ends)[:, 0, 0].tolist() == [-1.0, 2.0]  # type: ignore[attr-defined]
 
 
 def test_a_float_given_as_a_whole_number_stays_a_float() -> None:

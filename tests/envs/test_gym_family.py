@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import gymnasium
@@ -80,6 +81,48 @@ def test_every_kind_of_parameter_is_set_as_the_seed_says() -> None:
     assert len(seen) == 3  # in three episodes
 
 
+def test_a_policy_observes_the_parameters_where_it_is_asked_to() -> None:
+    family = psyco.vary(cart(), EVERYTHING, observe_parameters=True)
+    assert family.observation_size == 6
+    env = family.make_env()  # type: ignore[attr-defined]
+    for seed in (7, 8):
+        first, _ = env.reset(seed=seed)
+        drawn = host_values(family.distributions, member_number(seed))  # type: ignore[attr-defined]
+        for observation in (first, env.step(0)[0]):
+            assert env.observation_space.contains(observation)
+            np.testing.assert_allclose(observation, [drawn[0], drawn[0], *drawn], rtol=1e-6)
+    again = psyco.make(Cart, **family.parameters)  # type: ignore[attr-defined]
+    assert again.parameters == family.parameters  # type: ignore[attr-defined]
+
+    # The formula is about the wind, and holds with the first of its two values: in half of the episodes.
+    found = psyco.verify(lambda observation: int(observation[5] > 1.5), family, "P>=0.3 [ G obs[5] < 1.5 ] & C>=0.9")
+    assert 0.3 < found.findings[0].share < 0.8
+    assert "whose parameters the policy observes" in str(found)
+
+
+class Rooms(Cart):
+    """A cart in one of four rooms."""
+
+    observation_space: Any = spaces.Discrete(4)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = spaces.Discrete(4)
+
+    def _observe(self) -> Any:
+        return 2
+
+
+def test_parameters_follow_observations_of_other_spaces() -> None:
+    family = psyco.vary(psyco.make(Rooms, horizon=3), {"unwrapped.friction": (0.5, 1.5)}, observe_parameters=True)
+    assert family.observation_size == 5
+    assert family.table["obs"].size == 5  # type: ignore[attr-defined]
+    observation, _ = family.make_env().reset(seed=3)  # type: ignore[attr-defined]
+    flat = family.flatten(observation)  # type: ignore[attr-defined]
+    np.testing.assert_allclose(flat[:4], [0, 0, 1, 0])
+    np.testing.assert_allclose(flat[4], host_values(family.distributions, 3)[0], rtol=1e-6)  # type: ignore[attr-defined]
+
+
 def test_a_family_is_made_again_and_verified() -> None:
     family = psyco.vary(cart(), {"mass": (1.0, 2.0)})
     again = psyco.make(Cart, **family.parameters)  # type: ignore[attr-defined]
@@ -92,6 +135,22 @@ def test_a_family_is_made_again_and_verified() -> None:
 
 def still(observation: Any) -> int:
     return 0
+
+
+def test_counterexamples_name_the_parameters_of_their_environment() -> None:
+    family = psyco.vary(cart(), {"mass": (1.0, 2.0), "options.wind": "1,2"})
+    certificate = psyco.verify(still, family, "P>=0.9 [ G obs[0] <= 1.6 ] & C>=0.9")
+    found = psyco.counterexamples(still, certificate=certificate, domain=family, worst=2, film=False)
+    for each in found:
+        assert each.violates
+        np.testing.assert_allclose(each.environment["mass"], each.signals["obs"][0, 0], rtol=1e-6)
+        assert each.environment["mass"] > 1.6
+        assert f"in the environment with mass={each.environment['mass']:.6g}, options.wind=" in str(found)
+        assert f"<dt>mass</dt><dd>{each.environment['mass']:.6g}</dd>" in re.sub(r"\s*\n\s*", "", found._repr_html_())
+        assert each.to_json()["environment"] == each.environment
+    alone = psyco.verify(still, cart(), "P>=0.9 [ G obs[0] <= 0.6 ] & C>=0.9")
+    (first, *_) = psyco.counterexamples(still, certificate=alone, domain=cart(), worst=1, film=False)
+    assert first.environment is None
 
 
 def test_two_levels_on_the_host() -> None:

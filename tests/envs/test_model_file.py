@@ -82,8 +82,6 @@ def test_bad_jani_and_bad_parameters_are_errors_in_words(tmp_path: Path) -> None
         psyco.make(COURIER, N=3, reward="tim")
     with pytest.raises(DomainError, match="has changed"):
         psyco.make(COURIER, N=3, sha256="0" * 64)
-    with pytest.raises(DomainError, match="13 states, and the limit is 5"):
-        psyco.make(COURIER, N=6, max_states=5)
     with pytest.raises(psyco.RunError, match="no file of that name"):
         psyco.make(str(tmp_path / "missing.prism"))
 

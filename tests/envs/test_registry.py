@@ -37,6 +37,7 @@ def test_parameters_replace_defaults_and_are_reported():
         ("obstacle-run", {"grid": True}, "grid must be a whole number"),
         ("particle-dance", {"horizon": 10**9}, "horizon can be at most 10,000,000"),
         ("particle-dance", {"name": "x"}, "has no parameter 'name'"),
+        ("particle-dance", {"agent": 3}, "did you mean 'agents'"),
         ("CartPole-v1", {"name": "x"}, "cannot make CartPole-v1: .*'name'"),
         ("CartPole-v1", {"source": "x"}, "cannot make CartPole-v1: .*'source'"),
         ("CartPole-v1", {"wrappers": 5}, "wrappers are a list"),

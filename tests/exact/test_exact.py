@@ -260,7 +260,7 @@ def test_storm_reads_the_exported_chain_back_to_the_same_numbers(exported):
         stormpy.build_model_from_drn(files[1]),
         stormpy.build_model_from_explicit(files[2], files[3], transition_rewards=files[4]),
     ]
-    for model, name in zip(models, ('{"return"}', '{"return"}', ""), strict=True):
+    for model, name in zip(models, ('{"total"}', '{"total"}', ""), strict=True):
         values = []
         for text in ('P=? [ F "satisfied" ]', f'R{name}=? [ F "end" ]'):
             (asked,) = stormpy.parse_properties(text)
@@ -279,10 +279,10 @@ def test_storm_reads_the_exported_decision_process_back_and_finds_the_same_optim
         (asked,) = stormpy.parse_properties(text)
         return stormpy.model_checking(model, asked).get_value(model.initial_states[0])
 
-    multi = 'multi(R{"return"}max=? [ F "end" ], P>=0.99 [ F "satisfied" ])'
+    multi = 'multi(R{"total"}max=? [ F "end" ], P>=0.99 [ F "satisfied" ])'
     program = stormpy.parse_prism_program(str(exported / "mdp.prism"))
     for model in (stormpy.build_model(program), stormpy.build_model_from_drn(str(exported / "mdp.drn"))):
-        assert ask(model, 'R{"return"}max=? [ F "end" ]') == pytest.approx(free, abs=1e-6)
+        assert ask(model, 'R{"total"}max=? [ F "end" ]') == pytest.approx(free, abs=1e-6)
         assert ask(model, multi) == pytest.approx(own, abs=1e-4)  # Storm's default precision for several objectives
     tra, lab, rew = (str(exported / f"mdp.{suffix}") for suffix in ("tra", "lab", "rew"))
     costs = stormpy.build_model_from_explicit(tra, lab, transition_rewards=rew)

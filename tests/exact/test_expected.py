@@ -323,7 +323,7 @@ def with_rewards(**models):
     """One `.drn` text of models that differ in their rewards alone."""
     for lines in zip(*map(drn, models.values()), strict=True):
         numbers = [re.search(r"\[(.*)\]", line) for line in lines]
-        if lines[0] == "return":
+        if lines[0] == "total":
             yield " ".join(models)
         elif all(numbers):
             yield re.sub(r"\[.*\]", f"[{', '.join(each[1] for each in numbers)}]", lines[0])

@@ -264,6 +264,9 @@ def test_lines_and_episodes_have_a_largest_size(monkeypatch):
         watch_stream(b"1\n" + b"1" * 200)
     with pytest.raises(RunError, match="line 2 of the input does not end within 100 bytes"):
         watch_stream(b"1\n" + b"1" * 200 + b"\n", size=1000)
+    endless = ingest.LineSplitter(ingest.ReadPosition(), "the input")  # its memory must not grow until an end comes
+    with pytest.raises(RunError, match="line 1 of the input does not end within 100 bytes"):
+        list(endless.feed(b"1" * 200, at_end=False))
     rows = b"episode,a,truncated\n" + b"1,1,0\n" * 100 + b"1,1,1\n"
     assert counts(watch_stream(rows, "P>=0.5 [ F a ]", traces=True)[0]) == (1, 0)
     with pytest.raises(RunError, match="line 103 of the input: the episode has more than 1,000 bytes; record fewer"):

@@ -4,13 +4,17 @@ An attempt ends with an answer or with an error of ours; anything else is a find
 printing and reading it again, say) it is, with `assert`.
 """
 
+import asyncio
+import contextlib
 import csv
 import dataclasses
 import io
 import json
 import os
+import socket
 import struct
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from functools import cache, cached_property
@@ -28,7 +32,6 @@ import psyco
 import psyco._src.paper.reproduction  # commands import it late, which takes longer than any input may
 from psyco._src.cli import main
 from psyco._src.cli.compare import CURVES, _curve, sparkline
-from psyco._src.cli.runs import summarize
 from psyco._src.core import files
 from psyco._src.core.errors import PsycoError
 from psyco._src.core.files import from_json
@@ -46,11 +49,12 @@ from psyco._src.policies.external import open_policy
 from psyco._src.policies.network import Network
 from psyco._src.policies.serialization import Policy, load_policy
 from psyco._src.reports.field_page import watch_page
-from psyco._src.reports.live_server import PageServer, _Handler
+from psyco._src.reports.live_server import PageServer
 from psyco._src.reports.run_page import LiveRun, compare_page, run_page
 from psyco._src.runs.checkpoint import FORMAT, load_checkpoint, save_checkpoint
 from psyco._src.runs.checkpoint import CheckpointInfo as CheckpointAbout
 from psyco._src.runs.config import read_config
+from psyco._src.runs.run_summary import summarize
 from psyco._src.runs.store import load_metrics, load_run_info, read_run
 from psyco._src.verification.certificate import Certificate, _checksum
 from psyco._src.verification.outcomes import verify_outcomes
@@ -81,9 +85,36 @@ class Place:
         (self.run / "checkpoints").mkdir()
         (folder / "secret").write_text("precious")
         self.file = folder / "input"
-        self.server = PageServer(LiveRun(self.run))
-        self.server.server_close()  # nobody connects: handlers are given their requests
         matplotlib.get_configdir(), matplotlib.get_cachedir()  # which it makes once
+
+    @cached_property
+    def server(self) -> tuple[asyncio.AbstractEventLoop, Callable[[], asyncio.Protocol]]:
+        """A loop in a thread, and what makes connections to the server of a live page; they use no port."""
+        from uvicorn.server import ServerState
+
+        from psyco._src.reports.short_connections import ShortConnection
+
+        made = PageServer(LiveRun(self.run))
+        made.close()
+        config, loop = made.server.config, asyncio.new_event_loop()
+        config.load()
+        threading.Thread(target=loop.run_forever, daemon=True).start()
+        return loop, lambda: ShortConnection(config, ServerState(), {}, loop)
+
+    def exchange(self, data: bytes) -> bytes:
+        """Return what the server of a live page answers to a client that sends some bytes and nothing more."""
+        loop, connection = self.server
+        ours, theirs = socket.socketpair()
+        with ours:
+            asyncio.run_coroutine_threadsafe(loop.connect_accepted_socket(connection, theirs), loop).result()
+            answer = b""
+            with contextlib.suppress(ConnectionError):  # it may answer, and close, before all of it has come
+                ours.sendall(data)
+                ours.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(ConnectionError):
+                while piece := ours.recv(2**16):
+                    answer += piece
+        return answer
 
     @cached_property
     def configuration(self) -> bytes:
@@ -406,25 +437,6 @@ def _read_onnx(data: bytes, place: Place) -> None:
 # ---- the live page -------------------------------------------------------------------------------------------------
 
 
-class _Wire:
-    """As much of a socket as a handler needs."""
-
-    def __init__(self, data: bytes) -> None:
-        self.coming, self.sent = io.BytesIO(data), b""
-
-    def recv(self, size: int) -> bytes:
-        return self.coming.read(size)
-
-    def sendall(self, data: bytes) -> None:
-        self.sent += data
-
-    def makefile(self, *_: Any) -> io.BytesIO:
-        return self.coming
-
-    def settimeout(self, seconds: float) -> None:
-        pass
-
-
 def _make_request(rng: Random, place: Place) -> bytes:
     seeds = [
         b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
@@ -450,11 +462,10 @@ def _make_request(rng: Random, place: Place) -> bytes:
 
 
 def _ask(data: bytes, place: Place) -> None:
-    wire = _Wire(data)
-    _Handler(wire, ("127.0.0.1", 1), place.server)
-    assert b"precious" not in wire.sent
-    assert wire.sent[:9] in (b"", b"HTTP/1.0 ")
-    assert wire.sent[9:12] not in (b"500", b"503"), wire.sent[-200:]
+    sent = place.exchange(data)
+    assert b"precious" not in sent
+    assert sent[:9] in (b"", b"HTTP/1.1 ")
+    assert sent[9:12] not in (b"500", b"503"), sent[-200:]
 
 
 # ---- command lines -------------------------------------------------------------------------------------------------

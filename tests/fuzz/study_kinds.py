@@ -1,6 +1,7 @@
 """Folders of studies and tunings: one file of a stranger's folder is almost right, the others are.
 
-An input is the name of the file in its first line, and its content.
+An input is the name of the file in its first line, and its content. `cells/1/run.json` is that of the second cell by
+name: names of cells have a digest of the configuration, which changes with every new setting.
 """
 
 from __future__ import annotations
@@ -214,14 +215,19 @@ def _named(rng: Random, place: Place, folder: Path) -> bytes:
         data = "".join(",".join(row) + "\n" for row in rows).encode()
     else:
         data = mutate_bytes(rng, data)
-    return f"cells/{cell.name}/{name}\n".encode() + data
+    number = sorted((folder / "cells").iterdir()).index(cell)
+    return f"cells/{number}/{name}\n".encode() + data
 
 
 class _Replaced:
     """A file with other content, for a while; a run whose result was replaced is sealed again."""
 
     def __init__(self, folder: Path, name: str, content: bytes) -> None:
-        path = folder / name
+        cells = sorted(path.name for path in (folder / "cells").iterdir())
+        parts = name.split("/")
+        if len(parts) == 3 and parts[0] == "cells" and parts[1].isdecimal() and int(parts[1]) < len(cells):
+            parts[1] = cells[int(parts[1])]
+        path = folder.joinpath(*parts)
         if not path.is_file() or not path.resolve().is_relative_to(folder.resolve()):
             raise AssertionError(f"the folder has no file {name!r}")
         self.path, self.content, self.before = path, content, path.read_bytes()

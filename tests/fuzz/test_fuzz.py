@@ -11,7 +11,11 @@ from tests.fuzz.kinds import KINDS, Place
 from tests.fuzz.watch import watched
 
 INPUTS = {"requirement": 200, "request": 200, "command-line": 40}  # of each kind; 40 of the others
-NEEDS = {"onnx": pytest.mark.extra("onnx", "onnxruntime"), "tuning": pytest.mark.extra("optuna")}
+NEEDS = {
+    "request": pytest.mark.extra("starlette", "uvicorn"),
+    "onnx": pytest.mark.extra("onnx", "onnxruntime"),
+    "tuning": pytest.mark.extra("optuna"),
+}
 
 
 @pytest.fixture(scope="module")

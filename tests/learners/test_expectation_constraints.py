@@ -14,13 +14,13 @@ from psyco._src.learners.belief import double_precision
 from psyco._src.learners.expectation_constraints import (
     ExpectationBound,
     add_recent,
-    costs,
     empty_recent,
     excess,
     expectation_bounds,
-    step_costs,
+    learning_costs,
+    learning_step_costs,
 )
-from psyco._src.learners.lagrangian import Lagrangian
+from psyco._src.learners.lagrangian import LambdaController
 from psyco._src.learners.learner_registry import make_learner
 from psyco._src.learners.loop import train
 from psyco._src.learners.ppo import PPO
@@ -105,7 +105,7 @@ def test_costs_of_a_cvar_differ_also_where_exploration_avoids_what_the_policy_do
     recent = add_recent((worst,), measured(*[18.0] * 100), empty_recent((worst,)))
     explored = measured(*np.arange(10.0))
     assert len(set(np.asarray(excess((worst,), explored, recent))[:, 0])) == 1
-    found = np.asarray(costs((worst,), explored, recent))[:, 0]
+    found = np.asarray(learning_costs((worst,), explored, recent))[:, 0]
     assert found[-1] > found[-2] > found[0]
 
 
@@ -123,14 +123,17 @@ def test_steps_add_up_to_the_excess_of_their_episode(name):
     means = expectation_bounds(requirement, domain)
     assert [mean.rate for mean in means] == [False, True]  # what is true at one moment is at most 1
     bounds = np.array([0.0 if mean.rate else mean.bound / mean.width for mean in means])
-    by_step = np.asarray(step_costs(means, episodes.trace)).sum(axis=1)
-    np.testing.assert_allclose(by_step[:, 0], episodes.cost[:, 0], rtol=1e-6)
+    by_step = np.asarray(learning_step_costs(means, episodes.trace)).sum(axis=1)
+    # A violation in the last state counts once in a trace, and in every repetition of this state in an episode's cost.
+    at_end = np.take_along_axis(np.asarray(episodes.trace.cost)[..., 0], np.asarray(episodes.length)[:, None] - 1, 1)
+    repeated = (30 - np.asarray(episodes.length)) * at_end[:, 0]
+    np.testing.assert_allclose(by_step[:, 0] + repeated, episodes.cost[:, 0], rtol=1e-6)
     np.testing.assert_allclose(by_step[:, 1:] - bounds, excess(means, episodes), atol=1e-6)
     np.testing.assert_allclose(np.asarray(episodes.trace.value).sum(axis=1), episodes.value, atol=1e-6)
     worst = means[0]._replace(rest=0.3)  # and of a CVaR but for c and the start, two other constants
     recent = add_recent((worst,), episodes, empty_recent((worst,)))
-    by_step = np.asarray(step_costs((worst,), episodes.trace, recent))[..., 1].sum(axis=1)
-    of_episodes = np.asarray(costs((worst,), episodes, recent))[:, 1]
+    by_step = np.asarray(learning_step_costs((worst,), episodes.trace, recent))[..., 1].sum(axis=1)
+    of_episodes = np.asarray(learning_costs((worst,), episodes, recent))[:, 1]
     np.testing.assert_allclose(by_step - by_step[0], of_episodes - of_episodes[0], atol=1e-6)
 
 
@@ -163,7 +166,7 @@ def test_the_shortfall_of_a_mean_is_its_expected_distance_beyond_the_bound():
 # ---- λ --------------------------------------------------------------------------------------------------------------
 
 
-def lambdas(rule: Lagrangian, batches) -> list[float]:
+def lambdas(rule: LambdaController, batches) -> list[float]:
     """λ after each batch of values."""
     belief, lam = rule.init()
     seen = []
@@ -174,9 +177,9 @@ def lambdas(rule: Lagrangian, batches) -> list[float]:
     return seen
 
 
-def rule(mean: ExpectationBound = UP_TO_5, **options) -> Lagrangian:
+def rule(mean: ExpectationBound = UP_TO_5, **options) -> LambdaController:
     defaults = {"margin": 0.4, "curriculum": 0.0, "gain": 0.1, "belief_window": 4.0}
-    return Lagrangian(LearningTask(c_req=(0.9,), expectations=(mean,)), 10, **(defaults | options))
+    return LambdaController(LearningTask(c_req=(0.9,), expectations=(mean,)), 10, **(defaults | options))
 
 
 BATCHES = [(9.0, 4.0), (12.0, 8.0), (8.0, 7.0), (3.0, 4.0), (0.0, 5.0), (2.0, 2.0), (14.0, 14.0)]

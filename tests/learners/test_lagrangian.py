@@ -9,7 +9,7 @@ from jax import Array
 import psyco
 from benchmarks.terms import SPEED, Glide
 from psyco._src.learners.belief import double_precision
-from psyco._src.learners.lagrangian import MAX_MULTIPLIER, apply_terms, by_cost, combine_advantages
+from psyco._src.learners.lagrangian import MAX_MULTIPLIER, add_proportional_and_floor, by_cost, combine_advantages
 from psyco._src.learners.learner_registry import make_learner, make_task
 from psyco._src.learners.loop import train
 from psyco._src.learners.ppo import PPO, PPOState
@@ -88,10 +88,12 @@ def test_the_proportional_term_raises_the_multiplier_of_the_update_at_once() -> 
     """With a target of 0.95: only checks count, over five generations, and the stored λ does not change."""
     learner, state = made(proportional_gain=2.0)
     lam, check = jnp.array([0.8], jnp.float32), jnp.arange(10) >= 8
-    history, each, applied = apply_terms(learner, state, episodes_of(check), lam)
+    history, each, applied = add_proportional_and_floor(learner, state, episodes_of(check), lam)
     assert (float(each[0]), float(applied[0])) == pytest.approx((0.8, 0.8))
     for share in (0.8, 0.64):
-        history, each, applied = apply_terms(learner, state._replace(history=history), episodes_of(~check), lam)
+        history, each, applied = add_proportional_and_floor(
+            learner, state._replace(history=history), episodes_of(~check), lam
+        )
         wanted = 1.0 / (1.0 / 0.8 + 2.0 * (0.95 - share))
         assert (float(each[0]), float(applied[0])) == pytest.approx((0.8, wanted))
 
@@ -103,7 +105,7 @@ def test_a_constraint_gives_no_signal_after_twenty_episodes_of_equal_cost(episod
     columns = jnp.ones((episodes, 1)), jnp.zeros((episodes, 1), bool), jnp.full(episodes, 50, jnp.int32)
     found = []
     for _ in range(6):
-        history, each, applied = apply_terms(
+        history, each, applied = add_proportional_and_floor(
             learner, state, Episodes(jnp.zeros(episodes), *columns), jnp.array([0.1], jnp.float32)
         )
         state = state._replace(history=history, generation=state.generation + 1)

@@ -215,6 +215,14 @@ def test_it_learns_choices_and_half_a_run_can_be_continued_with_the_same_bytes()
     assert jax.tree.structure(initial_state(problem).state) == jax.tree.structure(whole.at.state)
 
 
+def test_at_first_all_exploring_episodes_hold_their_noise() -> None:
+    """Where white noise finds no reward, one held episode in a generation may miss it too."""
+    problem = prepared(psyco.make(Echo, horizon=8), MOST, **SMALL, hold=3)
+    learner: Any = problem.learner
+    hold = np.asarray(learner.propose(jax.random.key(0), initial_state(problem).state.inner).hold)
+    np.testing.assert_array_equal(hold, [3] * learner.population + [1] * learner.checks)
+
+
 @pytest.mark.more
 def test_the_next_proposal_does_not_depend_on_the_update() -> None:
     problem = prepared(psyco.make(Echo, horizon=8), MOST, **SMALL, hold=3)

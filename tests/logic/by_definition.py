@@ -54,6 +54,14 @@ def value(term, path, i):
             return {"sum": total, "mean": total / (i + 1), "least": min(numbers), "most": max(numbers)}[function]
 
 
+def seen_by_agents(path):
+    """The paths in which `agent.x` is the x of agent_0, of agent_1, and so on."""
+    agents = {name.partition(".")[0] for name in path if name.startswith("agent_")}
+    for agent in agents:
+        own = {name.replace(agent, "agent"): values for name, values in path.items() if name.startswith(f"{agent}.")}
+        yield path | own
+
+
 def satisfied(formula, path, i=0):
     """Appendix A, with quantifiers over positions of the infinite path that stays in its last state."""
     n = len(path["x"]) - 1
@@ -85,6 +93,8 @@ def satisfied(formula, path, i=0):
             return not satisfied(left, path, i) or satisfied(right, path, i)
         case f.Connective("<=>", (left, right)):
             return satisfied(left, path, i) == satisfied(right, path, i)
+        case f.Quantified(quantifier, body):
+            return {"each": all, "any": any}[quantifier](satisfied(body, own, i) for own in seen_by_agents(path))
         case f.Temporal("X", (body,)):
             return satisfied(body, path, i + 1)
         case f.Temporal("F", (body,), bound):
@@ -146,6 +156,9 @@ def cost(formula, path, i=0, negated=False):
             other = f.Not(right) if negated else right
             one, two = f.Connective("&", (left, other)), f.Connective("&", (f.Not(left), f.Not(other)))
             return cost(one, path, i) * cost(two, path, i)
+        case f.Quantified(quantifier, body):
+            adds = (quantifier == "each") != negated
+            return (sum if adds else math.prod)(cost(body, own, i, negated) for own in seen_by_agents(path))
         case f.Temporal("X", (body,)):
             return c(body, i + 1)
         case f.Temporal("F", (body,), bound):

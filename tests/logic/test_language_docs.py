@@ -29,7 +29,7 @@ def test_equivalent_spellings_in_the_docs_parse_to_one_tree(text, meaning):
 
 
 def test_examples_and_equivalences_are_found_in_the_docs():
-    assert len(EXAMPLES) == 4
+    assert len(EXAMPLES) == 5
     assert len(GROUPINGS) >= 7
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from typing import Any
 
@@ -152,6 +153,46 @@ def test_random_actions_are_drawn_from_the_episodes_seed(kind: str) -> None:
         psyco.verify(lambda observation: rng.integers(2), domain, requirement)
     certificate = psyco.verify(Drawing, domain, requirement)
     assert psyco.replay(certificate, Drawing, domain=domain).matches
+
+
+class Lucky:
+    """A policy with a generator of its own: in 30% of all episodes in the field, it does the wrong thing."""
+
+    def __init__(self, generator: Any, constant: bool = False, drawn: str = "reset") -> None:
+        self.parts, self.constant, self.drawn, self.wrong = {"luck": [generator]}, constant, drawn, False
+
+    def reset(self) -> None:
+        if self.constant:
+            self.parts["luck"] = [np.random.default_rng(7)]
+        if self.drawn == "reset":
+            self.draw()
+
+    def draw(self) -> None:
+        self.wrong = self.parts["luck"][0].random() < 0.3
+
+    def act(self, observation: Any) -> int:
+        if self.drawn == "act":
+            self.draw()
+        return int(self.wrong)
+
+
+@pytest.mark.parametrize("drawn", ["reset", "act"])
+@pytest.mark.parametrize("generator", [np.random.default_rng(0), np.random.RandomState(0), random.Random(0)])
+@pytest.mark.parametrize("guarded", [False, True])
+def test_luck_that_all_copies_of_a_policy_share_is_refused(generator: Any, drawn: str, guarded: bool) -> None:
+    """All episodes would draw the same number, so a true 0.7 was SATISFIED for 0.85 in seven of ten verifications."""
+    domain, right = psyco.make(Steps, horizon=1), "P>=0.85 [ G (action <= 0) ] & C>=0.9"
+    policy: Any = Lucky(generator, drawn=drawn)
+    if guarded:
+        policy = psyco.Guard(policy, lambda observation: 0, "P>=0.1 [ G (step <= 5) ]", horizon=1, counters=["step"])
+    with pytest.raises(psyco.RunError, match=r"Lucky draws random numbers .* def reset\(self, seed\)"):
+        psyco.verify(policy, domain, right)
+
+
+def test_luck_that_is_the_same_in_the_field_or_never_drawn_is_no_fault() -> None:
+    domain, right = psyco.make(Steps, horizon=1), "P>=0.85 [ G (action <= 0) ] & C>=0.9"
+    for policy in (Lucky(np.random.default_rng(0), constant=True), Lucky(np.random.default_rng(0), drawn="never")):
+        assert psyco.verify(policy, domain, right).verdict is psyco.Verdict.SATISFIED
 
 
 def test_a_policy_does_not_draw_the_numbers_of_its_environment() -> None:

@@ -33,7 +33,7 @@ def drawn(**options: Any) -> psyco.GymDomain:
 @pytest.fixture(scope="module")
 def found() -> Counterexamples:
     certificate = psyco.verify(walk_right, drawn(), REQUIREMENT, seed=3, method="fixed", max_episodes=20)
-    return psyco.counterexamples(walk_right, certificate=certificate, domain=drawn(), worst=3)
+    return psyco.counterexamples(walk_right, certificate=certificate, domain=drawn(), worst=3, film_format="gif")
 
 
 def frames_of(film: bytes | None) -> int:
@@ -59,7 +59,7 @@ def test_a_scene_is_filmed_in_few_frames(found: Counterexamples, monkeypatch: py
     path = {"step": np.arange(states), "return": np.zeros(states)}
     path |= {body: np.zeros((states, 2)) for body in dance.scene.bodies}
     alone = dataclasses.replace(found, episodes=(dataclasses.replace(found[0], signals=path),))
-    (each,) = with_films(alone, dance, psyco.open_policy(POLICY))
+    (each,) = with_films(alone, dance, psyco.open_policy(POLICY), "gif")
     assert frames_of(each.film) == 4  # states 0, 3, 6 and 9
 
 
@@ -131,7 +131,7 @@ def test_bad_input_is_a_sentence_and_status_2(
 @pytest.mark.slow
 def test_render_draws_an_episode_of_a_certificate_by_its_seed(found: Counterexamples, tmp_path: Path) -> None:
     shown = found[0]
-    options: dict[str, Any] = {"domain": drawn(), "certificate": found.certificate}
+    options: dict[str, Any] = {"domain": drawn(), "certificate": found.certificate, "film_format": "gif"}
     psyco.render(walk_right, tmp_path / "a", seed=shown.seed, **options)
     psyco.render(walk_right, tmp_path / "b", episode=shown.episode, episodes=1, **options)
     assert (tmp_path / "a" / "trajectory.gif").read_bytes() == (tmp_path / "b" / "trajectory.gif").read_bytes()

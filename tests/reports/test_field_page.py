@@ -1,6 +1,5 @@
 """The page of a field test: content, live updates, wide and narrow windows."""
 
-import threading
 from typing import Any
 
 import pytest
@@ -26,13 +25,12 @@ def watch_session(requirement: str = REQUIREMENT) -> WatchSession:
 
 
 @pytest.mark.browser
+@pytest.mark.extra("starlette", "uvicorn")
 @pytest.mark.parametrize("width", [1200, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_page_shows_intervals_and_alarms_and_follows(browser: Any, width: int, scheme: str) -> None:
     session = watch_session()
-    server = PageServer(LiveWatch(session, "field.csv"))
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    try:
+    with PageServer(LiveWatch(session, "field.csv")).in_background() as server:
         size = {"width": width, "height": 800}
         with open_page(browser, server.url, viewport=size, color_scheme=scheme) as page:
             assert page.locator(".verdict .badge").inner_text() == "ALARM"
@@ -47,9 +45,6 @@ def test_a_page_shows_intervals_and_alarms_and_follows(browser: Any, width: int,
             assert not page.locator("#learning").is_visible()
             session.field_test.update([False, 1.0])
             page.locator(".facts dd", has_text="311").wait_for(timeout=20_000)
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def test_right_after_an_alarm_the_chart_keeps_its_range() -> None:

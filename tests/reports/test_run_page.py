@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
@@ -244,21 +243,16 @@ def test_a_run_that_has_only_begun_has_a_page(browser: Any, tmp_path: Path) -> N
 
 
 @pytest.mark.browser
+@pytest.mark.extra("starlette", "uvicorn")
 def test_a_live_page_follows_the_run_to_its_verdict(browser: Any, unfinished: Path) -> None:
-    server = PageServer(LiveRun(unfinished))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        with open_page(browser, server.url) as page:
-            assert page.locator(".verdict .badge").inner_text() == "PENDING"
-            with resume_run(unfinished) as session:
-                assert session is not None
-                execute(session)
-            page.locator(".verdict .badge:not(:text('PENDING'))").wait_for(timeout=20_000)
-            assert "1,500 of 1,500" in page.locator(".facts").first.inner_text()
-            assert page.locator("#certificate .psyco-certificate").count() == 1
-    finally:
-        server.shutdown()
-        server.server_close()
+    with PageServer(LiveRun(unfinished)).in_background() as server, open_page(browser, server.url) as page:
+        assert page.locator(".verdict .badge").inner_text() == "PENDING"
+        with resume_run(unfinished) as session:
+            assert session is not None
+            execute(session)
+        page.locator(".verdict .badge:not(:text('PENDING'))").wait_for(timeout=20_000)
+        assert "1,500 of 1,500" in page.locator(".facts").first.inner_text()
+        assert page.locator("#certificate .psyco-certificate").count() == 1
 
 
 @pytest.mark.browser
@@ -342,13 +336,12 @@ def test_data_in_a_script_element_cannot_end_it() -> None:
     assert json.loads(embed(data)) == data
 
 
+@pytest.mark.extra("starlette", "uvicorn")
 def test_the_server_listens_on_loopback_answers_two_addresses_and_no_other_host(finished: Path) -> None:
     import http.client
 
-    server = PageServer(LiveRun(finished))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        host, port = server.server_address[:2]
+    with PageServer(LiveRun(finished)).in_background() as server:
+        host, port = server.host, server.port
         assert host == "127.0.0.1"
 
         def get(path: str, **headers: str) -> tuple[int, bytes]:
@@ -363,9 +356,6 @@ def test_the_server_listens_on_loopback_answers_two_addresses_and_no_other_host(
         news = json.loads(get("/data.json")[1])
         assert news["data"]["state"] == "finished"
         assert get(f"/data.json?version={news['version'].replace(' ', '%20')}") == (204, b"")
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 @pytest.mark.browser

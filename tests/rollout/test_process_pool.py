@@ -43,6 +43,7 @@ def alone() -> bytes:
     return synthesized()
 
 
+@pytest.mark.more
 def test_the_number_of_workers_does_not_show(alone: bytes) -> None:
     assert synthesized(workers=2) == alone
     assert synthesized(workers=3) == alone

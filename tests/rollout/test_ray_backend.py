@@ -1,13 +1,21 @@
 """A Ray cluster: the same bytes as in one process, also when a node is lost."""
 
+import os
+import signal
 import socket
 import threading
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import psyco
+from psyco._src.policies.network import network_for
 from psyco._src.rollout import ray_backend
+from psyco._src.verification.certificate import ENDED_PROCESS_NOTE
+from psyco._src.verification.recertify import replay
+from tests.environments import Walk
 from tests.making import flat
 
 pytestmark = pytest.mark.extra("ray")
@@ -103,3 +111,49 @@ def test_a_cluster_that_answers_is_accepted() -> None:
         ray_backend.check_cluster(nodes.address)
     finally:
         nodes.shutdown()
+
+
+class Killed(Walk):
+    """Once it is armed, it kills its process once, or that of Ray, as a system without memory does."""
+
+    def __init__(self, armed: str = "", whom: str = "nobody") -> None:
+        super().__init__()
+        self.armed, self.whom = Path(armed), whom
+
+    def step(self, action: Any) -> Any:
+        # The parent must be a worker of Ray, whose title begins so: no other process may be hit.
+        parent = Path(f"/proc/{os.getppid()}/cmdline")
+        if self.whom != "nobody" and self.armed.exists() and parent.read_bytes().startswith(b"ray::"):
+            self.armed.unlink()
+            os.kill(os.getpid() if self.whom == "its own" else os.getppid(), signal.SIGKILL)
+        return super().step(action)
+
+
+@pytest.mark.more
+def test_a_certificate_says_how_often_tasks_were_lost_and_a_replay_of_it_agrees(tmp_path: Path) -> None:
+    """An episode that ends its process may be left out by that, so retries must not be silent."""
+    import ray
+
+    ray_backend.connect_ray.cache_clear()
+    try:
+        found = {}
+        for whom in ("nobody", "its own", "that of Ray"):
+            armed = tmp_path / whom
+            domain = psyco.make(Killed, horizon=6, armed=str(armed), whom=whom)
+            network = network_for(domain, hidden=4)
+            theta = np.zeros(network.size, np.float32)
+            policy = psyco.Policy(theta, network, domain.actions, domain.name, domain.parameters)
+            run = psyco.Execution(ray=None if whom == "nobody" else "local")
+            armed.touch()
+            found[whom] = psyco.verify(
+                policy, domain, "P>=0.1 [ G (abs(obs[0]) <= 9) ]", max_episodes=60, execution=run
+            )
+            assert armed.exists() == (whom == "nobody")
+            notes = [note for note in found[whom].notes if note.startswith(ENDED_PROCESS_NOTE)]
+            assert len(notes) == (whom != "nobody") and all("ended 1 time while" in note for note in notes)
+            assert found[whom].findings == found["nobody"].findings
+            again = replay(found[whom].to_json(), policy, domain=domain)
+            assert again.matches and ("processes that were ended" in again.not_compared) == (whom != "nobody")
+    finally:
+        ray.shutdown()
+        ray_backend.connect_ray.cache_clear()

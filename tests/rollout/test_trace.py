@@ -79,7 +79,13 @@ def test_a_trace_adds_up_to_its_episode(name: str) -> None:
     assert trace is not None
     np.testing.assert_array_equal(trace.alive.sum(axis=1), episodes.length)
     np.testing.assert_allclose(trace.reward.sum(axis=1), episodes.returns, rtol=1e-4)
-    np.testing.assert_allclose(trace.cost.sum(axis=1), episodes.cost, rtol=1e-4)
+    # Of the repetitions of an episode's last state, which cost the formula, those of `G` count once in its trace.
+    rest = trace.alive.shape[1] - episodes.length
+    at_end = np.take_along_axis(trace.cost, episodes.length[:, None, None] - 1, axis=1)[:, 0]
+    whole = trace.cost.sum(axis=1) + rest[:, None] * at_end * [1, 0]
+    several = episodes.length > 1  # a single step also has the cost of the first state
+    assert several.sum() > COUNT / 2
+    np.testing.assert_allclose(whole[several], episodes.cost[several], rtol=1e-4)
     assert (np.diff(trace.alive, axis=1) <= 0).all()
     assert (trace.terminated[episodes.length < trace.alive.shape[1]] == 1).all()
     assert trace.terminated.any() == (name != "particle-dance")  # where the dance goes on until time runs out
@@ -109,6 +115,33 @@ def test_a_trace_says_how_an_episode_ended_and_what_the_policy_would_see_next() 
     np.testing.assert_array_equal(trace.final_obs[:, 1], episodes.length)
     np.testing.assert_array_equal(trace.terminated, episodes.length < 30)
     assert 0 < trace.terminated.sum() < COUNT
+
+
+ENDS = """
+    P>=0.5 [ (F info.cost = 2) & G abs(obs[0]) < 3 ];
+    P>=0.5 [ G[25,28] abs(obs[0]) < 3 ];
+    P>=0.5 [ F ("end" & return >= 40) ];
+"""
+
+
+def test_a_violation_in_which_an_episode_ends_counts_like_any_other() -> None:
+    """A walk ends at a distance of 3: the `G` fails in the last state, and in all of its repetitions."""
+    domain = psyco.make(Walk, horizon=30)
+    network = network_for(domain, bias="learned")
+    sampler = make_sampler(domain, network, psyco.parse(ENDS))
+    theta = np.asarray(jax.vmap(network.init)(jax.random.split(jax.random.key(1), COUNT)))
+    episodes = played(sampler, theta, episode_keys(jax.random.key(2), 0, COUNT), std=3.0)
+    trace = episodes.trace
+    early = (episodes.length > 1) & (episodes.length < 25)
+    assert early.sum() > COUNT / 4
+    cost, last = trace.cost[early], episodes.length[early] - 1
+    np.testing.assert_array_equal(cost.sum(axis=1)[:, :3], np.ones((early.sum(), 3)))
+    for conjunct in range(3):  # F, G, and the window that opens after the end
+        np.testing.assert_array_equal(cost[..., conjunct].argmax(axis=1), last)
+    # A bound on the return has a distance: each reward of 1 covers 1 / 40 of the way.
+    shaping = trace.shaping_cost[early]
+    np.testing.assert_allclose(shaping[..., 3].sum(axis=1), -episodes.length[early] / 40, rtol=1e-5)
+    np.testing.assert_array_equal(shaping[..., :3], cost[..., :3])
 
 
 COUNTED = """

@@ -30,8 +30,10 @@ def attacked():
     )  # fmt: skip
 
 
+@pytest.mark.more
 def test_a_learned_adversary_reaches_most_of_the_exact_worst_case(attacked):
-    without, learned, worst = attacked.exact
+    without, learned, worst, game = attacked.exact
+    assert game <= worst
     assert without < 0.9 * worst
     assert 0.95 * worst <= learned <= worst + 1e-9
 
@@ -61,6 +63,9 @@ def test_the_certificate_is_replayed_in_the_domain_of_the_adversary(attacked):
     assert psyco.replay(attacked.certificate, random_policy(SMALL, 1), domain=attacked.domain).matches
     with pytest.raises(RunError, match=r"an adversary acts in this domain .*, whose policy is a file of its own"):
         psyco.replay(attacked.certificate, random_policy(SMALL, 1))
+    assert psyco.replay(attacked.certificate, random_policy(SMALL, 1), adversary=attacked.adversary).matches
+    with pytest.raises(RunError, match="the file of the adversary that a certificate is about"):
+        psyco.replay(attacked.certificate, random_policy(SMALL, 1), adversary=0.5)
 
 
 def test_a_learned_adversary_is_used_again_from_its_file_and_against_other_policies(attacked, tmp_path, cli):
@@ -147,3 +152,26 @@ def test_a_look_against_an_adversary_is_entered_in_the_account_of_a_run_and_is_n
     assert (run.folder / "certificates" / f"{found.seed_block + 1:04}.json").read_text() == found.to_json()
     assert psyco.open_run(run.folder).certificate == run.certificate
     assert not psyco.open_run(run.folder).problems
+
+
+@pytest.mark.more
+def test_adversaries_of_one_kind_and_size_share_the_permitted_error_of_a_run_and_are_replayed(attacked, tmp_path, cli):
+    small = psyco.Settings(max_episodes=100, candidates=1, verify_every=0)
+    run = psyco.start(SMALL, REQUIREMENT, tmp_path / "run", episodes=60, settings=small)
+    other = dataclasses.replace(attacked.adversary, theta=-attacked.adversary.theta)
+    first = psyco.attack(run, adversary=attacked.adversary, max_episodes=50).certificate
+    second = psyco.attack(run, adversary=other, max_episodes=50).certificate
+    assert first.parameters["adversary"]["policy"] != second.parameters["adversary"]["policy"]
+    assert [look.share for look in second.looks] == [1 / 2, 1 / 6]
+    assert "There were 2 looks" in second.guarantee.statement
+    other.save(tmp_path / "adversary.safetensors")
+    (tmp_path / "second.json").write_text(second.to_json())
+    command = ["verify", "--replay", tmp_path / "second.json", run.folder]
+    replayed = cli(*command, "--adversary", tmp_path / "adversary.safetensors")
+    assert replayed.status == 0
+    assert "look 1, which may have been against another adversary" in replayed.out
+    attacked.adversary.save(tmp_path / "adversary.safetensors")
+    assert cli(*command, "--adversary", tmp_path / "adversary.safetensors").status == 1
+    assert "an adversary acts in this domain" in cli(*command).err
+    refused = cli("verify", run.folder, "--adversary", tmp_path / "adversary.safetensors")
+    assert "psyco stress POLICY --adversary FILE verifies against an adversary" in refused.err

@@ -15,6 +15,7 @@ from psyco._src.policies.network import network_for
 from psyco._src.policies.serialization import policy_for
 from psyco._src.rollout.throughput import Throughput
 from psyco._src.runs import budget, time_budget, train
+from psyco._src.runs import problem as problem_module
 from psyco._src.runs.budget import COMPILED_DEFAULTS, make_run_plan, resolve_auto, shortest_certificate
 from psyco._src.runs.problem import prepare
 from psyco._src.runs.settings import Settings, duration, read_time
@@ -100,6 +101,22 @@ def test_a_certificate_can_always_be_satisfied(pole: psyco.GymDomain, episodes: 
 
 
 @pytest.mark.parametrize(
+    ("episodes", "found"),
+    [(3, (1, 1, 1)), (9, (2, 1, 3)), (20, (5, 1, 3)), (60, (5, 1, 14)), (600, (5, 12, 140))],
+)
+def test_without_constraints_candidates_are_compared_by_a_few_returns(
+    pole: psyco.GymDomain, episodes: int, found: tuple[int, int, int]
+) -> None:
+    """The last policy of a short run may be its worst. A return is an outcome of a single episode, unlike a share."""
+    free = parse("Rmax=? [ C ]")
+    chosen = resolved(Settings(episodes=episodes, learner="sac"), pole, free)
+    assert (chosen.candidates, chosen.selection_episodes, chosen.max_episodes) == found
+    assert chosen.attempts == 1  # nothing can fail
+    plan = make_run_plan(chosen, pole, free)
+    assert sum(phase.episodes for phase in plan.phases if phase.name in ("selection", "certificate")) <= episodes
+
+
+@pytest.mark.parametrize(
     ("bounds", "least"),
     [("P>=0.9 [ {} ] & C>=0.95", 51), ("P<=0.1 [ {} ] & C>=0.95", 51), ("P in [0.4,0.6] [ {} ] & C>=0.95", 284),
      ("P>=0.9999 [ {} ] & C>=0.999", 98_923)],
@@ -162,6 +179,9 @@ def test_a_plan_is_a_table_and_plain_data(pole: psyco.GymDomain) -> None:
         and "probability 0.95 takes about 255 episodes" in str(plan)
     )
     assert json.loads(json.dumps(plan.to_json()))["phases"][1]["steps"] == 400_000
+    assert "14 steps: between the 10 of random policies and the horizon of 20" in str(plan)  # sqrt(200)
+    full = make_run_plan(settings, pole, requirement, simulator=Throughput(1000.0, 20.0, 3))
+    assert "an episode has 20 steps" in str(full)
     assert repr(plan).startswith("<RunPlan: at most ")
     slow = make_run_plan(
         settings, pole, requirement, simulator=Throughput(1000.0, 10.0, 3), learning=Throughput(100.0, 10.0, 3)
@@ -407,6 +427,17 @@ def test_a_plan_counts_by_the_measured_length_of_episodes(pole: psyco.GymDomain,
     assert plan.length == 10.0
     for phase in plan.phases:
         assert phase.steps == (10_000 if phase.name == "learning" and settings.steps else 10 * phase.expected)
+
+
+def test_the_simulator_is_measured_once_and_everything_counts_by_that(
+    pole: psyco.GymDomain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The choice of the learner and the plan: two measurements would give two lengths of an episode in one output."""
+    measured = iter([Throughput(10_000.0, 5.0, 32)])
+    monkeypatch.setattr(problem_module, "measure_throughput", lambda *_, **__: next(measured))
+    problem = prepare(pole, parse(POLE), Settings(episodes=60_000))
+    assert "about 600,000 steps at 10,000" in problem.learner_choice
+    assert problem.plan(time_budget.simulator_throughput(problem)).phases[1].steps == 600_000
 
 
 def test_the_policy_that_learning_starts_from_is_compared_with_enough_episodes(pole: psyco.GymDomain) -> None:

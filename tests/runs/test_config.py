@@ -51,6 +51,8 @@ def test_the_identity_depends_on_everything_but_the_length() -> None:
     assert changed(seed=5) != CONFIG.identity
     assert changed(options={"population": 12}) != CONFIG.identity
     assert dataclasses.replace(CONFIG, parameters={"horizon": 6}).identity != CONFIG.identity
+    # A file has no None: a run that is resumed has lost such options, and must find its checkpoints.
+    assert changed(options=dict(CONFIG.settings.options) | {"sequence_length": None}) == CONFIG.identity
 
 
 @pytest.mark.parametrize(

@@ -169,6 +169,31 @@ def test_an_account_that_is_gone_is_not_forgotten(folder):
     (folder / "looks.json").unlink()
     with pytest.raises(psyco.RunError, match=r"looks\.json is gone.*--ignore-looks"):
         psyco.verify(folder, max_episodes=40)
+    assert len(psyco.verify(folder, max_episodes=40, ignore_looks=True).looks) == 1  # as the message advises
+
+
+def test_an_older_account_that_was_put_back_is_noticed(folder, cli):
+    """Its next look would take the share and the block of one that was taken, with a seed of one's choice."""
+    before = (folder / "looks.json").read_bytes()
+    psyco.verify(folder, max_episodes=40)
+    (folder / "looks.json").write_bytes(before)
+    with pytest.raises(psyco.RunError, match=r"looks.json does not have the look of certificates/0002\.json"):
+        psyco.verify(folder, max_episodes=40, seed=1)
+    with pytest.raises(psyco.RunError, match="an older file was put back"):
+        psyco.resume(folder, episodes="+100")
+    done = cli("verify", folder, "--seed", "1")
+    assert done.status == 2 and "--ignore-looks" in done.err and "Traceback" not in done.err
+    assert len(psyco.verify(folder, max_episodes=40, ignore_looks=True).looks) == 1
+
+
+def test_copies_of_a_run_see_the_same_episodes(folder, tmp_path):
+    """So who verifies a run and its copies has one chance, and not one for each copy."""
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    here, there = (psyco.verify(place, max_episodes=40) for place in (folder, copy))
+    assert here.looks == there.looks and here.findings == there.findings
+    policy, first = psyco.open_run(folder).policy, psyco.open_run(copy).certificate
+    branches = [psyco.verify(policy, requirement=REQUIREMENT, after=here, max_episodes=40) for _ in range(2)]
+    assert branches[0].findings == branches[1].findings and len(first.looks) == len(here.looks)
 
 
 def test_an_older_run_without_an_account_has_the_looks_of_its_certificate(folder):

@@ -31,6 +31,8 @@ FENCE = re.compile(r"^``` ?(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # What a command is given instead of what the page says.
 REPLACED = {
     "--episodes": "60",
+    "--policy-episodes": "60",
+    "--train-against": "1",
     "--steps": "2000",
     "--time": "5s",
     "--points": "2",
@@ -57,6 +59,7 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "start": {"episodes": 60, "settings": SETTINGS},
     "verify": {"max_episodes": 100},
     "attack": {"episodes": 60, "max_episodes": 100},
+    "train_against": {"episodes": 60, "policy_episodes": 60, "rounds": 1, "max_episodes": 100},
     "learn_risk": {"episodes": 100},
     "pareto_front": {"points": 2, "seeds": 1, "workers": 1, "settings": {"episodes": 60}},
     "study": {"workers": 1},
@@ -149,7 +152,8 @@ class Reader:
 
                     torch.set_num_threads(1)  # small networks: more of them wait for each other
                     patch.setattr(Bridge, "certify", _with(Bridge.certify, ARGUMENTS["verify"]))
-                exec(compile(TRAINING.sub(".learn(1_000", block.text), block.page, "exec"), self.session)
+                text = TRAINING.sub(".learn(1_000", block.text)
+                exec(compile(text, block.page, "exec", dont_inherit=True), self.session)
         elif block.language == "sh":
             for words in commands(block.text):
                 self.run(words)

@@ -28,6 +28,8 @@ LAST_PICTURES = {
     "others": "others.png",
     "certificate": "certificate.png",
     "field": "field/watch.png",
+    "elsewhere": "elsewhere.png",
+    "model": "model.png",
 }
 
 
@@ -42,11 +44,13 @@ MORE = [
     "docs/gymnasium.md",
     "docs/index.md",
     "docs/learners.md",
+    "docs/pettingzoo.md",
     "docs/reproduction.md",
     "docs/robustness.md",
     "docs/runs.md",
     "docs/studies.md",
     "docs/unbounded.md",
+    "docs/warm-start.md",
 ]
 ELSEWHERE = {"docs/get-started.md", "docs/real.md"}  # below with their own budgets, and in tests/test_real.py
 CODE = {"python", "sh", "c"}
@@ -55,9 +59,11 @@ SB3_AND_ONNX = pytest.mark.extra("stable_baselines3", "onnxruntime")
 STORM = pytest.mark.extra("stormpy")
 NEEDS = {
     "docs/models.md": STORM,
+    "docs/pettingzoo.md": pytest.mark.extra("mpe2"),
     "docs/gymnasium.md": SB3_AND_ONNX,
-    "docs/learners.md": SB3_AND_ONNX,
+    "docs/warm-start.md": SB3_AND_ONNX,
     "others": SB3_AND_ONNX,
+    "model": STORM,
 }
 
 
@@ -160,7 +166,7 @@ def test_examples_of_commands_have_options_that_there_are() -> None:
 @pytest.mark.extra("onnxruntime", "stormpy")
 @pytest.mark.more
 def test_examples_of_commands_run(cli: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All but those of studies and fronts, which docs/studies.md shows, and watches, which wait or read a stream."""
+    """All but those of studies and fronts, which docs/studies.md shows, and watches and the studio, which wait."""
     reader = Reader(tmp_path, cli, monkeypatch)
     dance, obstacles = "P>=0.85 [ G distance >= 0.1 ] & C>=0.98", "P>=0.9 [ G !caught ] & C>=0.98"
     cart = "P>=0.9 [ G (abs(obs[0]) <= 1) ] & C>=0.98"
@@ -175,7 +181,7 @@ def test_examples_of_commands_run(cli: Callable[..., Any], tmp_path: Path, monke
     (tmp_path / "field.csv").write_text("episode,distance\n" + "".join(f"{i},{i % 2}\n" for i in range(100)))
     reader.run(["psyco", "verify", "--traces", "field.csv", "--require", dance, "--out", "field.json"])
     for words in sorted(examples(), key=lambda words: words[1] != "synthesize"):  # it makes what others use
-        if words[1] not in ("pareto", "study", "watch"):
+        if words[1] not in ("pareto", "study", "studio", "watch"):
             reader.run(words)
 
 
@@ -225,6 +231,8 @@ def test_a_tutorial_ends_with_its_picture(script: Path, tmp_path: Path) -> None:
         "others": r"a function: SATISFIED.*a memory: SATISFIED.*ONNX: SATISFIED.*Stable-Baselines3: ",
         "certificate": r"the same: True.*^refused: ",
         "field": r"^SATISFIED\n.*holds no longer",
+        "model": r"^SATISFIED after .*^SATISFIED Value.*exactly 1/7",
+        "elsewhere": r"in the worst environment that was found.*^SATISFIED: .*in the environment with max_speed",
     }
     assert re.search(expected[script.stem], said, re.MULTILINE | re.DOTALL), said
 

@@ -106,6 +106,7 @@ def tables(folder: Path) -> dict[str, bytes]:
     return {name: (folder / f"{name}.csv").read_bytes() for name in TABLES}
 
 
+@pytest.mark.more
 def test_a_cell_gives_the_same_run_as_psyco_start(done: psyco.Study, tmp_path: Path) -> None:
     outcome = done.outcomes[1]
     assert outcome.run is not None

@@ -10,6 +10,7 @@ from scipy import stats
 
 from psyco._src.core.errors import RunError
 from psyco._src.logic.parser import parse
+from psyco._src.verification import fixed_sample
 from psyco._src.verification.anytime import Anytime, log_evidence, lower_bound
 from psyco._src.verification.base import ACCEPT, CONTINUE, REJECT, Counts, Task, Verdict, add_outcome
 from psyco._src.verification.methods import METHODS, make_test, make_tests
@@ -91,6 +92,18 @@ def test_a_test_of_a_fixed_size_decides_at_one_count_only():
         satisfied, violated = np.meshgrid(np.arange(91), np.arange(91))
         decided = np.asarray(test.decide(Counts(satisfied, violated))) != CONTINUE
         assert len({int(n) for n in (satisfied + violated)[decided] if n <= 60}) == 1, method
+
+
+def test_a_plan_computes_the_tails_of_a_fixed_test_at_its_size_only(monkeypatch):
+    """It took more than half of the time of `psyco plan` to compute them after every episode."""
+    asked = []
+    tail = fixed_sample._tail
+    monkeypatch.setattr(fixed_sample, "_tail", lambda counts, p: asked.append(1) or tail(counts, p))
+    test = make_test("fixed", constraint(), max_episodes=60)
+    seen = operating_characteristics(test, [0.8, 0.95], 60)
+    assert len(asked) == 2  # to accept, and to reject
+    least = min(s for s in range(61) if test.decide(Counts(s, 60 - s)) == ACCEPT)
+    np.testing.assert_allclose(seen.satisfied, stats.binom.sf(least - 1, 60, [0.8, 0.95]), atol=1e-12)
 
 
 @pytest.mark.parametrize("method", list(METHODS))

@@ -12,7 +12,7 @@ from psyco import RunError
 from psyco._src.policies.external import as_policy
 from psyco._src.rollout.episodes import episode_keys
 from psyco._src.rollout.sampler import make_sampler
-from tests.environments import Careless, Counting, Deaf, Leaky, Local, Manufactured, Walk, to_the_left
+from tests.environments import Careless, Counting, Deaf, Leaky, Local, Manufactured, Walk, Warm, to_the_left
 from tests.making import with_execution
 
 pytestmark = pytest.mark.slow  # plays episodes
@@ -54,6 +54,24 @@ def test_chance_in_what_is_judged_alone_is_an_error():
 def test_statistics_that_a_wrapper_keeps_between_episodes_are_an_error():
     with pytest.raises(RunError, match="obs at step 0"):
         verify(Walk, wrappers=[gymnasium.wrappers.NormalizeObservation])
+
+
+@pytest.mark.more
+def test_what_a_class_has_learned_before_shows_in_new_processes():
+    """In one process all episodes and replays share it; the documentation says so."""
+    requirement = "P>=0.9 [ G (info.bad <= 0) ] & C>=0.9"
+    domain = psyco.make(Warm, horizon=6)
+    network = as_policy(to_the_left).network
+    keys = episode_keys(jax.random.key(0), 0, 640)
+    try:
+        make_sampler(domain, network, psyco.parse(requirement))(np.zeros((640, 0)), keys)
+        assert psyco.verify(to_the_left, domain, requirement).verdict is psyco.Verdict.SATISFIED
+        run = psyco.Execution(workers=2)
+        make_sampler(domain, network, psyco.parse(requirement), execution=run)(np.zeros((640, 0)), keys)
+        with pytest.raises(RunError, match=r"played again .*info\.bad at step 1"):
+            psyco.verify(to_the_left, domain, requirement, execution=run)
+    finally:
+        Warm.steps = 0
 
 
 def test_a_counter_in_a_module_is_an_error():

@@ -14,6 +14,9 @@ import pytest
 import psyco
 from psyco._src.envs.actions import Discrete
 from psyco._src.policies.network import network_for
+from psyco._src.rollout.episodes import Stream
+from psyco._src.verification.ledger import Ledger
+from psyco._src.verification.stress import stress as search
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,19 @@ def test_the_search_finds_the_worst_corner_and_tests_it(policy: psyco.Policy, tm
     assert "satisfied share over b" in text
     assert "nothing is said about them" in text
     assert psyco.stress(policy, family, "P>=0.5 [ G good ] & C>=0.98", search_episodes=3000) == found
+
+
+@pytest.mark.slow
+def test_searches_at_one_run_share_its_permitted_error_and_have_fresh_episodes(policy: psyco.Policy) -> None:
+    family, ledger = psyco.vary(Coin(), a=(0, 1), b=(0, 1)), Ledger(stream=Stream.CERTIFY)
+    wanted = psyco.parse("P>=0.1 [ G good ] & C>=0.98")
+    first, second = (search(policy, family, wanted, search_episodes=200, ledger=ledger) for _ in range(2))
+    assert [entry.look.share for entry in ledger.entries] == [1 / 2, 1 / 6]
+    assert [entry.look.verdict for entry in ledger.entries] == [first.verdict, second.verdict]
+    assert first.found == second.found
+    assert first.findings[0].satisfied != second.findings[0].satisfied
+    assert "There were 2 looks, each at fresh episodes of its own" in second.statement
+    assert "is not covered" not in second.statement
 
 
 @pytest.mark.slow

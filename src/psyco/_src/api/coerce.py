@@ -16,7 +16,8 @@ from psyco._src.core.errors import ArgumentError, DomainError, RunError, suggest
 from psyco._src.core.files import read_text
 from psyco._src.core.options import declared
 from psyco._src.envs.actions import Discrete
-from psyco._src.envs.base import Domain
+from psyco._src.envs.base import Domain, written_for
+from psyco._src.envs.multi_agent import joint_domain
 from psyco._src.envs.registry import (
     BUILT_IN,
     DomainDescription,
@@ -63,7 +64,7 @@ def as_domain(domain: AnyDomain, parameters: Mapping[str, Any] | None = None) ->
         return make(domain, **(parameters or {}))
     if parameters:
         raise DomainError(f"{domain!r} is already a domain; pass its parameters where it is made")
-    return cast(Domain, domain)
+    return joint_domain(cast(Domain, domain))
 
 
 class VerificationInput(NamedTuple):
@@ -101,7 +102,7 @@ def as_subject(
         raise RunError(f"{policy} is a policy without a requirement; give one with requirement (--require)")
     # The requirement of a run is text: it must not name another file.
     wanted = as_requirement(requirement) if requirement is not None else parse(str(own))
-    return VerificationInput(found, where, wanted)
+    return VerificationInput(found, where, written_for(wanted, where))
 
 
 def chain_policy(domain: Domain) -> Policy:
@@ -216,17 +217,20 @@ def as_adversary(adversary: Any) -> tuple[Disturbance, Policy | None]:
     return Disturbance(about["kind"], about["size"]), adversary
 
 
-def known_looks(policy: PolicyLike) -> Ledger | None:
-    """Return the ledger of looks at a policy, from its run folder or its `Result`; None if it has none."""
+def known_looks(policy: PolicyLike, *, ignored: bool = False) -> Ledger | None:
+    """Return the ledger of looks at a policy, from its run folder or its `Result`; None if it has none.
+
+    With `ignored` that of a run folder is empty, and its file may be gone or damaged.
+    """
     if isinstance(policy, Run):
-        return open_ledger(policy.folder)
+        return open_ledger(policy.folder, ignored=ignored)
     if not isinstance(policy, str | Path):
         looks = getattr(policy, "looks", None)
         return looks if isinstance(looks, Ledger) else None
     try:
         path = Path(policy).resolve()  # a link to a run's policy is that policy
         folder = path if path.is_dir() else path.parent
-        return open_ledger(folder) if path.exists() and is_run(folder) else None
+        return open_ledger(folder, ignored=ignored) if path.exists() and is_run(folder) else None
     except (OSError, ValueError):  # not a file name
         return None
 

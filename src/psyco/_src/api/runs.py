@@ -20,12 +20,13 @@ from psyco._src.api.coerce import (
 from psyco._src.core import files
 from psyco._src.core.checks import check_count
 from psyco._src.core.errors import DomainError, RunError
-from psyco._src.envs.base import Domain, counters_of
+from psyco._src.envs.base import Domain, counters_of, written_for
 from psyco._src.envs.gym_env import GymDomain
 from psyco._src.envs.registry import BUILT_IN, DomainDescription, make_from_description, trusted_names
 from psyco._src.learners.metrics import Metrics
 from psyco._src.logic.ast import Requirement
 from psyco._src.logic.parser import parse
+from psyco._src.logic.quantifiers import Team, groups_by_name, write_out
 from psyco._src.logic.requirement import AnyRequirement, as_requirement
 from psyco._src.logic.runtime_monitor import Monitor, episode_verdict
 from psyco._src.policies.c_export import c_files
@@ -110,17 +111,18 @@ def report(run: Run | str | Path, out: str | Path | None = None) -> Path:
 
 
 @verb
-def export(policy: PolicyLike, path: str | Path) -> float:
+def export(policy: PolicyLike, path: str | Path, *, agent: str | None = None) -> float:
     """Export a policy to ONNX, with observation scaling and action range, and compare the file with the policy.
 
     Args:
         policy: a PSyCo policy, its file, a run or its folder.
         path: file name.
+        agent: the agent whose policy it is, where there are several.
 
     Returns:
         The largest difference between an action of the file and of the policy, relative to the action range.
     """
-    return export_onnx(_own(find_policy(policy)[0]), path)
+    return export_onnx(_own(find_policy(policy)[0], agent), path)
 
 
 @verb
@@ -131,6 +133,7 @@ def export_c(
     requirement: AnyRequirement | None = None,
     horizon: int | None = None,
     counters: Collection[str] | None = None,
+    agent: str | None = None,
 ) -> list[Path]:
     """Export a policy and the monitor of its requirement to C99 without dependencies.
 
@@ -142,17 +145,19 @@ def export_c(
         requirement: the monitored requirement; default: that of its run.
         horizon: longest episode, in steps; default: that of its training, if the policy file has it.
         counters: signals that never decrease; default: those of a built-in domain.
+        agent: the agent whose policy it is, where there are several.
 
     Returns:
         The written files.
     """
     anything, own = find_policy(policy)
-    found = _own(anything)
+    found = _own(anything, agent)
+    team = team_of_policy(found if agent is None else anything)  # type: ignore[arg-type]  # `_own` has checked it
     wanted = requirement if requirement is not None else own and parse(own)
     declared = counters_of(BUILT_IN[found.domain]) if found.domain in BUILT_IN else ()
     texts = c_files(
         found,
-        None if wanted is None else as_requirement(wanted),
+        None if wanted is None else write_out(as_requirement(wanted), team, "the policy"),
         horizon=found.parameters.get("horizon") if horizon is None else horizon,
         counters=declared if counters is None else counters,
     )
@@ -162,8 +167,13 @@ def export_c(
     return [where / name for name in texts]
 
 
-def _own(policy: AnyPolicy) -> Policy:
-    """Return a PSyCo policy; raise an error for policies that cannot be exported."""
+def team_of_policy(policy: Policy) -> Team:
+    """Return the agents of a joint policy, in the groups of their numbers; none where there is one agent."""
+    return Team(policy.agents, groups_by_name(policy.agents))
+
+
+def _own(policy: AnyPolicy, agent: str | None) -> Policy:
+    """Return a PSyCo policy, or that of one agent; raise an error for policies that cannot be exported."""
     if isinstance(policy, Guard):
         raise RunError(
             f"{policy.source} is a guard, with a memory and two policies: export each of them, with the monitor "
@@ -171,7 +181,7 @@ def _own(policy: AnyPolicy) -> Policy:
         )
     if not isinstance(policy, Policy):
         raise RunError(f"{policy.source} is an external policy; only PSyCo policies can be exported")
-    return policy
+    return policy if agent is None else policy.agent(agent)
 
 
 @verb
@@ -187,6 +197,7 @@ def render(
     episode: int = 0,
     violated: bool = False,
     animation: bool = True,
+    film_format: str = "auto",
     seed: int | None = None,
     trust: Collection[str] = (),
     on_remark: Callable[[str], None] = lambda text: None,
@@ -208,6 +219,8 @@ def render(
         episode: index of the first one.
         violated: draw only episodes that violate the requirement.
         animation: also write an animation of the first one.
+        film_format: of the animation: "mp4", "webm", "gif", or "auto": MP4 or WebM where ffmpeg is installed
+            (`psyco[film]`), else GIF.
         seed: seed of the episodes, by default 0; of those of a certificate, draw the one with this seed.
         trust: code (`module:name`) that files name and that may be imported, and files that may run code themselves.
         on_remark: called with a sentence if an environment cannot be rendered.
@@ -215,8 +228,10 @@ def render(
     Returns:
         The written files.
     """
+    from psyco._src.reports.film import AUTO, MISSING, resolve_format
     from psyco._src.reports.trajectory import Video, animate_trajectory, animate_video, draw_trajectory, record_video
 
+    resolve_format(film_format)
     if certificate is None and isinstance(policy, str | Path) and str(policy).endswith(".json"):
         policy, certificate = run_of_certificate(Path(policy)), policy
     own, of_run = find_policy(policy, trust)
@@ -235,6 +250,7 @@ def render(
     found, where_it_acts = as_actor(own, domain, parameters, trust)
     text = of_run if claimed is None else claimed.requirement
     wanted = as_requirement(requirement) if requirement is not None else parse(text) if text else None
+    wanted = None if wanted is None else written_for(wanted, where_it_acts)
     if violated and wanted is None:
         raise RunError(
             f"{policy} has no requirement that an episode could violate; give one with requirement (--require)"
@@ -260,7 +276,9 @@ def render(
     outcomes = [", ".join(filter(None, (f"episode {index}", judge(path)))) for index, path in paths.items()]
     draw_trajectory(where_it_acts, list(paths.values()), drawn[0], shown.frames if shown else (), outcomes, wanted)
     if animation:
-        drawn.append(where / "trajectory.gif")
+        drawn.append(where / f"trajectory.{resolve_format(film_format)}")
+        if (film_format, drawn[1].suffix) == (AUTO, ".gif"):
+            on_remark(MISSING)
         if shown:
             animate_video(shown, drawn[1])
         else:
@@ -277,6 +295,7 @@ def counterexamples(
     domain: AnyDomain | None = None,
     worst: int = 5,
     film: bool = True,
+    film_format: str = "auto",
     out: str | Path | None = None,
     trust: Collection[str] = (),
     execution: Execution = IN_PROCESS,
@@ -295,6 +314,7 @@ def counterexamples(
         worst: number of episodes per constraint.
         film: make a film of each: of the scene of a compiled domain, or of the frames that a Gymnasium environment
             renders (`rgb_array`).
+        film_format: "mp4", "webm", "gif", or "auto", as in `render`.
         out: also write everything as one HTML page to this file.
         trust: code (`module:name`) that files name and that may be imported, and files that may run code themselves.
         execution: worker processes of a Gymnasium environment.
@@ -308,7 +328,7 @@ def counterexamples(
     player, acted_in = find_player(claimed, actor, where, traces, trusted_names(trust), execution)
     found = find_counterexamples(claimed, player, worst=worst)
     if film and acted_in is not None and actor is not None:
-        found = with_films(found, acted_in, actor)
+        found = with_films(found, acted_in, actor, film_format)
     if out is not None:
         files.write(Path(out), counterexamples_page(found, title).encode())
     return found

@@ -59,6 +59,11 @@ class Result:
         word = self.baselines.remark(self.certificate) if self.baselines else ""
         return remark(self.certificate, self.candidate) or word
 
+    @property
+    def violations(self) -> int:
+        """The number of training episodes that violated a constraint on a probability."""
+        return self.metrics.violations
+
     def __repr__(self) -> str:
         return f"<Result: {self.certificate.verdict.name}, {self.policy!r}, {self.metrics!r}>"
 
@@ -294,7 +299,7 @@ def _prepare(
     if isinstance(problem.sampler, GymSampler):
         for fault in find_faults(problem.sampler.job, problem.network.size, seed=settings.seed, execution=execution):
             logger.warning("%s fails `psyco check`, %s: %s", made.name, fault.name, fault.message)
-    if warning := certificate_warning(problem.settings, wanted):
+    if warning := certificate_warning(problem.settings, problem.requirement):
         logger.warning("%s", warning)
     listeners = [callback for callback in callbacks if callback.wants_plan]
     # A compiled domain makes all episodes in a second: there is nothing to plan.

@@ -28,10 +28,18 @@ from psyco._src.core import files
 from psyco._src.core.checks import check_count
 from psyco._src.core.errors import DomainError, RunError
 from psyco._src.core.files import read_bytes, read_text
-from psyco._src.envs.base import Domain, counters_of, is_finite_domain, require_finite
+from psyco._src.envs.base import Domain, counters_of, is_finite_domain, require_finite, written_for
 from psyco._src.envs.gym_env import GymDomain
 from psyco._src.envs.model_file import ModelFile
-from psyco._src.envs.registry import describe, is_model_name
+from psyco._src.envs.program_file import ProgramFile
+from psyco._src.envs.registry import (
+    DomainDescription,
+    describe,
+    is_model_name,
+    make_from_description,
+    trusted_names,
+)
+from psyco._src.envs.variants import adversary_of
 from psyco._src.exact import solver
 from psyco._src.exact.model_consistency import check_consistency
 from psyco._src.exact.model_properties import check_model
@@ -40,20 +48,24 @@ from psyco._src.exact.solver import ExactAnswer
 from psyco._src.learners.learner_registry import AUTO_LEARNER
 from psyco._src.logic.ast import Requirement
 from psyco._src.logic.parser import parse
+from psyco._src.logic.quantifiers import is_quantified
 from psyco._src.logic.requirement import AnyRequirement, as_requirement, outcome_requirement
 from psyco._src.logic.runtime_monitor import Monitor
 from psyco._src.policies.external import with_version
 from psyco._src.policies.risk import Risk, fit_risk
+from psyco._src.policies.serialization import Policy
 from psyco._src.reports.stress_page import stress_page
 from psyco._src.rollout.env_checker import CheckResult, check_compiled, check_environment
 from psyco._src.rollout.episodes import Stream
 from psyco._src.rollout.execution import IN_PROCESS, Execution
 from psyco._src.rollout.record import record_episodes
-from psyco._src.runs.attack import DEFAULT_ADVERSARY_EPISODES, AttackResult
+from psyco._src.runs.adversarial_training import AdversarialTraining
+from psyco._src.runs.adversarial_training import train_against as learn_against
+from psyco._src.runs.attack import AttackResult, attacked_domain
 from psyco._src.runs.attack import attack as attack_policy
 from psyco._src.runs.problem import prepare
-from psyco._src.runs.settings import Settings, check_one_budget
-from psyco._src.runs.store import keep_certificate, refuse_file_of_run
+from psyco._src.runs.settings import DEFAULT_ADVERSARY_EPISODES, DEFAULT_EPISODES, Settings, check_one_budget
+from psyco._src.runs.store import Run, is_run, keep_certificate, read_run, refuse_file_of_run
 from psyco._src.runs.time_budget import learning_throughput, simulator_throughput
 from psyco._src.runs.train import Callback
 from psyco._src.verification import comparison, recertify, recordings
@@ -136,7 +148,7 @@ def verify(
     """
     found, where, wanted = as_subject(policy, domain, requirement, parameters, trust)
     subject = VerificationInput(with_version(found, version), where, wanted)
-    known = known_looks(policy)
+    known = known_looks(policy, ignored=ignore_looks)
     if known is not None and (share is not None or after is not None) and not ignore_looks:
         raise RunError(
             f"{policy} keeps its own account of looks, so leave out share and after (--retryable, --after), "
@@ -198,8 +210,10 @@ def certify_candidates(
                 f"{candidate!s} keeps its own account of looks; use psyco.verify, or pass its policy (run.policy), "
                 "which has none"
             )
+    where = as_domain(domain)
     return verification.certify_candidates(
-        [find_policy(candidate, trust)[0] for candidate in candidates], as_domain(domain), as_requirement(requirement),
+        [find_policy(candidate, trust)[0] for candidate in candidates],
+        where, written_for(as_requirement(requirement), where),
         method=method, options=method_options or {}, max_episodes=max_episodes, seed=seed,
         execution=execution, issued=issued, width=width,
     )  # fmt: skip
@@ -270,6 +284,7 @@ def verify_outcomes(
     horizon: int | None = None,
     cut: Cut = "error",
     first_index: int = 0,
+    groups: Mapping[str, Sequence[str]] | None = None,
 ) -> Certificate:
     """Test recorded outcomes in the order in which episodes began, as far as needed, and answer questions.
 
@@ -294,8 +309,11 @@ def verify_outcomes(
         cut: "violated" counts episodes of traces that end neither `terminated` nor `truncated` as violated, where the
             file has such columns; default: they are an error.
         first_index: the index of the first episode.
+        groups: names of groups and their agents, in traces; default: by their numbers, as in `pursuer_0.x`.
     """
     wanted = as_requirement(requirement, parse if traces else outcome_requirement)
+    if groups is not None and not traces:
+        raise RunError("groups are for traces: outcomes have no signals of agents")
     if horizon is not None:
         if not traces:
             raise RunError(f"horizon is the longest episode of traces, in steps; got {horizon!r} without traces")
@@ -309,6 +327,8 @@ def verify_outcomes(
     if isinstance(outcomes, str | Path):
         data, origin = _read(outcomes)
         if traces:
+            if groups is not None or is_quantified(wanted):
+                wanted = recordings.written_for_traces(data, wanted, groups, origin=origin)
             judged = recordings.read_traces(
                 data, wanted, origin=origin, horizon=horizon, cut=cut, first_index=first_index
             )
@@ -328,6 +348,7 @@ def replay(
     policy: PolicyLike,
     *,
     domain: AnyDomain | None = None,
+    adversary: Policy | str | Path | None = None,
     version: str | None = None,
     trust: Collection[str] = (),
     execution: Execution = IN_PROCESS,
@@ -338,6 +359,7 @@ def replay(
         certificate: the certificate, or its file.
         policy: the certified policy, as in `verify`.
         domain: the domain, where it cannot be made by name.
+        adversary: the adversary, or its file, of a certificate against one.
         version: version of the policy, as in `verify`.
         trust: code (`module:name`) that the certificate names, and files that may run code, as in `verify`.
         execution: devices, worker processes, Ray, time-outs; the result does not depend on it.
@@ -347,6 +369,9 @@ def replay(
     if isinstance(policy, str) and is_model_name(policy) and domain is None:  # a chain, which has no other policy
         domain = as_domain(policy, Certificate.from_json(text, origin=str(certificate), strict=False).parameters)
         policy = chain_policy(domain)
+    if adversary is not None:
+        claimed = Certificate.from_json(text, origin=str(certificate), strict=False)
+        domain = _with_adversary(adversary, claimed, domain, trust)
     return recertify.replay(
         text,
         with_version(find_policy(policy, trust)[0], version),
@@ -355,6 +380,23 @@ def replay(
         execution=execution,
         trust=trust,
     )
+
+
+def _with_adversary(
+    adversary: Policy | str | Path, claimed: Certificate, domain: AnyDomain | None, trust: Collection[str]
+) -> Domain:
+    """Return the domain of a certificate against an adversary."""
+    disturbance, found = as_adversary(adversary)
+    if found is None or adversary_of(claimed.parameters) is None:
+        raise RunError(
+            "adversary (--adversary) is the file of the adversary that a certificate is about, and this certificate is "
+            f"about {'none' if found is not None else 'one with another file'}"
+        )
+    if domain is not None:
+        return attacked_domain(as_domain(domain), disturbance, found)
+    parameters = {name: value for name, value in claimed.parameters.items() if name != "adversary"}
+    base = make_from_description(DomainDescription(str(claimed.domain), parameters), trusted_names(trust))
+    return attacked_domain(base, disturbance, found)
 
 
 @verb
@@ -396,8 +438,8 @@ def stress(
         refuse_file_of_run(Path(out))
     subject = as_subject(policy, domain, requirement, parameters, trust)
     found = search_worst(
-        *subject, search_episodes=search_episodes, max_episodes=max_episodes, seed=seed, execution=execution,
-        progress=on_progress,
+        *subject, search_episodes=search_episodes, max_episodes=max_episodes, seed=seed, ledger=known_looks(policy),
+        execution=execution, progress=on_progress,
     )  # fmt: skip
     if out is not None:
         files.write(Path(out), stress_page(found).encode())
@@ -428,7 +470,7 @@ def attack(
 
     Args:
         policy: a PSyCo policy, as in `verify`; against a given adversary, any policy.
-        domain: a compiled domain; default: that of its training.
+        domain: the domain in which the policy acts; default: that of its training.
         requirement: the requirement; default: that of its run.
         adversary: 0.2: with this probability the adversary chooses the random draw of a step, in a domain that lists
             its draws; "obs:0.05", "action:0.1": it changes each number of an observation or action by at most this.
@@ -459,6 +501,81 @@ def attack(
     if ledger is not None and ledger.path is not None:
         keep_certificate(ledger.path.parent, result.certificate)
     return result
+
+
+@verb
+def train_against(
+    policy: PolicyLike,
+    domain: AnyDomain | None = None,
+    requirement: AnyRequirement | None = None,
+    *,
+    adversary: Any,
+    rounds: int = 4,
+    parameters: Mapping[str, Any] | None = None,
+    learner: Any = AUTO_LEARNER,
+    episodes: int = DEFAULT_ADVERSARY_EPISODES,
+    policy_learner: Any = None,
+    policy_episodes: int = DEFAULT_EPISODES,
+    method: str = DEFAULT_METHOD,
+    max_episodes: int = DEFAULT_MAX_EPISODES,
+    seed: int = 0,
+    exact: bool = False,
+    trust: Collection[str] = (),
+    execution: Execution = IN_PROCESS,
+    callbacks: Sequence[Callback] = (),
+) -> AdversarialTraining:
+    """Let adversaries and policies learn in turn, and verify the best policy against all adversaries.
+
+    In each round an adversary learns against the newest policy. Then a policy learns, from the one before, against a
+    mixture of all adversaries so far. The certificates are about these adversaries, and say nothing about others.
+
+    Args:
+        policy: the first policy, a PSyCo policy, as in `verify`.
+        domain: the domain in which the policy acts; default: that of its training.
+        requirement: the requirement; default: that of its run.
+        adversary: what adversaries may change, as in `attack`: 0.2, "obs:0.05", "action:0.1".
+        rounds: number of policies that learn.
+        parameters: changes to the parameters of the domain.
+        learner: learner of the adversaries, as in `synthesize`.
+        episodes: training episodes of each adversary.
+        policy_learner: learner of the policies; default: that of the run of the first policy, else chosen for the
+            domain.
+        policy_episodes: training episodes of each policy.
+        method: the statistical test, as in `verify`.
+        max_episodes: maximum number of fresh episodes against each adversary.
+        seed: everything is a function of it.
+        exact: on a finite domain, also compute exact probabilities of the first policy and the result.
+        trust: code and files that may run, as in `verify`.
+        execution: devices, workers and the like; the result does not depend on it.
+        callbacks: receivers of progress, as in `synthesize`.
+
+    Returns:
+        The policy, its certificate against each adversary, and the violations of all rounds.
+    """
+    found, where, wanted = as_subject(policy, domain, requirement, parameters, trust)
+    disturbance, given = as_adversary(adversary)
+    if given is not None:
+        raise RunError("adversaries are learned in every round: give their size, as in 0.2 or obs:0.05, not a policy")
+    own = Settings(learner=learner, episodes=episodes, seed=seed, verify_every=0)
+    theirs = _run_settings(policy) if policy_learner is None else Settings(learner=policy_learner)
+    settings = Settings(
+        learner=theirs.learner, options=theirs.options, episodes=policy_episodes, seed=seed, verify_every=0
+    )
+    return learn_against(
+        found, where, wanted, disturbance, rounds=rounds, settings=settings, adversary_settings=own,
+        method=method, max_episodes=max_episodes, ledger=known_looks(policy), with_exact=exact,
+        execution=execution, callbacks=callbacks,
+    )  # fmt: skip
+
+
+def _run_settings(policy: PolicyLike) -> Settings:
+    """Return the settings of the run that a policy belongs to; else the defaults."""
+    if isinstance(policy, str | Path) and not isinstance(policy, Run):
+        if not is_run(Path(policy)):
+            return DEFAULT
+        policy = read_run(Path(policy))
+    config = policy.config if isinstance(policy, Run) else None
+    return DEFAULT if config is None else config.settings
 
 
 @verb
@@ -499,7 +616,7 @@ def optimum(
         parameters: parameters of a domain that is given by name.
     """
     made = as_domain(domain, parameters)
-    if not isinstance(made, ModelFile):
+    if not isinstance(made, ModelFile | ProgramFile):
         raise RunError(f"{made.name} is no PRISM or JANI file; psyco.exact has the optimum of a finite domain")
     return model_optimum(made, as_requirement(requirement))
 
@@ -582,9 +699,9 @@ def check(
         execution: execution of the planned synthesis; with workers, episodes are also repeated in other processes.
     """
     made = as_domain(domain, parameters)
-    if isinstance(made, ModelFile):
+    if isinstance(made, ModelFile | ProgramFile):
         return check_model(made, None if requirement is None else as_requirement(requirement))
-    wanted = None if requirement is None else as_requirement(requirement)
+    wanted = None if requirement is None else written_for(as_requirement(requirement), made)
     check_one_budget(**{n: v for n, v in {"episodes": episodes, "steps": steps}.items() if v is not None})
     settings = (
         Settings(steps=steps, learner=learner)

@@ -21,6 +21,7 @@ from psyco._src.cli import (
     counterexamples,
     domains,
     exact,
+    explain,
     export,
     pareto,
     plan,
@@ -31,6 +32,7 @@ from psyco._src.cli import (
     runs,
     status_of,
     stress,
+    studio,
     study,
     synthesize,
     tune,
@@ -85,8 +87,14 @@ def with_verbosity(command: Callable[..., None]) -> Callable[..., None]:
 
 # Commands by purpose, in the order of `psyco --help`.
 GROUPS: dict[str, dict[str, Callable[..., None]]] = {
-    "Before you start": {"check": check.check, "domains": domains.domains, "plan": plan.plan},
+    "Before you start": {
+        "check": check.check,
+        "domains": domains.domains,
+        "explain": explain.explain,
+        "plan": plan.plan,
+    },
     "Learn": {
+        "studio": studio.studio,
         "synthesize": synthesize.synthesize,
         "resume": resume.resume,
         "study": study.study,

@@ -72,16 +72,18 @@ def check(
     """
     code_of(environment)
     domain = psyco.make(environment, **read_domain_parameters(parameters, horizon))
-    found = []
+    found, doing = [], "checking"
     checks = psyco.check(
         domain, require, seed=seed, episodes=episodes, steps=steps, learner=learner, execution=execution
     )
     while True:
-        with show_activity("checking"):
+        with show_activity(doing):
             each = next(checks, None)
         if each is None:
             break
         found.append(each)
+        if each.name == "length" and require is not None:  # the plan follows
+            doing = "measuring the speed of simulator and learner for the plan"
         if not as_json:
             console.print(MARKS[each.passed], f"{each.name:13}", end=" " if len(each.name) > 12 else "")
             say(_wrapped(each.message))

@@ -87,9 +87,20 @@ Vary = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=VALUES",
-        help="Draw a parameter for every episode: NAME=0.08..0.12, NAME=normal(0.1,0.01), NAME=1,2,3, NAME*=0.8..1.2 "
-        "(a factor), or a CSV file of measured parameters; repeatable.",
+        help="Draw a parameter for every episode: 0.08..0.12, normal(0.1,0.01), 1,2,3, or a CSV file; repeatable.",
     ),
+]
+FilmFormat = Annotated[
+    str,
+    typer.Option(
+        metavar="mp4|webm|gif",
+        help="Format of films. Default: MP4 or WebM where ffmpeg is installed, else GIF.",
+        show_default=False,
+    ),
+]
+ObserveParameters = Annotated[
+    bool,
+    typer.Option("--observe-parameters", help="The policy observes what varies."),
 ]
 Horizon = Annotated[
     int | None,
@@ -107,8 +118,7 @@ Trust = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME",
-        help="Code or file that may run: MODULE, MODULE:NAME, sb3:FILE.zip, FILE.pt, or a file that parameters name; "
-        "repeatable.",
+        help="Code that may run: MODULE, MODULE:NAME, sb3:FILE.zip, or a FILE; repeatable.",
         rich_help_panel=EXECUTION,
     ),
 ]
@@ -208,12 +218,14 @@ def read_parameters(settings: list[str] | None, horizon: int | None = None) -> d
 
 
 def read_domain_parameters(
-    settings: list[str] | None, horizon: int | None = None, vary: list[str] | None = None
+    settings: list[str] | None, horizon: int | None = None, vary: list[str] | None = None, observe: bool = False
 ) -> dict[str, Any]:
     """Read parameters of a domain; wrappers and signals name code, and typing them trusts it."""
     values = read_parameters(settings, horizon)
     if vary:
         values["vary"] = read_vary(vary)
+    if observe:
+        values["observe_parameters"] = True
     wrappers, signals = values.get("wrappers", ()), values.get("signals", {})
     if not isinstance(wrappers, tuple | list) or not isinstance(signals, dict):
         raise RunError("--set wrappers takes a list of names, --set signals a dictionary of them")

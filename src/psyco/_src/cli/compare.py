@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from psyco._src.cli.common import Json, console, plain, print_table, say
-from psyco._src.cli.runs import summarize
 from psyco._src.core.errors import RunError
 from psyco._src.verification.theme import terminal_colour
 
@@ -34,6 +33,7 @@ def compare(
     Example: `psyco compare runs/dance runs/dance-naive --out compare.html`
     """
     from psyco._src.core import files
+    from psyco._src.runs.run_summary import summarize
     from psyco._src.runs.store import config_differences, read_run
 
     if len(folders) < 2:
@@ -59,6 +59,8 @@ def compare(
 
 
 def _print_verdicts(records: list[Run]) -> None:
+    from psyco._src.runs.run_summary import summarize
+
     table = Table("run", "verdict", "return", "confidence", "episodes")
     for row in map(summarize, records):
         verdict = row["verdict"] or row["state"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import psyco
-from psyco._src.cli.common import Json, OtherDomain, Trust, code_of, say, trusted
+from psyco._src.cli.common import FilmFormat, Json, OtherDomain, Trust, code_of, say, trusted
 from psyco._src.cli.declared_options import declared_options
 from psyco._src.cli.display import show_activity
 
@@ -34,6 +34,7 @@ def counterexamples(
     ] = None,
     worst: Annotated[int, typer.Option(min=1, max=100, help="Number of episodes per constraint.")] = 5,
     film: Annotated[bool, typer.Option(help="Make a film of each episode.")] = True,
+    film_format: FilmFormat = "auto",
     out: Annotated[
         Path | None, typer.Option(help="File name of the page; default: counterexamples.html beside the certificate.")
     ] = None,
@@ -64,6 +65,7 @@ def counterexamples(
             domain=domain,
             worst=worst,
             film=film and page is not None,
+            film_format=film_format,
             out=page,
             trust=trusted(trust, domain),
             execution=execution,
@@ -73,7 +75,15 @@ def counterexamples(
     else:
         say(str(found))
     if page is not None and not as_json:
-        say(f"page: {page}")
+        say(f"page: {page}{_note(found, film_format)}")
+
+
+def _note(found: psyco.Counterexamples, film_format: str) -> str:
+    """Return why films are GIFs, if that is the automatic choice."""
+    from psyco._src.reports.film import AUTO, MISSING  # loads Pillow
+
+    gifs = film_format == AUTO and any(each.film_type == "image/gif" for each in found)
+    return f"\n{MISSING}" if gifs else ""
 
 
 def _beside(path: Path) -> Path:

@@ -10,6 +10,7 @@ import typer
 import psyco
 from psyco._src.cli.common import say
 from psyco._src.core.errors import RunError
+from psyco._src.envs.variants import observed_parameters
 
 
 def export(
@@ -23,6 +24,7 @@ def export(
         str | None,
         typer.Option(help="Requirement of the monitor (text or file); default: that of the run."),
     ] = None,
+    agent: Annotated[str | None, typer.Option(help="Agent whose policy to export, where there are several.")] = None,
     horizon: Annotated[
         int | None,
         typer.Option(min=1, help="Longest episode of the monitor, in steps; default: that of the domain."),
@@ -34,11 +36,15 @@ def export(
 
     Example: `psyco export runs/cartpole --onnx policy.onnx --c firmware`
     """
+    from psyco._src.api.coerce import find_policy  # loads JAX, which --help and TAB need not wait for
+
     if onnx is None and c is None:
         raise RunError("nothing to export: give --onnx FILE, --c DIR, or both")
     if onnx is not None:
-        difference = psyco.export(policy, onnx)
+        difference = psyco.export(policy, onnx, agent=agent)
         say(f"{onnx}: observations [n, size] -> actions; largest difference from the policy: {difference:.1e}")
     if c is not None:
-        for file in psyco.export_c(policy, c, requirement=require, horizon=horizon):
+        for file in psyco.export_c(policy, c, requirement=require, horizon=horizon, agent=agent):
             say(f"C99: {file}")
+    if names := observed_parameters(getattr(find_policy(policy)[0], "parameters", {})):
+        say(f"its inputs are the observation, then these parameters of the environment: {', '.join(names)}")

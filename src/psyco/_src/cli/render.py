@@ -9,6 +9,7 @@ import typer
 
 import psyco
 from psyco._src.cli.common import (
+    FilmFormat,
     Horizon,
     OtherDomain,
     Parameters,
@@ -42,6 +43,7 @@ def render(
         bool, typer.Option("--violated", help="Only episodes that violate the requirement, from --episode on.")
     ] = False,
     animation: Annotated[bool, typer.Option(help="Also write an animation of the first episode.")] = True,
+    film_format: FilmFormat = "auto",
     seed: Annotated[
         int | None,
         typer.Option(help="Seed of the episodes, by default 0; of those of a certificate, the one to draw."),
@@ -75,12 +77,13 @@ def render(
         episode=episode,
         violated=violated,
         animation=animation,
+        film_format=film_format,
         seed=seed,
         trust=trusted(trust, domain, values),
         on_remark=say,
     )
     for file in files:
-        say(f"{'animation' if file.suffix == '.gif' else 'picture'}: {file}")
+        say(f"{'picture' if file.suffix == '.png' else 'animation'}: {file}")
 
 
 def _beside(policy: str) -> Path:

@@ -39,9 +39,4 @@ def _serve(run: Path, host: str, port: int) -> None:
     server = open_server(LiveRun(run), host, port)
     # Flushed, so that a parent process can read the address.
     print(f"live page: {server.url}  (Ctrl-C ends it)", flush=True)
-    try:
-        server.serve_forever(poll_interval=0.2)
-    except KeyboardInterrupt:
-        pass
-    finally:
-        server.server_close()
+    server.serve()

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
 from psyco._src.cli.common import Json, console, make_console, plain, say
 from psyco._src.verification.theme import terminal_colour
-
-if TYPE_CHECKING:
-    from psyco._src.runs.store import Run
 
 REQUIREMENT_COLUMN_WIDTH = 110  # columns of a terminal from which the requirement is a column
 
@@ -28,6 +23,7 @@ def runs(
 
     Example: `psyco runs`
     """
+    from psyco._src.runs.run_summary import summarize
     from psyco._src.runs.store import find_runs, read_run
 
     rows = [summarize(read_run(path)) for path in find_runs(folder)]
@@ -75,43 +71,6 @@ def _values(row: dict[str, Any]) -> dict[str, str]:
         "age": _age(row["age_seconds"]),
         "done": f"{row['progress']:.0%}" + (" running" if row["state"] == "running" else ""),
     }
-
-
-def summarize(record: Run) -> dict[str, Any]:
-    """Return a run as a row of values."""
-    certificate = record.certificate
-    kind = "deployed" if "deployed_return" in record.metrics else "exploring"
-    column = "deployed_return" if kind == "deployed" else "return"
-    latest = float(record.metrics[column][-1]) if record.metrics.rows else math.nan
-    return {
-        "run": str(record.folder),
-        "domain": record.config.domain if record.config else "?",
-        "requirement": _constraints(record),
-        "return": certificate.mean_return if certificate else latest if math.isfinite(latest) else None,
-        "return_of": "certified" if certificate else kind if math.isfinite(latest) else None,
-        "verdict": certificate.verdict.name if certificate else None,
-        "confidence": min((f.confidence for f in certificate.findings), default=None) if certificate else None,
-        "created": record.info.created if record.info else None,
-        "age_seconds": max(0, round(time.time() - record.info.created)) if record.info else None,
-        "episodes": record.episodes,
-        "progress": round(record.progress, 4),
-        "state": record.state,
-        "problems": list(record.problems),
-    }
-
-
-def _constraints(record: Run) -> str:
-    """Return the constraints of the requirement without comments and names."""
-    from psyco._src.core.errors import PsycoError
-    from psyco._src.logic.parser import parse
-
-    if record.config is None:
-        return "?"
-    try:
-        constraints = parse(record.config.requirement).constraints
-    except PsycoError:
-        return record.config.requirement
-    return "; ".join(str(c).removeprefix(f'"{c.name}": ') for c in constraints) or "unconstrained"
 
 
 def _number(value: float | None, form: str) -> str:

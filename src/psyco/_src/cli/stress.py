@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -13,6 +13,7 @@ from psyco._src.cli.common import (
     Horizon,
     Json,
     Learner,
+    ObserveParameters,
     OtherDomain,
     Parameters,
     Require,
@@ -30,10 +31,16 @@ from psyco._src.cli.display import show_episodes, show_progress
 from psyco._src.core import files
 from psyco._src.core.errors import RunError
 from psyco._src.learners.learner_registry import AUTO_LEARNER
+from psyco._src.runs.settings import DEFAULT_ADVERSARY_EPISODES, DEFAULT_EPISODES
 from psyco._src.verification.methods import DEFAULT_MAX_EPISODES
 
 if TYPE_CHECKING:
     from psyco._src.rollout.execution import Execution
+
+Paths: TypeAlias = dict[str, Path | None]
+ADVERSARY_OPTIONS = {
+    "learner", "episodes", "train_against", "policy_learner", "policy_episodes", "save_policy", "save", "exact",
+}  # fmt: skip
 
 
 @declared_options(trains=False)
@@ -46,6 +53,7 @@ def stress(
     domain: OtherDomain = None,
     require: Require = None,
     vary: Vary = None,
+    observe_parameters: ObserveParameters = False,
     adversary: Annotated[
         str | None,
         typer.Option(
@@ -55,8 +63,29 @@ def stress(
         ),
     ] = None,
     learner: Learner = AUTO_LEARNER,
-    episodes: Annotated[int, typer.Option(help="Training episodes of the adversary.")] = 20_000,
-    save: Annotated[Path | None, typer.Option(help="Write the policy of the adversary to this file.")] = None,
+    episodes: Annotated[int, typer.Option(help="Training episodes of the adversary.")] = DEFAULT_ADVERSARY_EPISODES,
+    train_against: Annotated[
+        int,
+        typer.Option(
+            metavar="ROUNDS",
+            help="With --adversary: policy and adversary learn in turn, in this number of rounds, and the best policy "
+            "is verified against all adversaries.",
+            show_default=False,
+        ),
+    ] = 0,
+    policy_learner: Annotated[
+        str | None, typer.Option(help="Learner of the policy in these rounds. Default: that of its run.")
+    ] = None,
+    policy_episodes: Annotated[
+        int, typer.Option(help="Training episodes of the policy in each round.")
+    ] = DEFAULT_EPISODES,
+    save_policy: Annotated[
+        Path | None, typer.Option(help="Write the policy that was learned in these rounds to this file.")
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(help="Write the policy of the adversary to this file; of several, that of the result."),
+    ] = None,
     exact: Annotated[
         bool,
         typer.Option(
@@ -71,7 +100,7 @@ def stress(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Write the page with a map of the family, HTML, or the certificate against the adversary, JSON."
+            help="Write the page with a map of the family, HTML, or the certificates against adversaries, JSON."
         ),
     ] = None,
     horizon: Horizon = None,
@@ -90,39 +119,36 @@ def stress(
         psyco stress runs/dance --vary max_speed=0.07..0.13 --vary d_min=0.1..0.12 --out worst.html
 
         psyco stress runs/obstacles --adversary 0.2 --exact
+
+        psyco stress runs/obstacles --adversary 0.2 --train-against 4 --save-policy hardened.safetensors
     """
-    values = read_domain_parameters(parameters, horizon, vary)
+    values = read_domain_parameters(parameters, horizon, vary, observe_parameters)
     code_of(policy)
     if adversary is not None:
         _refuse(context, "an adversary acts in one environment, and is not searched for", {"search_episodes"})
         if values.get("vary"):
             raise RunError("choose one of --vary and --adversary: an adversary acts in one environment")
-        _refuse_files_of_runs(save, out)
-        with show_progress() as shown:
-            attacked = psyco.attack(
-                policy,
-                domain,
-                require,
-                adversary=adversary,
-                parameters=values,
-                learner=learner,
-                episodes=episodes,
-                max_episodes=max_episodes,
-                seed=seed,
-                exact=exact,
-                trust=trusted(trust, domain, values),
-                execution=execution,
-                callbacks=[shown],
+        if not train_against:
+            _refuse(context, "these belong to --train-against", {"policy_learner", "policy_episodes", "save_policy"})
+        _refuse_files_of_runs(save, save_policy, out)
+        shared = {
+            "adversary": adversary,
+            "parameters": values,
+            "learner": learner,
+            "episodes": episodes,
+            "max_episodes": max_episodes,
+            "seed": seed,
+            "exact": exact,
+            "trust": trusted(trust, domain, values),
+            "execution": execution,
+        }
+        if train_against:
+            own = {"rounds": train_against, "policy_learner": policy_learner, "policy_episodes": policy_episodes}
+            _train_against(
+                policy, domain, require, shared | own, {"save": save, "policy": save_policy, "out": out}, as_json
             )
-        for path, content in ((save, attacked.adversary.to_bytes()), (out, attacked.certificate.to_json().encode())):
-            if path is not None:
-                files.write(path, content)
-        if as_json:
-            print(attacked.to_json(), end="")
-        else:
-            say(str(attacked))
-        raise typer.Exit(EXIT[attacked.verdict.name])
-    _refuse(context, "these belong to --adversary", {"learner", "episodes", "save", "exact"})
+        _attack(policy, domain, require, shared, {"save": save, "out": out}, as_json)
+    _refuse(context, "these belong to --adversary", ADVERSARY_OPTIONS)
     with show_episodes() as count:
         found = psyco.stress(
             policy,
@@ -143,6 +169,43 @@ def stress(
         say(str(found))
         if out is not None:
             say(f"map of the family: {out}")
+    raise typer.Exit(EXIT[found.verdict.name])
+
+
+def _attack(
+    policy: str, domain: str | None, require: str | None, options: dict[str, Any], paths: Paths, as_json: bool
+) -> None:
+    """Learn an adversary, print the certificate against it, and leave with its verdict."""
+    with show_progress() as shown:
+        attacked = psyco.attack(policy, domain, require, callbacks=[shown], **options)
+    _write(paths["save"], attacked.adversary.to_bytes())
+    _write(paths["out"], attacked.certificate.to_json().encode())
+    _print(attacked, as_json)
+
+
+def _train_against(
+    policy: str, domain: str | None, require: str | None, options: dict[str, Any], paths: Paths, as_json: bool
+) -> None:
+    """Let policy and adversary learn in turn, print the result, and leave with its verdict."""
+    with show_progress() as shown:
+        trained = psyco.train_against(policy, domain, require, callbacks=[shown], **options)
+    _write(paths["policy"], trained.policy.to_bytes())
+    _write(paths["save"], trained.rounds[trained.chosen].adversary.to_bytes())
+    _write(paths["out"], trained.to_json().encode())
+    _print(trained, as_json)
+
+
+def _write(path: Path | None, content: bytes) -> None:
+    if path is not None:
+        files.write(path, content)
+
+
+def _print(found: psyco.AttackResult | psyco.AdversarialTraining, as_json: bool) -> None:
+    """Print a result, and leave with its verdict."""
+    if as_json:
+        print(found.to_json(), end="")
+    else:
+        say(str(found))
     raise typer.Exit(EXIT[found.verdict.name])
 
 

@@ -17,6 +17,7 @@ from psyco._src.cli.common import (
     OUTPUT,
     Horizon,
     Json,
+    ObserveParameters,
     Parameters,
     Track,
     Trust,
@@ -64,7 +65,7 @@ def synthesize(
     config: Annotated[
         Path | None,
         typer.Option(
-            help="Configuration file; options replace its values.",
+            help="Configuration file; options win.",
             rich_help_panel=MAIN,
         ),
     ] = None,
@@ -73,12 +74,13 @@ def synthesize(
         typer.Option(
             "--time",
             metavar="TIME",
-            help="Budget as time: 90s, 10min or 1.5h.",
+            help="Budget: 90s, 10min or 1.5h.",
             rich_help_panel=MAIN,
         ),
     ] = None,
     parameters: Parameters = None,
     vary: Vary = None,
+    observe_parameters: ObserveParameters = False,
     out: Annotated[
         Path | None,
         typer.Option(help="Run folder; default: below runs/.", show_default=False, rich_help_panel=MAIN),
@@ -102,14 +104,14 @@ def synthesize(
     ] = None,
     min_return: Annotated[
         float | None,
-        typer.Option(help="Also require a return of at least this much in half of the episodes.", rich_help_panel=MAIN),
+        typer.Option(help="Return that half of the episodes must reach.", rich_help_panel=MAIN),
     ] = None,
     horizon: Horizon = None,
     option: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE",
-            help="Any other setting or option of the learner; repeatable. `--option help` lists them.",
+            help="Any other setting; `--option help` lists them.",
             rich_help_panel=LEARNING,
         ),
     ] = None,
@@ -273,7 +275,9 @@ def _configure(base: Config | None, given: dict[str, Any], settings: dict[str, A
         base,
         domain=given.get("domain", base.domain),
         parameters=({} if other_domain else base.parameters)
-        | read_domain_parameters(given.get("parameters"), given.get("horizon"), given.get("vary")),
+        | read_domain_parameters(
+            given.get("parameters"), given.get("horizon"), given.get("vary"), "observe_parameters" in given
+        ),
         requirement=requirement,
         settings=dataclasses.replace(base.settings, **settings, options={**kept, **options}),
         tracking=permitted_trackers(base.tracking, given.get("track") or ()),

@@ -13,6 +13,7 @@ from psyco._src.cli.common import (
     Horizon,
     Json,
     Method,
+    ObserveParameters,
     OtherDomain,
     Parameters,
     Require,
@@ -83,9 +84,20 @@ def verify(
         ),
     ] = "error",
     first_index: Annotated[int, typer.Option(help="First index of recorded episodes.")] = 0,
+    group: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=AGENT,AGENT",
+            help="With --traces: the agents of a group, for each(NAME.x ...).  [default: by number, as in pursuer_0.x]",
+        ),
+    ] = None,
     replay: Annotated[
         Path | None,
         typer.Option(metavar="CERTIFICATE", help="Repeat a certificate of this policy and compare."),
+    ] = None,
+    adversary: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With --replay: the adversary that the certificate is about."),
     ] = None,
     against: Annotated[
         str | None,
@@ -130,6 +142,7 @@ def verify(
     trust: Trust = None,
     parameters: Parameters = None,
     vary: Vary = None,
+    observe_parameters: ObserveParameters = False,
     as_json: Json = False,
 ) -> None:
     """Verify a policy on fresh episodes, or test recorded outcomes.
@@ -155,11 +168,13 @@ def verify(
 
         psyco verify runs/dance --against runs/dance-naive --margin 0.02
     """
-    values = read_domain_parameters(parameters, horizon, vary)
+    values = read_domain_parameters(parameters, horizon, vary, observe_parameters)
     code_of(policy)
     allowed = trusted(trust, domain, values)
     if sum(source is not None for source in (outcomes, traces, replay, against)) > 1:
         raise RunError("choose one of --outcomes, --traces, --replay and --against")
+    if replay is None:
+        _refuse(context, "psyco stress POLICY --adversary FILE verifies against an adversary", {"adversary"})
     if against is not None:
         _refuse(
             context,
@@ -175,6 +190,7 @@ def verify(
                 "policy_version",
                 "cut",
                 "first_index",
+                "group",
             },
         )
         if policy is None:
@@ -207,12 +223,13 @@ def verify(
         _refuse(
             context,
             "a replay repeats the certificate unchanged",
-            fixed | {"width", "out", "horizon", "parameters", "vary"},
+            fixed | {"width", "out", "horizon", "parameters", "vary", "observe_parameters"},
         )
         _replay(
             replay,
             policy,
             domain,
+            adversary=adversary,
             as_json=as_json,
             trust=allowed,
             version=policy_version,
@@ -222,8 +239,8 @@ def verify(
     if outcomes is not None or traces is not None:
         _refuse(context, "recorded outcomes need no policy, domain or execution", {"policy", "domain", "seed",
                 "retryable", "after", "ignore_looks", "estimate", "devices",
-                "workers", "ray", "step_timeout", "parameters", "vary", "policy_version",
-                "trust", *(["horizon", "cut"] * (traces is None))})  # fmt: skip
+                "workers", "ray", "step_timeout", "parameters", "vary", "observe_parameters", "policy_version",
+                "trust", *(["horizon", "cut", "group"] * (traces is None))})  # fmt: skip
         if require is None:
             raise RunError("a requirement for the outcomes is missing, as in --require 'P>=0.85 & C>=0.98'")
         certificate = psyco.verify_outcomes(
@@ -237,9 +254,10 @@ def verify(
             horizon=horizon,
             cut=cast(Any, cut),
             first_index=first_index,
+            groups=_read_groups(group),
         )
     else:
-        _refuse(context, "these belong to recorded outcomes", {"cut", "first_index"})
+        _refuse(context, "these belong to recorded outcomes", {"cut", "first_index", "group"})
         if policy is None:
             raise RunError("nothing to verify: give a policy file, a run folder, --outcomes FILE or --traces FILE")
         with show_episodes() as count:
@@ -275,6 +293,17 @@ def _write(path: Path, text: str) -> None:
     from psyco._src.core import files
 
     files.write(path, text.encode())
+
+
+def _read_groups(given: list[str] | None) -> dict[str, list[str]] | None:
+    """Return names of groups and their agents; None: none are given."""
+    found: dict[str, list[str]] = {}
+    for text in given or ():
+        name, equals, agents = text.partition("=")
+        if not (name.strip() and equals):
+            raise RunError(f"--group {text} is not allowed: write a name and agents, as in pursuer=agent_0,agent_1")
+        found[name.strip()] = [agent.strip() for agent in agents.split(",") if agent.strip()]
+    return found or None
 
 
 def _refuse(context: typer.Context, why: str, names: set[str]) -> None:

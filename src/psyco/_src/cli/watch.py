@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -358,13 +357,9 @@ def _served(session: WatchSession, source: str, serve: bool, host: str, port: in
     from psyco._src.reports.field_page import LiveWatch
 
     server = open_server(LiveWatch(session, _title(source)), host, port)
-    threading.Thread(target=server.serve_forever, args=(0.2,), daemon=True).start()
     print(f"live page: {server.url}  (Ctrl-C ends it)", file=sys.stderr, flush=True)
-    try:
+    with server.in_background():
         yield
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def _title(source: str) -> str:

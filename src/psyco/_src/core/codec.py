@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from functools import cache
 from types import EllipsisType, NoneType, UnionType
@@ -89,7 +90,15 @@ def _decode_union(value: Any, kinds: tuple[Any, ...], path: str) -> Any:
         return None
     records = [kind for kind in kinds if _is_record(kind)]
     if isinstance(value, Mapping) and records:
-        return _decode_record(value, max(records, key=lambda kind: len(value.keys() & _hints(kind).keys())), path)
+        shared = [len(value.keys() & _hints(kind).keys()) for kind in records]
+        first, *alike = [kind for kind, count in zip(records, shared, strict=True) if count == max(shared)]
+        try:
+            return _decode_record(value, first, path)
+        except _InvalidError:
+            for kind in alike:
+                with suppress(_InvalidError):
+                    return _decode_record(value, kind, path)
+            raise
     others = [kind for kind in kinds if kind is not NoneType]
     for kind in others[:-1]:
         try:

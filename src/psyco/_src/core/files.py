@@ -29,6 +29,7 @@ SIZE_LIMITS = {  # bytes of a file of each kind; also listed in docs/security.md
     "certificate": 16 * MB,
     "description of a run": 16 * MB,
     "sample episodes": 16 * MB,
+    "progress": MB,
     "played episodes": 128 * MB,
     "state of a watch": 16 * MB,
     "risk": 16 * MB,

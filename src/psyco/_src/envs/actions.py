@@ -81,6 +81,13 @@ class Discrete:
         return xp.argmax(y, axis=-1).astype(xp.int32)
 
 
+def first_offered(action: Any, offered: Any) -> Any:
+    """Return actions `[...]`; instead of those that a mask `[..., n]` excludes, the first one that is offered."""
+    xp = offered.__array_namespace__()
+    chosen = xp.take_along_axis(offered, xp.expand_dims(action, -1), axis=-1)[..., 0]
+    return xp.where(chosen > 0.5, action, xp.argmax(offered, axis=-1).astype(action.dtype))
+
+
 @dataclasses.dataclass(frozen=True)
 class MultiDiscrete:
     """Several discrete actions at once, the i-th from 0 to n[i]-1, each the largest of its group of outputs."""

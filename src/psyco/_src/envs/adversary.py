@@ -1,28 +1,33 @@
 """An adversary: part of the randomness, or a bounded disturbance, is chosen to make a policy fail.
 
-Two domains are derived from one. In an `AdversaryDomain` the policy is fixed and the adversary acts, so that an
-ordinary learner learns it. In an `AttackedDomain` the adversary is fixed and the policy acts, so that an ordinary test
-verifies it. Both are finite where their base is.
+Domains are derived from one. In an `AdversaryDomain` the policy is fixed and the adversary acts, so that an ordinary
+learner learns it. In an `AttackedDomain` the adversary is fixed and the policy acts, so that an ordinary test verifies
+it. Both are finite where their base is. In a `MixtureDomain` every episode draws one of several adversaries, so that a
+policy learns against all of them. `gym_adversary.py` has the same for Gymnasium environments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from gymnasium import spaces
 from jax import Array
 from numpy.typing import NDArray
 
 from psyco._src.core.errors import DomainError
 from psyco._src.envs.actions import Actions, Continuous, Discrete
+from psyco._src.envs.agents import agents_of
 from psyco._src.envs.base import CompiledDomain, Domain, FiniteDomain, State, is_finite_domain
 from psyco._src.envs.base import parameters as parameters_of
-from psyco._src.envs.variants import FORMS, DerivedDomain, Disturbance, is_family
+from psyco._src.envs.gym_adversary import DisturbedGym
+from psyco._src.envs.gym_env import GymDomain
+from psyco._src.envs.variants import FORMS, DerivedDomain, Disturbance, adversary_parameters, is_family
 
 
 @dataclass(frozen=True)
@@ -136,7 +141,7 @@ class AdversaryDomain(_Derived):
     @property
     def parameters(self) -> dict[str, Any]:
         """Parameters of the base, the kind and the size of the adversary, and the policy against which it acts."""
-        return parameters_of(self.base) | {"adversary": vars(self.disturbance) | {"against": self.fixed.digest}}
+        return parameters_of(self.base) | adversary_parameters(self.disturbance, against=self.fixed.digest)
 
     def observe(self, state: State) -> Array:
         """Return the observation of the base, and the action that the policy is about to take."""
@@ -172,7 +177,7 @@ class AttackedDomain(_Derived):
     @property
     def parameters(self) -> dict[str, Any]:
         """Parameters of the base, and kind, size and policy of the adversary."""
-        return parameters_of(self.base) | {"adversary": vars(self.disturbance) | {"policy": self.fixed.digest}}
+        return parameters_of(self.base) | adversary_parameters(self.disturbance, [self.fixed.digest])
 
     def observe(self, state: State) -> Array:
         """Return the observation, changed by the adversary if that is what it may change."""
@@ -191,16 +196,91 @@ class AttackedDomain(_Derived):
         return self._finite.transition(state, action, draw)
 
 
-def check_attackable(domain: Domain, disturbance: Disturbance) -> CompiledDomain:
+class MixtureState(NamedTuple):
+    """State of an episode of a mixture."""
+
+    own: Any  # of the base
+    member: Array  # [] int32, the adversary of this episode
+
+
+@dataclass(frozen=True)
+class MixtureDomain(DerivedDomain):
+    """A domain in which a policy acts against one of several adversaries of one kind and size, drawn for each episode.
+
+    As in `mixture_member`, the last one acts in half of the episodes.
+    """
+
+    members: tuple[AttackedDomain, ...]
+
+    @property
+    def base(self) -> CompiledDomain:  # type: ignore[override]
+        """The domain without an adversary."""
+        return self.members[0].base
+
+    @property
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """Smallest and largest values of signals."""
+        return self.members[0].ranges
+
+    @property
+    def actions(self) -> Actions:
+        """Action space of the base."""
+        return self.base.actions
+
+    @property
+    def observation_size(self) -> int:
+        """Length of an observation vector."""
+        return self.base.observation_size
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Parameters of the base, and kind, size and policies of the adversaries."""
+        digests = [each.fixed.digest for each in self.members]
+        return parameters_of(self.base) | adversary_parameters(self.members[0].disturbance, digests)
+
+    @property
+    def draw(self) -> Callable[[Array], Any]:
+        """The draws of all steps."""
+        return self.members[0].draw
+
+    def reset(self, key: Array) -> MixtureState:
+        """Return a random initial state of the base, and a random adversary."""
+        own, other = jax.random.split(key)
+        earlier = jax.random.randint(jax.random.fold_in(other, 1), (), 0, max(1, len(self.members) - 1))
+        newest = jax.random.bernoulli(other) | (len(self.members) == 1)
+        return MixtureState(self.base.reset(own), jnp.where(newest, len(self.members) - 1, earlier).astype(jnp.int32))
+
+    def observe(self, state: MixtureState) -> Array:
+        """Return the observation, changed by the adversary if that is what it may change."""
+        return self._by_member(state.member, [partial(each.observe, state.own) for each in self.members])
+
+    def signals(self, state: MixtureState) -> Mapping[str, Array]:
+        """Return the signals of the base."""
+        return self.base.signals(state.own)
+
+    def step(self, drawn: Any, state: MixtureState, action: Array) -> tuple[MixtureState, Array, Array | bool]:
+        """Return next state, reward and termination."""
+        steps = [partial(each.step, drawn, state.own, action) for each in self.members]
+        own, reward, done = self._by_member(state.member, steps)
+        return MixtureState(own, state.member), reward, done
+
+    def _by_member(self, member: Array, outcomes: Sequence[Callable[[], Any]]) -> Any:
+        """Return the outcome of this member."""
+        made = [jax.tree.map(jnp.asarray, outcome()) for outcome in outcomes]
+        return jax.tree.map(lambda *each: jnp.stack(each)[member], *made)
+
+
+def check_attackable(domain: Domain, disturbance: Disturbance) -> CompiledDomain | GymDomain:
     """Return the domain if an adversary can make this disturbance in it; else raise DomainError."""
-    if not isinstance(domain, CompiledDomain):
+    if agents := agents_of(domain):
         raise DomainError(
-            f"{domain.name} is a Gymnasium environment, and an adversary is learned inside of compiled domains only "
-            "(psyco domains); a wrapper of your own can disturb its observations or actions"
+            f"{domain.name} has the agents {', '.join(agents)}, and an adversary acts against a policy of one agent"
         )
     if is_family(domain):
         raise DomainError(f"{domain.name} is a family, and an adversary acts in one environment (--vary none)")
-    if isinstance(domain, _Derived):
+    if getattr(domain, "has_mask", False):
+        raise DomainError(f"{domain.name} has action masks, and an adversary learns in domains without them")
+    if isinstance(domain, _Derived | MixtureDomain | DisturbedGym):
         raise DomainError(f"{domain.name} has an adversary already")
     if disturbance.kind == "draws" and not is_finite_domain(domain):
         raise DomainError(
@@ -211,6 +291,16 @@ def check_attackable(domain: Domain, disturbance: Disturbance) -> CompiledDomain
         raise DomainError(
             f"{domain.name} has no continuous actions, so they have no change of at most {disturbance.size:g}; {FORMS}"
         )
+    if isinstance(domain, GymDomain):
+        space = domain.observation_space
+        if disturbance.kind == "obs" and not (isinstance(space, spaces.Box) and len(space.shape) == 1):
+            raise DomainError(
+                f"{domain.name} has observations in {space}, and an adversary changes the numbers of a vector; "
+                "gymnasium.wrappers.FlattenObservation makes one of a Box or Dict"
+            )
+        return domain
+    if not isinstance(domain, CompiledDomain):
+        raise DomainError(f"{domain!r} is not a domain; psyco.make makes one of a name, a class or a function")
     return domain
 
 

@@ -26,7 +26,9 @@ from numpy.typing import NDArray
 
 from psyco._src.core.errors import DomainError, PsycoError, format_exception, suggest
 from psyco._src.envs.actions import Actions, Discrete
+from psyco._src.envs.agents import agent_spaces_of, agents_of, groups_of
 from psyco._src.logic.ast import Requirement, SignalInfo
+from psyco._src.logic.quantifiers import Team, write_out
 
 State = Any  # pytree of arrays
 
@@ -94,6 +96,8 @@ class CompiledDomain(Domain, Protocol):
     - `counters` names signals that never decrease during an episode. A monitor then reports how far they may still
       rise.
     - `for_requirement(requirement)` returns the domain whose episodes end as soon as a requirement is decided.
+    - `has_mask`: True says that an observation ends with an action mask: the last n numbers are 1 for the `Discrete(n)`
+      actions that the state offers, at least one, and 0 for the others. No policy then chooses another action.
     - `scene`, a `Scene`, says how to draw a state.
     - `requirement` is an example, as text, which `psyco domains --json` shows.
     """
@@ -151,9 +155,20 @@ def is_finite_domain(domain: Domain) -> TypeGuard[FiniteDomain]:
 
 def require_finite(domain: Domain) -> FiniteDomain:
     """Return the domain if it can be enumerated; else raise DomainError."""
+    domain = getattr(domain, "numbered", None) or domain  # of several agents
     if is_finite_domain(domain):
         _check_finite_state(domain)
         return domain
+    if agents := agents_of(domain):
+        raise DomainError(
+            f"{domain.name} has no exact answers: it has the agents {', '.join(agents)}, whose actions are not all "
+            "discrete, or which do not share one reward, or it does not enumerate its states and random draws "
+            "(see psyco.FiniteDomain); obstacle-run does"
+        )
+    if hasattr(domain, "observe_free"):
+        raise DomainError(
+            f"{domain.name} has a shield, and exact answers are for policies without one; verify samples it"
+        )
     members = ("initial_distribution", "draw_probabilities", "transition", "counters")
     missing = [name for name in members if not hasattr(domain, name)]
     if not isinstance(domain.actions, Discrete):
@@ -208,6 +223,13 @@ def _compiled_table(domain: CompiledDomain) -> dict[str, SignalInfo]:
             f"observe of {domain.name} gives {_shape_text(observation)}; give a vector of length "
             f"{domain.observation_size}, as observation_size says"
         )
+    if getattr(domain, "has_mask", False) and not (
+        isinstance(domain.actions, Discrete) and domain.actions.n < domain.observation_size
+    ):
+        raise DomainError(
+            f"{domain.name} has a mask, and {domain.observation_size} observations for {domain.actions}; a mask is for "
+            "Discrete(n) actions, and the last n numbers of an observation that has others before them"
+        )
     table = {}
     for name, shape in shapes.items():
         if len(shape.shape) > 1:
@@ -216,6 +238,9 @@ def _compiled_table(domain: CompiledDomain) -> dict[str, SignalInfo]:
         table[name] = SignalInfo(shape.shape[0] if shape.shape else None, shape.dtype == bool, whole)
     table["obs"] = SignalInfo(domain.observation_size, False)
     table["action"] = SignalInfo(domain.actions.size, False)
+    for space in agent_spaces_of(domain):
+        table[f"{space.name}.obs"] = SignalInfo(space.size, False)
+        table[f"{space.name}.action"] = SignalInfo(space.actions.size, False)
     return table | BUILT_IN_SIGNALS
 
 
@@ -266,6 +291,18 @@ def for_requirement(domain: Domain, requirement: Requirement) -> Domain:
     return domain if bind is None else bind(requirement)
 
 
+def team_of(domain: Domain) -> Team:
+    """Return the agents of a domain and their groups; none where there is one agent."""
+    agents = agents_of(domain)
+    return Team(agents, groups_of(domain)) if agents else Team()
+
+
+def written_for(requirement: Requirement, domain: Domain) -> Requirement:
+    """Return a requirement without each, any and for each: written out for the agents of a domain."""
+    team = team_of(domain)
+    return write_out(requirement, team, domain.name, signal_table(domain) if team.agents else None)
+
+
 def counters_of(domain: Domain) -> tuple[str, ...]:
     """Return the signals that never decrease during an episode, if the domain names any."""
     return tuple(getattr(domain, "counters", ()))
@@ -286,10 +323,18 @@ def scene_of(domain: Domain) -> Scene | None:
     return scene
 
 
+# Metadata of a field that `parameters` leaves out at its default: one that was added after policies were written.
+UNLESS_DEFAULT = {"described": "unless default"}
+
+
 def parameters(domain: Domain) -> dict[str, Any]:
     """Return the keyword arguments that make this domain again."""
     if hasattr(domain, "parameters"):
         return dict(domain.parameters)
     if not dataclasses.is_dataclass(domain):
         raise DomainError(f"{type(domain).__name__} must be a frozen dataclass, so that its parameters are known")
-    return {f.name: getattr(domain, f.name) for f in dataclasses.fields(domain) if f.init}
+    values = {f.name: getattr(domain, f.name) for f in dataclasses.fields(domain) if f.init}
+    unchanged = {f.name for f in dataclasses.fields(domain) if UNLESS_DEFAULT.items() <= f.metadata.items()}
+    return {
+        name: value for name, value in values.items() if name not in unchanged or value != getattr(type(domain), name)
+    }

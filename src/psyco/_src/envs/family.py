@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from psyco._src.core.errors import DomainError, check_has, format_exception
 from psyco._src.core.files import read_text
 from psyco._src.envs.actions import Continuous
+from psyco._src.envs.agents import agents_of
 from psyco._src.envs.base import CompiledDomain, Domain, State, signal_table
 from psyco._src.envs.base import parameters as parameters_of
 from psyco._src.envs.gym_env import GymDomain
@@ -71,6 +72,16 @@ class Distribution:
             return [table[0, 0] + table[1, 0] * (jax_ndtri if xp is jnp else ndtri)(xp.clip(u, TAIL, 1.0 - TAIL))]
         index = xp.minimum((u * len(table)).astype(int), len(table) - 1)
         return [xp.asarray(column)[index] for column in table.T]
+
+    @property
+    def scaling(self) -> list[tuple[float, float]]:
+        """For each parameter, middle and half width of its range; of a normal distribution mean and deviation."""
+        table = np.asarray(self.rows, np.float64)
+        if self.kind == "normal":
+            return [(float(table[0, 0]), float(table[1, 0]))]
+        low, high = table.min(axis=0), table.max(axis=0)
+        half = np.where(high > low, (high - low) / 2.0, 1.0)
+        return [(float(f"{a:.6g}"), float(f"{b:.6g}")) for a, b in zip((low + high) / 2.0, half, strict=True)]
 
     @property
     def text(self) -> str:
@@ -147,7 +158,9 @@ def read_measured(path: str | Path) -> dict[str, Any]:
     }
 
 
-def vary(domain: Domain, parameters: Mapping[str, Any] | None = None, /, **further: Any) -> Domain:
+def vary(
+    domain: Domain, parameters: Mapping[str, Any] | None = None, /, *, observe_parameters: bool = False, **further: Any
+) -> Domain:
     """Return the family of a domain: every episode takes place in an environment that is drawn from it.
 
     Args:
@@ -156,10 +169,18 @@ def vary(domain: Domain, parameters: Mapping[str, Any] | None = None, /, **furth
         further: distributions by name, `max_speed=(0.08, 0.12)`: a pair is a uniform range, a list its equally likely
             values, a text one of `0.08..0.12`, `normal(0.1,0.01)` and `0.08,0.1,0.12`. `max_speed*` is a factor.
             `"a,b"` are parameters that are drawn together, from a list of pairs.
+        observe_parameters: whether policies observe the drawn parameters, at the end of every observation; a policy
+            that does needs them wherever it acts.
     """
+    if not isinstance(observe_parameters, bool):
+        raise DomainError(f"observe_parameters is True or False, got {observe_parameters!r}")
     given = {**(parameters or {}), **further}
     if isinstance(domain, str):
         raise DomainError(f"vary needs a domain: psyco.vary(psyco.make({domain!r}), ...)")
+    if agents := agents_of(domain):
+        raise DomainError(
+            f"{domain.name} has the agents {', '.join(agents)}; a family varies environments of one agent"
+        )
     if is_family(domain):
         raise DomainError(f"{domain.name} is a family already: give all of its distributions at once")
     distributions = tuple(read_distribution(name, value) for name, value in given.items())
@@ -171,15 +192,21 @@ def vary(domain: Domain, parameters: Mapping[str, Any] | None = None, /, **furth
     if isinstance(domain, GymDomain):
         from psyco._src.envs.gym_family import gym_family
 
-        return gym_family(domain, distributions)
+        return gym_family(domain, distributions, observes=observe_parameters)
     if not isinstance(domain, CompiledDomain):
         raise DomainError(f"{domain!r} is not a domain; psyco.make makes one")
-    return _compiled_family(domain, distributions)
+    return dataclasses.replace(_compiled_family(domain, distributions), observes=observe_parameters)
 
 
 def vary_parameters(distributions: Sequence[Distribution]) -> dict[str, str]:
     """Return the distributions as plain data, by the names of their parameters."""
     return {",".join(each.names): each.text for each in distributions}
+
+
+def family_parameters(family: FamilyOfEnvironments) -> dict[str, Any]:
+    """Return the keyword arguments that make a domain this family."""
+    observed = {"observe_parameters": True} if family.observes else {}
+    return {"vary": vary_parameters(family.distributions)} | observed
 
 
 def parameter_names(distributions: Sequence[Distribution]) -> list[str]:
@@ -223,6 +250,15 @@ def member_parameters(domain: Domain, number: int) -> dict[str, float]:
     return dict(zip(parameter_names(distributions), map(float, values), strict=True))
 
 
+def values_of_members(domain: Domain, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the parameters `[N, m]` of members of a family."""
+    distributions: tuple[Distribution, ...] = domain.distributions  # type: ignore[attr-defined]
+    if isinstance(domain, GymDomain):
+        return np.stack([host_values(distributions, number) for number in numbers.tolist()])
+    draw = jax.vmap(lambda number: member_values(distributions, number))
+    return np.asarray(draw(jnp.asarray(numbers, jnp.uint32)), np.float64)
+
+
 def check_member(domain: Domain, number: int) -> None:
     """Raise DomainError for a member of a compiled family that the constructor of its domain refuses."""
     if isinstance(domain, Family):
@@ -251,6 +287,7 @@ class Family(DerivedDomain, FamilyOfEnvironments):
     # Where parameters change the range of continuous actions: ends of the range as affine functions of the parameters,
     # [2, outputs, m + 1]. An action is scaled from the range of the base to that of the member.
     action_ends: tuple[Any, ...] = ()
+    observes: bool = False
 
     @property
     def actions(self) -> Any:
@@ -260,12 +297,17 @@ class Family(DerivedDomain, FamilyOfEnvironments):
     @property
     def observation_size(self) -> int:
         """Length of an observation vector."""
-        return self.base.observation_size
+        return self.base.observation_size + len(self.observed_parameters)
+
+    @property
+    def has_mask(self) -> bool:
+        """Whether observations end with an action mask."""
+        return bool(getattr(self.base, "has_mask", False))
 
     @property
     def parameters(self) -> dict[str, Any]:
         """Keyword arguments that make this family again."""
-        return parameters_of(self.base) | {"vary": vary_parameters(self.distributions)}
+        return parameters_of(self.base) | family_parameters(self)
 
     @property
     def sources(self) -> tuple[Any, ...]:
@@ -297,8 +339,9 @@ class Family(DerivedDomain, FamilyOfEnvironments):
         return FamilyState(state.values, inner), reward, done
 
     def observe(self, state: FamilyState) -> Array:
-        """Return the observation."""
-        return self._at(state.values).observe(state.inner)
+        """Return the observation, with the parameters at its end if policies observe them."""
+        own: Array = self._at(state.values).observe(state.inner)
+        return jnp.concatenate([own, state.values]) if self.observes else own
 
     def signals(self, state: FamilyState) -> Mapping[str, Array]:
         """Return the signals of the base."""
@@ -343,7 +386,7 @@ class Member:
     """One environment of a family while its code is traced; everything else is that of the base."""
 
     family: Family
-    values: Array  # [m]
+    values: Any  # [m]
 
     def reset(self, key: Array) -> FamilyState:
         """Return a random initial state."""
@@ -425,8 +468,9 @@ def _compiled_family(base: CompiledDomain, distributions: tuple[Distribution, ..
                 raise DomainError(f"{base.name}: {named} changes the {what}; all members of a family share one")
         if tuple(values) in tried:
             check_signal_tables(base.name, named, signal_table(base), signal_table(member))
-    _check_traced(family)
-    return dataclasses.replace(family, action_ends=_action_ends(base, members))
+    ends = _action_ends(base, members)
+    _check_traced(family, {i for end in ends for row in end for i, weight in enumerate(row) if weight})
+    return dataclasses.replace(family, action_ends=ends)
 
 
 def _check_copied(name: str, named: str, made: Any, copied: Any) -> None:
@@ -486,13 +530,16 @@ def check_signal_tables(name: str, named: str, own: Mapping[str, SignalInfo], ot
             raise DomainError(f"{name}: the signal {signal} has another type with {named}")
 
 
-def _check_traced(family: Family) -> None:
-    """Raise DomainError for a parameter that compiled code cannot vary, or that nothing depends on."""
+def _check_traced(family: Family, scale_actions: set[int]) -> None:
+    """Raise DomainError for a parameter that compiled code cannot vary, or that nothing depends on.
+
+    The parameters with the numbers `scale_actions` may change the range of actions alone.
+    """
     names = parameter_names(family.distributions)
 
     def episode(*values: Any) -> Any:
-        key, stacked = jax.random.key(0), jnp.stack(values)
-        member = Member(family, stacked)
+        key = jax.random.key(0)
+        member = Member(family, values)  # one by one: of a stacked array, every parameter depends on every other
         drawn = jax.tree.map(lambda x: x[0], member.draw(key)) if hasattr(member, "draw") else key
         state = member.reset(key)
         after = family.step(drawn, state, jnp.asarray(family.actions.decode(jnp.zeros(family.actions.outputs))))
@@ -511,7 +558,7 @@ def _check_traced(family: Family) -> None:
                 f"{name} of {family.name} cannot vary: its code needs a fixed number there "
                 f"({format_exception(error).splitlines()[0]:.200})"
             ) from error
-        if not _depends(traced.jaxpr):
+        if not _depends(traced.jaxpr) and i not in scale_actions:
             raise DomainError(f"{name} of {family.name} cannot vary: nothing in an episode depends on it")
 
 

@@ -28,10 +28,21 @@ from numpy.typing import NDArray
 from psyco._src.core.checks import check_whole
 from psyco._src.core.errors import DomainError, format_exception
 from psyco._src.envs.actions import Actions, Continuous, Discrete, MultiBinary, MultiDiscrete
+from psyco._src.envs.agents import AgentSpace
 from psyco._src.envs.base import BUILT_IN_SIGNALS
 from psyco._src.envs.registry import import_code, import_object, qualified_name
 from psyco._src.envs.sandbox import close_envs, deduplicate_output, sandboxed
+from psyco._src.envs.team_env import (
+    OWN_SIGNALS,
+    PETTINGZOO,
+    TEAM,
+    ParallelFactory,
+    TeamEnv,
+    as_team,
+    is_team_source,
+)
 from psyco._src.logic.ast import SignalInfo
+from psyco._src.logic.quantifiers import groups_by_name
 
 # Wrappers that adapt environments with deviations from the Gymnasium interface; probing decides which are used.
 
@@ -126,7 +137,9 @@ def gym_domain(
         arguments: of the environment.
     """
     name = source if isinstance(source, str) else qualified_name(source)
-    if isinstance(source, str) and ":" in source:
+    if is_team_source(source):
+        source = ParallelFactory(str(source).removeprefix(PETTINGZOO))
+    elif isinstance(source, str) and ":" in source:
         source = import_factory(source)
     if horizon is not None:
         check_whole(name, horizon=horizon)
@@ -147,6 +160,11 @@ def gym_domain(
         close_envs(env)
 
 
+def pettingzoo_domain(module: str, **parameters: Any) -> GymDomain:
+    """Return the domain of an environment of PettingZoo, such as that of the module `mpe2.simple_spread_v3`."""
+    return gym_domain(f"{PETTINGZOO}{module}", **parameters)
+
+
 def domain_of_running_env(env: Env, *, horizon: int, signals: Mapping[str, SignalFunction]) -> GymDomain:
     """Return the domain of an environment that the caller steps; it is neither made again nor probed.
 
@@ -158,7 +176,7 @@ def domain_of_running_env(env: Env, *, horizon: int, signals: Mapping[str, Signa
     # Actions are only observed, so any bound will do for an infinite range.
     domain = _describe(env, str(env), lambda: env, {}, horizon, (), signals, action_bound=1.0)
     own = dict.fromkeys(signals, SignalInfo(None, None))
-    return dataclasses.replace(domain, table={**_built_in_table(domain), **own})
+    return dataclasses.replace(domain, table={**built_in_table(domain), **own})
 
 
 def _describe(
@@ -176,6 +194,7 @@ def _describe(
         if key in _RESERVED or key.startswith((INFO_PREFIX, OBS_PREFIX)):
             raise DomainError(f"{name}: a signal cannot be called {key!r}; every environment has a signal of that name")
     actions, space = _actions(env.action_space, action_bound, name)
+    team = env.unwrapped if isinstance(env.unwrapped, TeamEnv) else None
     try:
         if not spaces.flatdim(env.observation_space):
             raise DomainError(f"{name} has empty observations, {env.observation_space}: a policy needs an observation")
@@ -186,8 +205,19 @@ def _describe(
         ) from None
     return GymDomain(
         source, arguments, horizon, wrappers, signal_functions, action_bound, name, actions, space,
-        env.observation_space, table={}, env_class=type(env.unwrapped),
+        env.observation_space, table={}, env_class=type(env.unwrapped) if team is None else team.own_class,
+        agent_spaces=() if team is None else _agent_spaces(team, action_bound, name),
+        agent_actions=() if team is None else team.own_actions,
     )  # fmt: skip
+
+
+def _agent_spaces(team: TeamEnv, bound: float | None, name: str) -> tuple[AgentSpace, ...]:
+    """Return the agents of an environment with their spaces; their group is that of their name or `agent`."""
+    group = {agent: named for named, members in groups_by_name(team.agents).items() for agent in members}
+    return tuple(
+        AgentSpace(agent, group.get(agent, agent), int(spaces.flatdim(seen)), _actions(space, bound, name)[0])
+        for agent, seen, space in zip(team.agents, team.own_observations, team.own_actions, strict=True)
+    )
 
 
 def _make_env(
@@ -206,7 +236,7 @@ def _make_env(
                 steps = -1 if compat_wrappers else horizon
                 env: Env = gymnasium.make(source, max_episode_steps=steps, disable_env_checker=True, **arguments)
             else:
-                env = source(**arguments)
+                env = as_team(source(**arguments))
             for wrap in (*compat_wrappers, *wrappers):
                 env = wrap(env)
     except DomainError:
@@ -299,6 +329,21 @@ class GymDomain:
     env_class: type  # below all wrappers
     compat_wrappers: tuple[Callable[[Env], Env], ...] = ()  # below the user's wrappers
     seeded: bool = True  # whether an episode repeats under its seed
+    agent_spaces: tuple[AgentSpace, ...] = ()  # of the agents, where there are several
+    agent_actions: tuple[spaces.Space[Any], ...] = ()  # their action spaces in the environment
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """Names of the agents, in the order of observations and actions; empty where there is one agent."""
+        return tuple(each.name for each in self.agent_spaces)
+
+    @property
+    def groups(self) -> dict[str, tuple[str, ...]]:
+        """Names of groups and their agents."""
+        return {
+            group: tuple(each.name for each in self.agent_spaces if each.group == group)
+            for group in dict.fromkeys(each.group for each in self.agent_spaces)
+        }
 
     @cached_property
     def observation_size(self) -> int:
@@ -313,6 +358,12 @@ class GymDomain:
     @cached_property
     def observation_parts(self) -> dict[str, ObservationPart]:
         """The parts of a Dict or Tuple observation by the names of their signals, such as `obs.goal`."""
+        if self.agent_spaces:  # a tuple with the observation of each agent, `agent_0.obs`
+            parts, first = {}, 0
+            for i, each in enumerate(self.agent_spaces):
+                parts[f"{each.name}.obs"] = ObservationPart((i,), self.observation_space[i], first)  # type: ignore[index]
+                first += each.size
+            return parts
         return dict(_observation_parts(self.observation_space, ObservationPart((), self.observation_space, 0)))
 
     @property
@@ -416,12 +467,16 @@ class ObservationPart(NamedTuple):
     @property
     def size(self) -> int | None:
         """Length of the vector; None for a single number."""
+        if isinstance(self.space, spaces.Dict | spaces.Tuple):
+            return int(spaces.flatdim(self.space))
         return math.prod(self.space.shape) if self.space.shape else None
 
     def read(self, observation: Any) -> Any:
         """Return the value of this part, as a number or a vector."""
         for key in self.path:
             observation = observation[key]
+        if isinstance(self.space, spaces.Dict | spaces.Tuple):
+            return _flatten(self.space, observation)
         return observation if self.size is None else np.ravel(observation)
 
 
@@ -532,13 +587,13 @@ class _ProbeResult(NamedTuple):
 
 def _play_probe(domain: GymDomain, env: Env) -> _ProbeResult:
     rng = np.random.default_rng(0)
-    table = _built_in_table(domain)
+    table = built_in_table(domain)
     names = list(domain.signal_functions)
     before = global_random_state()
     try:
         with sandboxed():
             observation, info = env.reset(seed=0)
-            keys = set(info)
+            keys = _info_keys(domain, info)
             for name, value in zip(names, signal_values(domain, names, observation, info), strict=True):
                 table[name] = _signal_info(domain.name, name, value)
             for _ in range(PROBE_STEPS):
@@ -547,7 +602,7 @@ def _play_probe(domain: GymDomain, env: Env) -> _ProbeResult:
                 if len(outcome) == 6 and not domain.compat_wrappers:
                     return _ProbeResult({}, has_six_values=True)
                 observation, _, terminated, truncated, info = outcome
-                keys |= set(info)
+                keys |= _info_keys(domain, info)
                 if terminated or truncated:
                     break
     except DomainError:
@@ -556,8 +611,15 @@ def _play_probe(domain: GymDomain, env: Env) -> _ProbeResult:
         if not domain.compat_wrappers and _is_unpacking_error(error):
             return _ProbeResult({}, has_six_values=True)
         raise DomainError(f"{domain.name} fails when it is tried out with seed 0: {format_exception(error)}") from error
-    info_signals = {INFO_PREFIX + key: SignalInfo(None, None) for key in sorted(map(str, keys))}
+    info_signals = {key: SignalInfo(None, None) for key in sorted(keys)}
     return _ProbeResult(table | info_signals, uses_global_random=global_random_state() != before)
+
+
+def _info_keys(domain: GymDomain, info: Mapping[Any, Any]) -> set[str]:
+    """Return the signals of `info`; those of agents are `agent_0.info.cost`."""
+    if not domain.agent_spaces:
+        return {f"{INFO_PREFIX}{key}" for key in info}
+    return {f"{agent}.{INFO_PREFIX}{key}" for agent in domain.agents for key in info[agent]}
 
 
 def _observed_limit(domain: GymDomain, env: Env) -> int:
@@ -595,16 +657,29 @@ def _is_unpacking_error(error: Exception) -> bool:
     return is_unpacking and "gymnasium" in last.filename
 
 
-def _built_in_table(domain: GymDomain) -> dict[str, SignalInfo]:
+def built_in_table(domain: GymDomain) -> dict[str, SignalInfo]:
     """Return the signals of every environment."""
     return dict(BUILT_IN_SIGNALS) | {
         "obs": SignalInfo(domain.observation_size, False),
         "action": SignalInfo(domain.actions.size, False),
-        "terminated": SignalInfo(None, True),
-        "truncated": SignalInfo(None, True),
-        INFO_PREFIX: SignalInfo(None, None),
+        **{name: SignalInfo(None, True) for name in ENDS},
+        **{f"{agent}.{name}": SignalInfo(None, name in ENDS) for agent in domain.agents for name in OWN_SIGNALS},
+        **{prefix: SignalInfo(None, None) for prefix in info_prefixes(domain)},
         **{name: SignalInfo(part.size, False) for name, part in domain.observation_parts.items()},
     }
+
+
+ENDS = ("terminated", "truncated")
+
+
+def info_prefixes(domain: GymDomain) -> list[str]:
+    """Return the starts of the names of keys of `info`: that of all, or with several agents one for each."""
+    return [f"{agent}.{INFO_PREFIX}" for agent in domain.agents] or [INFO_PREFIX]
+
+
+def is_info(name: str) -> bool:
+    """Return whether a signal is a key of `info`, also of that of an agent, `agent_0.info.cost`."""
+    return name.startswith(INFO_PREFIX) or (f".{INFO_PREFIX}" in name and not name.startswith(OBS_PREFIX))
 
 
 def _signal_info(owner: str, name: str, value: Any) -> SignalInfo:
@@ -625,10 +700,12 @@ _RESERVED = ("obs", "action", "terminated", "truncated", "end", *BUILT_IN_SIGNAL
 def signal_values(domain: GymDomain, names: Sequence[str], observation: Any, info: dict[str, Any]) -> Iterator[Any]:
     """Yield the values of `info.key`, `obs.part` and user-defined signals in one state; None for a missing key."""
     for name in names:
-        if name.startswith(INFO_PREFIX):
+        if is_info(name):
             yield info_value(info, name)
-        elif name.startswith(OBS_PREFIX):
+        elif name in domain.observation_parts:
             yield domain.observation_parts[name].read(observation)
+        elif domain.agent_spaces and name in info[TEAM]:
+            yield info[TEAM][name]
         else:
             yield domain.signal_functions[name](observation, info)
 

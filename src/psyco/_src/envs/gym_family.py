@@ -15,6 +15,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 from psyco._src.core.errors import DomainError, format_exception, suggest
@@ -25,12 +26,12 @@ from psyco._src.envs.family import (
     Distribution,
     check_signal_tables,
     corner_members,
+    family_parameters,
     format_values,
     host_values,
     parameter_names,
-    vary_parameters,
 )
-from psyco._src.envs.gym_env import INFO_PREFIX, Env, GymDomain, probe_signals
+from psyco._src.envs.gym_env import OBS_PREFIX, Env, GymDomain, built_in_table, is_info, probe_signals
 from psyco._src.envs.sandbox import close_envs, sandboxed
 from psyco._src.envs.variants import FamilyOfEnvironments
 
@@ -45,11 +46,12 @@ class GymFamily(GymDomain, FamilyOfEnvironments):
 
     distributions: tuple[Distribution, ...] = ()
     partial_signals: frozenset[str] = frozenset()  # keys of `info` that only some members reported when tried out
+    observes: bool = False
 
     @property
     def parameters(self) -> dict[str, Any]:
         """Keyword arguments that make this family again."""
-        return super().parameters | {"vary": vary_parameters(self.distributions)}
+        return super().parameters | family_parameters(self)
 
     @property
     def sources(self) -> tuple[Any, ...]:
@@ -75,14 +77,36 @@ class MemberEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.names = parameter_names(family.distributions)
         self.forced: NDArray[np.float64] | None = None  # parameters instead of drawn ones, for trials
         self.nominal = self._read_nominal()
+        self.values = np.zeros(len(self.names))  # of the current member
+        self._extend_space()
+
+    def _extend_space(self) -> None:
+        """Add the parameters to the observation space of the environment where policies observe them."""
+        if self.family.observes:
+            self.observation_space = space_with_parameters(self.env.observation_space, len(self.names))
+
+    def observation(self, own: Any) -> Any:
+        """Return the observation of the environment, with its parameters where policies observe them."""
+        if not self.family.observes:
+            return own
+        if isinstance(space := self.observation_space, spaces.Box):
+            return np.concatenate([np.ravel(own), self.values]).astype(space.dtype)
+        return own, self.values.astype(np.float32)
+
+    def step(self, action: Any) -> Any:
+        """Step the environment."""
+        observation, *rest = self.env.step(action)
+        return self.observation(observation), *rest
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Become the member that the seed determines, and reset it."""
         number = int(self.np_random.integers(MEMBERS)) if seed is None else member_number(seed)
         values = host_values(self.family.distributions, number) if self.forced is None else self.forced
+        self.values = np.asarray(values)
         own = self._become(dict(zip(self.names, map(float, values), strict=True)))
         seed = None if seed is None else seed % 2**SEED_BITS
-        return self.env.reset(seed=seed, options={**(options or {}), **own} if own else options)
+        observation, info = self.env.reset(seed=seed, options={**(options or {}), **own} if own else options)
+        return self.observation(observation), info
 
     def _become(self, values: Mapping[str, float]) -> dict[str, float]:
         """Set the parameters, and return those that `reset` takes as options."""
@@ -96,6 +120,7 @@ class MemberEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             self.env.close()
             try:
                 self.env = self.family.make_member(arguments, limit=self.limit)
+                self._extend_space()
             except DomainError as error:
                 raise DomainError(
                     f"{error}: the member of the family with {format_values(values)} does not exist. It cannot count "
@@ -167,11 +192,29 @@ def member_number(seed: int) -> int:
     return (seed >> SEED_BITS) % MEMBERS if seed >> SEED_BITS else seed % MEMBERS
 
 
-def gym_family(domain: GymDomain, distributions: tuple[Distribution, ...]) -> GymFamily:
+def space_with_parameters(space: spaces.Space[Any], count: int) -> spaces.Space[Any]:
+    """Return an observation space with parameters after it: a longer vector for a Box, else a Tuple."""
+    if isinstance(space, spaces.Box):
+        dtype = np.result_type(space.dtype or np.float32, np.float32)
+        low = np.append(np.ravel(space.low), np.full(count, -np.inf)).astype(dtype)
+        high = np.append(np.ravel(space.high), np.full(count, np.inf)).astype(dtype)
+        return spaces.Box(low, high, dtype=dtype.type)
+    return spaces.Tuple((space, spaces.Box(-np.inf, np.inf, (count,), np.float32)))
+
+
+def gym_family(domain: GymDomain, distributions: tuple[Distribution, ...], *, observes: bool = False) -> GymFamily:
     """Return the family after members at its corners were tried out."""
     fields = {each.name: getattr(domain, each.name) for each in dataclasses.fields(domain)}
-    family = GymFamily(**fields, distributions=distributions)
     names = parameter_names(distributions)
+    if observes and domain.agent_spaces:
+        raise DomainError(f"{domain.name} has several agents, and policies of these cannot observe its parameters")
+    if observes:
+        fields["observation_space"] = space_with_parameters(domain.observation_space, len(names))
+    family = GymFamily(**fields, distributions=distributions, observes=observes)
+    if observes:
+        others = {name for name in domain.table if name != "obs" and not name.startswith(OBS_PREFIX)}
+        table = {name: info for name, info in domain.table.items() if name in others}
+        family = dataclasses.replace(family, table=table | built_in_table(family))
     table, partial = dict(family.table), set[str]()
     for name in names:
         _check_name(domain, name.removesuffix(FACTOR))
@@ -193,11 +236,11 @@ def gym_family(domain: GymDomain, distributions: tuple[Distribution, ...]) -> Gy
                 close_envs(env)
         for what, own, other in (
             ("action space", domain.action_space, env.action_space),
-            ("observation space", domain.observation_space, env.observation_space),
+            ("observation space", family.observation_space, env.observation_space),
         ):
             if own != other and not _same_space(own, other, domain):
                 raise DomainError(f"{domain.name}: {named} changes the {what} from {own} to {other}")
-        keys = {name for name in table | found if name.startswith(INFO_PREFIX)}
+        keys = {name for name in table | found if is_info(name)}
         check_signal_tables(domain.name, named, _without(table, keys), _without(found, keys))
         partial |= table.keys() ^ found.keys()
     return dataclasses.replace(family, table=_without(table, partial), partial_signals=frozenset(partial))

@@ -106,13 +106,17 @@ def build(
     options.set_build_all_labels(True)
     options.set_build_all_reward_models(True)
     options.set_add_overlapping_guards_label(True)
-    built = stormpy.build_model(model, options=options)
-    if built.nr_states > max_states:
-        raise BuildError(f"it has {built.nr_states:,} states, and the limit is {max_states:,} (max_states)")
+    built = _explore(model, options, max_states)
+    facts = {
+        "kind": kind,
+        "properties": [[each.get_name(), _text(each, built.initial_states)] for each in properties] + unread,
+    }
     path = folder / "model.umb"
     stormpy.io.export_to_umb(built, str(path))
     arrays = {"initial": np.array(built.initial_states), **dict(_arrays(path))}
     path.unlink()
+    if built.nr_states > max_states or built.labeling.contains_label("unexplored"):
+        return {}, facts | _program(model, int(np.diff(arrays["choices"]).max()))
     overlap = arrays.pop(f"label:{OVERLAP}", np.zeros(1, bool))
     averaged = [name.removeprefix("reward:choices:") for name in arrays if name.startswith("reward:choices:")]
     if overlap.any() and averaged:
@@ -128,11 +132,45 @@ def build(
             else:
                 found = valuations.get_values_states(variable)
             arrays[f"variable:{variable.name}"] = np.array(found)
-    facts = {
-        "kind": kind,
-        "properties": [[each.get_name(), _text(each, built.initial_states)] for each in properties] + unread,
-    }
     return arrays, facts
+
+
+def _explore(model: Any, options: Any, max_states: int) -> Any:
+    """Return the built model; of one with more than `max_states` states, only a part of them."""
+    from stormpy import developer
+
+    limits = developer.ExplicitModelBuilderOptions[float]()
+    limits.exploration_state_limit = max_states + 1
+    described = developer.SymbolicModelDescription(model)
+    return developer.make_explicit_model_builder[float](described, options, None, limits).build()
+
+
+def _program(model: Any, actions: int) -> dict[str, Any]:
+    """Return the program of a model that is too large to build, as a JANI document, and what else is known of it."""
+    import stormpy
+
+    model = model.substitute_constants()
+    if not isinstance(model, stormpy.developer.storage.PrismProgram):
+        model.substitute_functions()
+        return {"program": json.loads(str(model)), "actions": actions, "labels": [], "order": None}
+    model = model.substitute_formulas()
+    document, _ = model.to_jani([])
+    return {
+        "program": json.loads(str(document)),
+        "actions": actions,
+        "labels": [label.name for label in model.labels],
+        # Storm's JANI documents have the commands in another order.
+        "order": {module.name: [_command_key(command) for command in module.commands] for module in model.modules},
+    }
+
+
+def _command_key(command: Any) -> list[Any]:
+    """Return what identifies a command of a PRISM module: its action, guard and assignments."""
+    made = [
+        sorted(f"{each.variable.name} <- {each.expression}" for each in update.assignments)
+        for update in command.updates
+    ]
+    return [command.action_name if command.is_labeled else None, str(command.guard_expression), made]
 
 
 def _refuse(kind: str) -> None:

@@ -1,7 +1,7 @@
 """PRISM and JANI models as compiled domains: Storm builds them, and tables of their states, choices and branches step.
 
-A state offers n choices. Action i is choice i of these, in the order of the model, and i modulo n where fewer are
-offered: so every action is possible in every state, and no policy can choose what a state does not offer.
+Action i is choice i of those that a state offers, in the order of the model. Where states offer different numbers of
+choices, observations end with an action mask, so that no policy can choose what a state does not offer.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -27,7 +28,10 @@ from psyco._src.core.checks import check_count
 from psyco._src.core.errors import DomainError, RequirementError, suggest
 from psyco._src.core.files import read_bytes
 from psyco._src.envs.actions import Discrete
+from psyco._src.envs.model_jani import read_program
+from psyco._src.envs.model_program import MAX_INTEGER, ModelProgram
 from psyco._src.envs.model_tables import MAX_HALF_LIFE, RESERVED, ModelTables
+from psyco._src.envs.program_file import ProgramFile
 from psyco._src.logic.ast import (
     END,
     Connective,
@@ -55,7 +59,6 @@ MAX_BYTES = 8 << 30  # of memory while a model is built
 HALVINGS = 50  # an episode beyond the cap has a probability of at most 2**-HALVINGS
 MAX_PADDED = 2**25  # branches of a table, with those that only fill it up
 SUM_TOLERANCE = 1e-6  # of probabilities
-MAX_INTEGER = 2**24  # float32 has all integers up to here
 
 
 class ModelState(NamedTuple):
@@ -179,7 +182,8 @@ class ModelFile:
         """The states `[S]` in which an episode ends."""
         if self.until is None:
             return self.tables.absorbing
-        return self.tables.absorbing | self.tables.holds(_state_formula(self.name, self.tables, "until", self.until))
+        formula = _state_formula(self.name, self.tables.signals, "until", self.until)
+        return self.tables.absorbing | self.tables.holds(formula)
 
     @cached_property
     def initial_state(self) -> int:
@@ -193,9 +197,16 @@ class ModelFile:
         return {name: (low, high) for name, (low, high) in found.items() if low < high}
 
     @cached_property
+    def has_mask(self) -> bool:
+        """Whether observations end with an action mask: states that an episode can leave offer different numbers."""
+        offered = np.diff(self.tables.choices)[~self.tables.absorbing]
+        return bool(offered.size and offered.min() < self.actions.n)
+
+    @cached_property
     def observation_size(self) -> int:
-        """Length of an observation."""
-        return 1 if self.observe_as == "index" else max(1, len(self.observed))
+        """Length of an observation, with its action mask."""
+        own = 1 if self.observe_as == "index" else max(1, len(self.observed))
+        return own + self.actions.n * self.has_mask
 
     @property
     def one_hot(self) -> tuple[int, ...]:
@@ -234,8 +245,8 @@ class ModelFile:
         return ModelState(index, gained), reward, tables.ends[index]
 
     def observe(self, state: ModelState) -> Array:
-        """Return the variables, scaled to their ranges, or the index of the state."""
-        if self.observe_as == "index":
+        """Return the variables, scaled to their ranges, or the index of the state, and the action mask."""
+        if self.observe_as == "index" and not self.has_mask:
             return state.number[None].astype(jnp.float32)
         return jnp.asarray(self.observations)[state.number]
 
@@ -248,9 +259,14 @@ class ModelFile:
     def observations(self) -> NDArray[np.float32]:
         """The observation of each state, `[S, observation_size]`."""
         if self.observe_as == "index":
-            return np.arange(self.tables.states, dtype=np.float32)[:, None]
-        columns = [(self.tables.variables[name] - low) / (high - low) for name, (low, high) in self.observed.items()]
-        return np.stack(columns or [np.zeros(self.tables.states)], axis=1).astype(np.float32)
+            own = np.arange(self.tables.states, dtype=np.float32)[:, None]
+        else:
+            found = [(self.tables.variables[name] - low) / (high - low) for name, (low, high) in self.observed.items()]
+            own = np.stack(found or [np.zeros(self.tables.states)], axis=1).astype(np.float32)
+        if not self.has_mask:
+            return own
+        offered = np.arange(self.actions.n) < np.diff(self.tables.choices)[:, None]
+        return np.concatenate([own, offered.astype(np.float32)], axis=1)
 
     @cached_property
     def _signal_arrays(self) -> dict[str, NDArray[Any]]:
@@ -286,7 +302,7 @@ class ModelFile:
         successor = tables.successor[place]
         probability = np.where(exists & ~self.ends[successor], tables.probability[place], 0.0)
         offered = np.diff(tables.choices)[:, None]
-        action = np.arange(self.actions.n) % offered
+        action = np.where(np.arange(self.actions.n) < offered, np.arange(self.actions.n), 0)
         choice = tables.choices[:-1, None] + action
         small = (choice.astype(np.int32), action.astype(np.int32), successor, probability.astype(np.float32))
         return KnownTransitions(*small)
@@ -467,7 +483,7 @@ class StepTables(NamedTuple):
 def move(tables: StepTables, index: Array, action: Array, drawn: Array) -> tuple[Array, Array]:
     """Return the choice for an action and the next state, for random bits `[W]`."""
     offered = tables.offered[index]
-    choice = tables.first_choice[index] + jnp.where(action < offered, action, action % offered)
+    choice = tables.first_choice[index] + jnp.where(action < offered, action, 0)
     shift = tables.shift[choice]
     entry = tables.base[choice] + jax.lax.shift_right_logical(drawn[0], shift).astype(jnp.int32)
     rest = jax.lax.shift_left(drawn[0], jnp.uint32(32) - shift) if len(drawn) == 1 else drawn[1]
@@ -492,7 +508,7 @@ def _temporal_leaves(formula: Formula) -> Iterator[Formula]:
             yield formula
 
 
-def model_domain(name: str, **parameters: Any) -> ModelFile:
+def model_domain(name: str, **parameters: Any) -> ModelFile | ProgramFile:
     """Return the domain of a model file; parameters are its constants, and those of `ModelFile`."""
     horizon, reward = parameters.pop("horizon", None), parameters.pop("reward", None)
     observe, start = parameters.pop("observe", None) or "variables", parameters.pop("start", None)
@@ -511,22 +527,47 @@ def model_domain(name: str, **parameters: Any) -> ModelFile:
         raise DomainError(f"{name} has changed: its SHA-256 is {found[:16]}..., and was {str(digest)[:16]}...")
     given = json.dumps(parameters, sort_keys=True)
     tables = _built(str(Path(name).resolve()), found, given, check_count("max_states", max_states))
-    if reward is None and len(tables.rewards) == 1:
-        (reward,) = tables.rewards
-    reward = None if reward == "none" else reward
-    if reward is not None and reward not in tables.rewards:
-        known = ", ".join(tables.rewards) or "none"
-        raise DomainError(
-            f"{name} has no reward structure {reward!r}{suggest(reward, tables.rewards)}; it has: {known}"
-        )
+    reward = _reward(name, tables.rewards, reward)
+    if isinstance(tables, ModelProgram):
+        return _unbuilt(ProgramFile(name, tables, parameters, horizon, reward, None, max_states), observe, start, until)
     domain = ModelFile(name, tables, parameters, horizon, reward, observe, start, until, max_states)
     _ = domain.initial_state, domain.ends
     return domain
 
 
+def _reward(name: str, known: Mapping[str, Any], given: str | None) -> str | None:
+    """Return the reward structure that is the reward."""
+    if given is None and len(known) == 1:
+        return next(iter(known))
+    if given is None or given == "none":
+        return None
+    if given not in known:
+        listed = ", ".join(known) or "none"
+        raise DomainError(f"{name} has no reward structure {given!r}{suggest(given, known)}; it has: {listed}")
+    return given
+
+
+def _unbuilt(domain: ProgramFile, observe: str, start: str | None, until: str | None) -> ProgramFile:
+    """Return the domain of a model that is too large to build, after a word about it."""
+    name = domain.name
+    if observe == "index":
+        raise DomainError(f"{name} has more than {domain.max_states:,} states, so they have no numbers to observe")
+    if start is not None:
+        raise DomainError(f"{name} has more than {domain.max_states:,} states; start selects one of built models only")
+    if until is not None:
+        initial = domain.state_signals(np, domain.program.initial)
+        domain = replace(domain, until=(until, _state_formula(name, initial, "until", until)))
+    warnings.warn(
+        f"{name} has more than {domain.max_states:,} states (max_states) and is not built: episodes are simulated from "
+        "its commands, with a horizon; optima and tables are not to be had",
+        stacklevel=2,
+    )
+    return domain
+
+
 @lru_cache(maxsize=8)
-def _built(file: str, digest: str, constants: str, max_states: int) -> ModelTables:
-    """Return the model, built in another process."""
+def _built(file: str, digest: str, constants: str, max_states: int) -> ModelTables | ModelProgram:
+    """Return the model, built in another process; one with more states as its program."""
     with tempfile.TemporaryDirectory() as folder:
         request = {"file": file, "constants": json.loads(constants), "max_states": max_states, "memory": MAX_BYTES}
         command = [sys.executable, "-m", "psyco._src.envs.model_build", json.dumps(request), folder]
@@ -543,6 +584,8 @@ def _built(file: str, digest: str, constants: str, max_states: int) -> ModelTabl
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
             raise DomainError(f"{file}: Storm ended without a model: {last[:300]}")
         facts = json.loads((Path(folder) / "model.json").read_text())
+        if "program" in facts:
+            return read_program(file, digest, facts)
         with np.load(Path(folder) / "model.npz") as arrays:
             return _tables(file, digest, facts, dict(arrays))
 
@@ -580,12 +623,11 @@ def describe_state(tables: ModelTables, state: int) -> str:
     return "the state " + ", ".join(f"{name}={values[state]}" for name, values in tables.variables.items())
 
 
-def _state_formula(name: str, tables: ModelTables, parameter: str, text: str) -> Formula:
+def _state_formula(name: str, signals: Mapping[str, NDArray[Any]], parameter: str, text: str) -> Formula:
     """Return the formula of a parameter, after a check that it is about the variables and labels of the model."""
     formula = parse_formula(text)
     known = {
-        signal: SignalInfo(None, values.dtype == bool, values.dtype.kind == "i")
-        for signal, values in tables.signals.items()
+        signal: SignalInfo(None, values.dtype == bool, values.dtype.kind == "i") for signal, values in signals.items()
     }
     check_signals(formula, known, name)
     if not is_state_formula(formula) or any(type(part).__name__ == "Aggregate" for part in walk(formula)):
@@ -599,7 +641,7 @@ def _initial(name: str, tables: ModelTables, start: str | None) -> int:
     """Return the initial state; of several, the one that a formula selects."""
     found: Sequence[int] = tables.initial.tolist()
     if start is not None:
-        holds = tables.holds(_state_formula(name, tables, "start", start))
+        holds = tables.holds(_state_formula(name, tables.signals, "start", start))
         found = [state for state in found if holds[state]]
     if len(found) != 1:
         variables = [v for v, values in tables.variables.items() if len(np.unique(values[tables.initial])) > 1]

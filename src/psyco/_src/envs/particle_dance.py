@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import sqrt
 from typing import ClassVar, NamedTuple
 
@@ -12,7 +12,7 @@ from jax import Array
 
 from psyco._src.core.checks import check_positive, check_whole
 from psyco._src.envs.actions import Continuous
-from psyco._src.envs.base import Scene
+from psyco._src.envs.base import UNLESS_DEFAULT, Scene
 
 
 class DanceState(NamedTuple):
@@ -36,6 +36,7 @@ class ParticleDance:
         start: initial positions are uniform in [-start, start]^2.
         max_speed: velocities are clipped to [-max_speed, max_speed]^2.
         max_acceleration: actions and the particle's random accelerations lie in this box.
+        velocities: whether velocities are observed; without them a policy needs a memory.
     """
 
     horizon: int = 50
@@ -44,6 +45,7 @@ class ParticleDance:
     start: float = 1.0
     max_speed: float = 0.1
     max_acceleration: float = 0.1
+    velocities: bool = field(default=True, metadata=UNLESS_DEFAULT)
 
     name: ClassVar[str] = "particle-dance"
     counters: ClassVar[tuple[str, ...]] = ("collisions",)
@@ -67,8 +69,8 @@ class ParticleDance:
 
     @property
     def observation_size(self) -> int:
-        """Length of an observation: positions and velocities, without the collision counter."""
-        return 8
+        """Length of an observation: positions, and velocities if they are observed, without the collision counter."""
+        return 8 if self.velocities else 4
 
     @property
     def ranges(self) -> dict[str, tuple[float, float]]:
@@ -114,8 +116,9 @@ class ParticleDance:
         return nxt, -distance, False
 
     def observe(self, state: DanceState) -> Array:
-        """Return positions, then velocities, agent first."""
-        return jnp.concatenate([state.agent, state.particle, state.agent_velocity, state.particle_velocity])
+        """Return positions, then velocities if they are observed, agent first."""
+        seen = [state.agent, state.particle, state.agent_velocity, state.particle_velocity]
+        return jnp.concatenate(seen if self.velocities else seen[:2])
 
     def signals(self, state: DanceState) -> dict[str, Array]:
         """Return the distance, the collision counter, positions and velocities."""

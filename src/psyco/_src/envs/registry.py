@@ -17,8 +17,9 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from psyco._src.core.checks import check_parameters
-from psyco._src.core.errors import DomainError, PsycoError, format_exception, suggest
+from psyco._src.core.errors import DomainError, PsycoError, check_has, format_exception, suggest
 from psyco._src.core.lazy_registry import Registry
+from psyco._src.envs.agents import agents_of
 from psyco._src.envs.sandbox import deduplicate_output, sandboxed
 
 if TYPE_CHECKING:
@@ -31,7 +32,24 @@ BUILT_IN = Registry(
         "obstacle-run": "envs.obstacle_run:ObstacleRun",
     },
 )
-PREFIXES = Registry("prefix", {"gymnax": "envs.gymnax_env:gymnax_domain", "brax": "envs.brax_env:brax_domain"})
+# The same with several agents, and the parameter that asks for it, with its value for one agent.
+SEVERAL_AGENTS = Registry(
+    "domain",
+    {
+        "particle-dance": "envs.dance_team:DanceTeam",
+        "obstacle-run": "envs.obstacle_game:ObstacleGame",
+    },
+)
+ASKS_FOR_SEVERAL: dict[str, tuple[str, Any]] = {"particle-dance": ("agents", 1), "obstacle-run": ("opponent", False)}
+PREFIXES = Registry(
+    "prefix",
+    {
+        "gymnax": "envs.gymnax_env:gymnax_domain",
+        "brax": "envs.brax_env:brax_domain",
+        "pettingzoo": "envs.gym_env:pettingzoo_domain",
+    },
+)
+KNOWN_TEAMS = ("mpe2", "pettingzoo")  # packages whose environments of PettingZoo may be named by any file
 TRUST_NOTHING: frozenset[str] = frozenset()
 PLAIN_WORD = re.compile(r"[\w +-]*")  # a text that names no file, unless there is one of that name
 FILE_WORDS = frozenset({"file", "files", "filename", "path", "paths", "dir", "directory", "folder"})
@@ -61,23 +79,29 @@ def make(name: str | Callable[..., Any], /, **parameters: Any) -> Domain:
 
     Args:
         name: a built-in or plug-in domain; a Gymnasium id (`CartPole-v1`, `module:Id`); a `gymnax:` or `brax:`
-            environment; a PRISM or JANI model file; the class of a compiled domain; a class or function that returns a
-            Gymnasium environment; or `module:name` of such a class or function.
+            environment; a module of PettingZoo (`pettingzoo:mpe2.simple_spread_v3`); a PRISM or JANI model file; the
+            class of a compiled domain; a class or function that returns a Gymnasium environment; or `module:name` of
+            such a class or function.
         parameters: of the domain. A Gymnasium environment takes its own parameters and `horizon`, `signals`,
-            `wrappers`, `action_bound`, `seeded`. `vary` makes it a family, as in `psyco.vary`.
+            `wrappers`, `action_bound`, `seeded`. `vary` makes it a family, and
+            `observe_parameters` shows its parameters to policies, as in `psyco.vary`. `shield` is that of a
+            finite domain or a model, `{"level": 0.95, "requirement": "P>=0.9 [ G !crash ]"}`.
 
     >>> make("particle-dance", horizon=30).horizon
     30
     >>> make("CartPole-v1").observation_size
     4
     """
-    distributions = parameters.pop("vary", None)
+    distributions, observe = parameters.pop("vary", None), parameters.pop("observe_parameters", False)
+    shield = parameters.pop("shield", None)
     try:
         if "adversary" in parameters:
             _refuse_adversary(parameters)
-        domain = _make(name, parameters)
-        if distributions:
-            domain = _family(domain, distributions)
+        domain = _joint(_make(name, parameters))
+        if distributions or observe:
+            domain = _family(domain, distributions, observe)
+        if shield:
+            domain = _shielded(domain, shield)
         hash(domain)  # jit needs it
     except PsycoError:
         raise
@@ -96,7 +120,13 @@ def _make(name: str | Callable[..., Any], parameters: dict[str, Any]) -> Domain:
             else gym_domain(name, **parameters)
         )
     if name in BUILT_IN:
-        return _make_compiled(name, BUILT_IN[name], parameters)
+        asks, one = ASKS_FOR_SEVERAL[name]
+        fields = [field.name for field in dataclasses.fields(BUILT_IN[name]) if field.init]
+        check_has(name, "parameter", parameters, [*fields, asks], DomainError)
+        given = parameters.get(asks, one)
+        if type(given) is type(one) and given == one:
+            return _make_compiled(name, BUILT_IN[name], {k: v for k, v in parameters.items() if k != asks})
+        return _make_compiled(name, SEVERAL_AGENTS[name], parameters)
     if name in (plugins := _plugins()):
         return _make_compiled(name, plugins[name].load(), parameters)
     if is_model_name(name):
@@ -120,6 +150,15 @@ def _make(name: str | Callable[..., Any], parameters: dict[str, Any]) -> Domain:
     )
 
 
+def _joint(domain: Domain) -> Domain:
+    """Return the domain, as one agent sees it if it has several."""
+    if not agents_of(domain):
+        return domain
+    from psyco._src.envs.multi_agent import joint_domain
+
+    return joint_domain(domain)
+
+
 def _refuse_adversary(parameters: Mapping[str, Any]) -> None:
     from psyco._src.envs.variants import adversary_of
 
@@ -127,16 +166,31 @@ def _refuse_adversary(parameters: Mapping[str, Any]) -> None:
         named = f" (sha256:{found['policy']!s:.16})" if "policy" in found else ""
         raise DomainError(
             f"an adversary acts in this domain{named}, whose policy is a file of its own: "
-            "psyco stress POLICY --adversary FILE verifies against it; in Python, it is psyco.attack(...).domain"
+            "psyco stress POLICY --adversary FILE verifies against it, and psyco verify --replay CERTIFICATE POLICY "
+            "--adversary FILE repeats a certificate; in Python, it is psyco.attack(...).domain"
         )
 
 
-def _family(domain: Domain, distributions: Any) -> Domain:
+def _family(domain: Domain, distributions: Any, observe: Any) -> Domain:
     from psyco._src.envs.family import vary
 
+    if not distributions:
+        raise DomainError(
+            f"nothing varies in {domain.name}, so there are no parameters to observe: --vary NAME=0.08..0.12 with "
+            "--observe-parameters; a policy that observes them acts in families only"
+        )
     if not isinstance(distributions, Mapping):
         raise DomainError(f"vary is a table of distributions, as in max_speed = '0.08..0.12'; got {distributions!r}")
-    return vary(domain, distributions)
+    return vary(domain, distributions, observe_parameters=observe)
+
+
+def _shielded(domain: Domain, shield: Any) -> Domain:
+    from psyco._src.envs.shield import with_shield
+    from psyco._src.logic.parser import parse
+
+    if not isinstance(shield, Mapping) or {*shield} != {"level", "requirement"}:
+        raise DomainError(f"a shield has a level and a requirement, got {shield!r:.100}")
+    return with_shield(domain, parse(str(shield["requirement"])), shield["level"])
 
 
 def is_model_name(name: str) -> bool:
@@ -208,13 +262,15 @@ def _named_files(description: DomainDescription) -> list[str]:
 
 
 def _arguments(description: DomainDescription) -> dict[str, Any]:
-    """Return the parameters without those that name code as `module:name`, and without the numbers of a family."""
-    others = ("wrappers", "signals", "vary")
+    """Return the parameters without those that name code as `module:name`, and without those of a family or shield."""
+    others = ("wrappers", "signals", "vary", "observe_parameters", "shield")
     return {name: value for name, value in description.parameters.items() if name not in others}
 
 
 def _is_code(name: str) -> bool:
-    prefix, colon, _ = name.partition(":")
+    prefix, colon, rest = name.partition(":")
+    if prefix == "pettingzoo" and colon:
+        return rest.partition(".")[0] not in KNOWN_TEAMS
     return bool(colon) and prefix not in PREFIXES  # gymnax:... is not a module
 
 
@@ -292,9 +348,6 @@ def check_trust(description: DomainDescription, trust: Collection[str]) -> None:
         )
         more = f". The file sets these parameters, which may name further code and files: {shown}"
         options = " ".join(f"--trust {shlex.quote(name)}" for name in missing)
-        more = (
-            f". The file sets these parameters, which may name further code and files: {_shown(description.parameters)}"
-        )
         raise DomainError(
             f"{needs if code else reads}; if you trust it, name it yourself: {options} (in Python: trust={missing!r})"
             + more * bool(code and description.parameters)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from psyco._src.core.errors import DomainError, suggest
+from psyco._src.core.errors import DomainError, RunError, suggest
 
 if TYPE_CHECKING:
     from psyco._src.envs.base import CompiledDomain, Scene
 
 Kind = Literal["draws", "obs", "action"]
 FORMS = "write a share of the random draws such as 0.2, obs:0.05 or action:0.1"
+MEAN, WORST = "mean", "worst"
+ROBUST_FORMS = "mean, cvar:0.1 (the mean over the worst tenth of the environments) or worst"
 
 
 @dataclass(frozen=True)
@@ -68,9 +70,34 @@ def adversary_of(parameters: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return found if isinstance(found, Mapping) and {"kind", "size"} <= found.keys() else None
 
 
+def adversary_parameters(
+    disturbance: Disturbance, policies: Sequence[str] = (), *, against: str | None = None
+) -> dict[str, Any]:
+    """Return the parameter of a domain with an adversary; policies are named by their digests.
+
+    Args:
+        disturbance: what it changes.
+        policies: of the adversary; of several, every episode draws one.
+        against: the policy that it acts against, where the adversary acts.
+    """
+    own = {"against": against} if against else {"policy": policies[0]} if len(policies) == 1 else {"policies": policies}
+    return {"adversary": {**vars(disturbance), **own}}
+
+
+def mixture_member(u: float, count: int) -> int:
+    """Return which of `count` adversaries acts in an episode with the random number u in [0, 1).
+
+    The last one, which is the newest, acts in half of the episodes, the others share the rest.
+    """
+    return count - 1 if u < 0.5 or count == 1 else int((2.0 * u - 1.0) * (count - 1))
+
+
 def describe_adversary(adversary: Mapping[str, Any]) -> str:
     """Return an adversary in words, from its plain data."""
-    return f"{Disturbance(adversary['kind'], adversary['size'])} (policy sha256:{str(adversary.get('policy'))[:16]})"
+    named = f"policy sha256:{str(adversary.get('policy'))[:16]}"
+    if policies := adversary.get("policies"):
+        named = f"of {len(policies)}, one is drawn for each episode"
+    return f"{Disturbance(adversary['kind'], adversary['size'])} ({named})"
 
 
 class DerivedDomain:
@@ -106,7 +133,34 @@ class DerivedDomain:
 
 
 class FamilyOfEnvironments:
-    """Mark a domain whose episodes draw their environments from its `distributions`."""
+    """A domain whose episodes draw their environments from its `distributions`."""
+
+    distributions: tuple[Any, ...]
+    observes: bool  # whether the drawn parameters stand at the end of every observation
+    observation_size: Any
+
+    @property
+    def observed_parameters(self) -> tuple[str, ...]:
+        """The parameters at the end of an observation, in their order; empty if policies do not observe them."""
+        return tuple(name for each in self.distributions for name in each.names) if self.observes else ()
+
+    @property
+    def observation_scaling(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Shift and scale of a network's inputs that take the observed parameters to about [-1, 1]; empty: none."""
+        if not self.observes:
+            return (), ()
+        scaling = [pair for each in self.distributions for pair in each.scaling]
+        others = self.observation_size - len(scaling)
+        shift, scale = ([default] * others for default in (0.0, 1.0))
+        return (*shift, *(x for x, _ in scaling)), (*scale, *(x for _, x in scaling))
+
+
+def observed_parameters(parameters: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the same from the plain data of a domain."""
+    vary = parameters.get("vary")
+    if not parameters.get("observe_parameters") or not isinstance(vary, Mapping):
+        return ()
+    return tuple(part.strip() for names in vary for part in str(names).split(","))
 
 
 def is_family(domain: Any) -> bool:
@@ -123,3 +177,13 @@ def _describe_values(name: str, text: str) -> str:
     if ".." in text or text.startswith("normal"):
         return re.sub(r"\d+(\.\d+)?(e[-+]?\d+)?", lambda number: f"{float(number[0]):.6g}", text)
     return text if len(text) <= 40 else f"from {len(text.split(';' if ',' in name else ',')):,} values"
+
+
+def read_tail(robust: str) -> float | None:
+    """Return the part of the environments that learning is for: None for all (mean), 0 for the worst cell alone."""
+    if robust in (MEAN, WORST):
+        return None if robust == MEAN else 0.0
+    found = re.fullmatch(r"cvar:(\d*\.?\d+)", str(robust))
+    if found is None or not 0.0 < float(found[1]) < 1.0:
+        raise RunError(f"robust = {robust!r} is not allowed: write {ROBUST_FORMS}, with a number above 0 and below 1")
+    return float(found[1])

@@ -21,7 +21,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from psyco._src.core.errors import DomainError
-from psyco._src.envs.actions import Discrete
+from psyco._src.envs.actions import Discrete, first_offered
 from psyco._src.envs.base import FiniteDomain, State, check_step
 
 FALSE_ALARM_RATE = 1e-6  # of all tests of a domain together
@@ -190,6 +190,8 @@ def _simulate(domain: FiniteDomain, initial: State, keys: Array, actions: Array)
 
     def step(now: tuple[State, Array], drawn: Any) -> tuple[tuple[State, Array], _Steps]:
         (state, alive), (chance, action) = now, drawn
+        if getattr(domain, "has_mask", False):
+            action = first_offered(action, domain.observe(state)[-domain.actions.outputs :])
         outcome = domain.step(chance, state, action)
         check_step(domain, state, outcome)
         following, reward, done = outcome

@@ -1,7 +1,7 @@
 """Export the Markov chain or decision process of a finite domain: PRISM language, `.drn`, and `.tra/.sta/.lab/.rew`.
 
 State 0 leads to the random initial states, because the formats need one initial state. Final states are absorbing. Ask
-for `P=? [ F "satisfied" ]` and `R{"return"}=? [ F "end" ]`. The `.rew` file of a decision process without positive
+for `P=? [ F "satisfied" ]` and `R{"total"}=? [ F "end" ]`. The `.rew` file of a decision process without positive
 rewards holds costs, the negated rewards: Storm reads no negative numbers there.
 """
 
@@ -127,7 +127,7 @@ def drn(model: ExplicitModel) -> Iterator[str]:
         labels = {name: np.array([unreachable]) if name in unused else states for name, states in model.labels.items()}
         model = model._replace(choices=[*model.choices, [ModelAction(0.0, [(unreachable, 1.0)])]], labels=labels)
     yield f"@type: {'DTMC' if model.deterministic else 'MDP'}"
-    yield from ("@parameters", "", "@reward_models", "return", "@nr_states", str(len(model.choices)))
+    yield from ("@parameters", "", "@reward_models", "total", "@nr_states", str(len(model.choices)))
     yield from ("@nr_choices", str(sum(map(len, model.choices))), "@model")
     for state, (choices, names) in enumerate(zip(model.choices, _labels_by_state(model), strict=True)):
         yield " ".join([f"state {state} [0]", *names])
@@ -189,7 +189,7 @@ def prism(model: ExplicitModel) -> Iterator[str]:
     yield from ("endmodule", "")
     for name, states in model.labels.items():
         yield f'label "{name}" = {" | ".join(_ranges(states)) or "false"};'
-    yield from ("", 'rewards "return"')
+    yield from ("", 'rewards "total"')
     for state, choices in enumerate(model.choices):
         for number, choice in enumerate(choices):
             if choice.reward:

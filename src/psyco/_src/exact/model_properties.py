@@ -12,6 +12,9 @@ import numpy as np
 from psyco._src.core.errors import PsycoError
 from psyco._src.envs.base import signal_table
 from psyco._src.envs.model_file import ModelFile
+from psyco._src.envs.model_program import ModelProgram
+from psyco._src.envs.model_tables import ModelTables
+from psyco._src.envs.program_file import ProgramFile
 from psyco._src.logic.ast import Requirement
 from psyco._src.logic.parser import parse
 from psyco._src.logic.validate import check_signals
@@ -45,20 +48,24 @@ class ModelProperty(NamedTuple):
     refused: str  # why; empty if it is not
 
 
-def model_properties(domain: ModelFile) -> list[ModelProperty]:
+def model_properties(domain: ModelFile | ProgramFile) -> list[ModelProperty]:
     """Return the properties of the file."""
-    return [_translate(domain, name, text) for name, text in domain.tables.properties]
+    return [_translate(domain, name, text) for name, text in _contents(domain).properties]
 
 
-def _translate(domain: ModelFile, name: str, text: str) -> ModelProperty:
+def _contents(domain: ModelFile | ProgramFile) -> ModelTables | ModelProgram:
+    return domain.program if isinstance(domain, ProgramFile) else domain.tables
+
+
+def _translate(domain: ModelFile | ProgramFile, name: str, text: str) -> ModelProperty:
     found = PROPERTY.fullmatch(text.strip())
     reason = next((why for pattern, why in REFUSED if pattern.search(text)), "")
     if found is None or reason:
         return ModelProperty(name, text, "", "", "", reason or "it is no property of a single probability or reward")
     subject, best, comparison, body = found.groups()
     best = "" if domain.is_chain else best or ""
-    if subject == "R" and len(domain.tables.rewards) > 1:
-        why = f'it names none of the reward structures; write R{{"{next(iter(domain.tables.rewards))}"}}'
+    if subject == "R" and len(rewards := _contents(domain).rewards) > 1:
+        why = f'it names none of the reward structures; write R{{"{next(iter(rewards))}"}}'
         return ModelProperty(name, text, "", "", "", why)
     body = re.sub(r"\b([UFGC])(?:steps)?\s*([<>]=?)", r"\1\2", body)
     body = re.sub(r"\b([UFC])<\s*([1-9]\d*)\b", lambda found: f"{found[1]}<={int(found[2]) - 1}", body)
@@ -78,21 +85,19 @@ def _decimal(comparison: str) -> str:
     return f"{sign}{float(Fraction(comparison[len(sign) :])):.17g}" if "/" in comparison else comparison
 
 
-def check_model(domain: ModelFile, requirement: Requirement | None = None) -> Iterator[CheckResult]:
+def check_model(domain: ModelFile | ProgramFile, requirement: Requirement | None = None) -> Iterator[CheckResult]:
     """Yield what there is to know about a model, and what becomes of each property of its file."""
-    tables = domain.tables
+    tables = _contents(domain)
     kind = "a Markov chain" if domain.is_chain else "a decision process"
-    size = f"{tables.states:,} states, {len(tables.branches) - 1:,} choices, {len(tables.successor):,} branches"
-    yield CheckResult("model", True, f"{kind} of type {tables.kind}: {size}")
+    yield CheckResult("model", True, f"{kind} of type {tables.kind}: {_size(tables)}")
     names = ", ".join(f"{name} ({low:g} to {high:g})" for name, (low, high) in domain.observed.items())
     yield CheckResult("variables", True, names or "none")
     yield CheckResult("labels", True, ", ".join(f'"{name}"' for name in tables.labels) or "none")
     rewards = ", ".join(f'R{{"{name}"}}' + " (the reward)" * (name == domain.reward) for name in tables.rewards)
     yield CheckResult("rewards", True, rewards or "none")
     if not domain.is_chain:
-        yield CheckResult("actions", True, f"0 to {domain.actions.n - 1}: action i is choice i of those offered")
-    dead = int(np.count_nonzero(tables.labels.get("deadlock", False)))
-    if dead:
+        yield CheckResult("actions", True, f"0 to {domain.actions.n - 1}: {_offer(domain)}")
+    if isinstance(tables, ModelTables) and (dead := int(np.count_nonzero(tables.labels.get("deadlock", False)))):
         yield CheckResult("deadlocks", None, f"no command is enabled in {dead:,} states: episodes end there")
     for each in model_properties(domain):
         yield CheckResult(each.name or "property", None if each.refused else True, _verdict(domain, each))
@@ -101,9 +106,27 @@ def check_model(domain: ModelFile, requirement: Requirement | None = None) -> It
         yield CheckResult("requirement", True, "its variables and labels exist")
 
 
-def _verdict(domain: ModelFile, stated: ModelProperty) -> str:
+def _offer(domain: ModelFile | ProgramFile) -> str:
+    if isinstance(domain, ProgramFile):
+        return "action i is choice i of the n that a state offers, and i modulo n where i is n or more"
+    if domain.has_mask:
+        return "action i is choice i of those that a state offers, which an action mask says"
+    return "action i is choice i of a state"
+
+
+def _size(tables: ModelTables | ModelProgram) -> str:
+    if isinstance(tables, ModelProgram):
+        variables, commands = len(tables.variables), len(tables.commands)
+        return f"too large to build; {variables:,} variables and {commands:,} commands, from which steps are simulated"
+    return f"{tables.states:,} states, {len(tables.branches) - 1:,} choices, {len(tables.successor):,} branches"
+
+
+def _verdict(domain: ModelFile | ProgramFile, stated: ModelProperty) -> str:
     if stated.refused:
         return f"{stated.text}: refused, {stated.refused}"
     if domain.is_chain:
-        return f"{stated.requirement}: accepted; psyco verify samples it, psyco exact answers it"
+        unbuilt = ", with a horizon" * isinstance(domain, ProgramFile)
+        return f"{stated.requirement}: accepted; psyco verify samples it{unbuilt}, psyco exact answers it"
+    if isinstance(domain, ProgramFile):
+        return f"{stated.text}: accepted for a policy; psyco verify samples it, with a horizon"
     return f"{stated.text}: answered exactly, by psyco exact --optimum; of a policy, psyco verify samples it"

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from psyco._src.core.errors import RequirementError, RunError
 from psyco._src.envs.model_file import ModelFile
 from psyco._src.envs.model_tables import ModelTables
+from psyco._src.envs.program_file import ProgramFile
+from psyco._src.exact.model_explore import reached_chain
 from psyco._src.exact.solver import ExactAnswer, Value, satisfies
 from psyco._src.exact.storm import import_stormpy, storm_property
 from psyco._src.exact.unfold import Act, policy_actions
@@ -74,10 +76,14 @@ class _Part(NamedTuple):
         return 0.0 if len(self.states) <= MAX_EXACT_STATES else RELATIVE_ERROR
 
 
-def model_exact(policy: PolicyLike, domain: ModelFile, requirement: Requirement) -> ExactAnswer:
+def model_exact(policy: PolicyLike, domain: ModelFile | ProgramFile, requirement: Requirement) -> ExactAnswer:
     """Return the exact values of a policy on a model, by Storm."""
+    act = policy_actions(policy, domain)
+    if isinstance(domain, ProgramFile):
+        _refuse_optima(domain, [question.best for question in requirement.questions])
+        domain = reached_chain(domain, act)
     _check(domain, requirement)
-    part = reached_part(domain, policy_actions(policy, domain))
+    part = reached_part(domain, act)
     whole: _Part | None = None
 
     def value(stated: Constraint | Expectation | Question) -> float:
@@ -103,11 +109,14 @@ def model_exact(policy: PolicyLike, domain: ModelFile, requirement: Requirement)
     return ExactAnswer(verdict, numbers, None, len(part.states), answers, BY_STORM)
 
 
-def model_optimum(domain: ModelFile, requirement: Requirement) -> list[Optimum]:
+def model_optimum(domain: ModelFile | ProgramFile, requirement: Requirement) -> list[Optimum]:
     """Return the optima of all properties of a requirement over all policies, by Storm.
 
     Under constraints, the last one is the best expected return; NaN, with the reason in its text, if there is none.
     """
+    if isinstance(domain, ProgramFile):
+        _refuse_optima(domain, ["max"])
+        raise AssertionError(domain)
     _check(domain, requirement)
     part, found = whole_part(domain), []
     for stated in (*requirement.constraints, *requirement.questions):
@@ -118,6 +127,15 @@ def model_optimum(domain: ModelFile, requirement: Requirement) -> list[Optimum]:
     if requirement.constraints and domain.reward is not None:
         found.append(_constrained(domain, part, requirement))
     return found
+
+
+def _refuse_optima(domain: ProgramFile, best: list[str | None]) -> None:
+    """Raise RunError for an optimum over the policies of a model that is not built."""
+    if any(each is not None for each in best):
+        raise RunError(
+            f"{domain.name} has more than {domain.max_states:,} states and is not built: an optimum over all policies "
+            "needs all of them; raise max_states (--set max_states=N) if there is memory for it"
+        )
 
 
 def _holds(constraint: Constraint | Expectation, number: float, error: float) -> bool | None:
@@ -149,7 +167,7 @@ def reached_part(domain: ModelFile, act: Act) -> _Part:
         states = found[-1]
         offered = np.diff(tables.choices)[states]
         actions = np.zeros(len(states), np.int64) if domain.is_chain else act(domain.observations[states])
-        chosen.append(tables.choices[states] + np.asarray(actions, np.int64) % offered)
+        chosen.append(tables.choices[states] + np.where(actions < offered, actions, 0))
         after = np.unique(tables.successor[_branches(tables, chosen[-1][~domain.ends[states]])])
         after = after[number[after] < 0]
         number[after] = count + np.arange(len(after))

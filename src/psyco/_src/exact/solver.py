@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psyco._src.core.errors import RunError
-from psyco._src.envs.base import Domain
+from psyco._src.envs.base import Domain, FiniteDomain, written_for
 from psyco._src.envs.model_file import ModelFile
+from psyco._src.envs.program_file import ProgramFile
 from psyco._src.exact.model_consistency import FALSE_ALARM_RATE, SAMPLED_RESETS
 from psyco._src.exact.unfold import Unfolding, policy_actions, unfold
 from psyco._src.logic.ast import (
@@ -92,7 +93,7 @@ def exact(policy: PolicyLike, domain: Domain, requirement: Requirement) -> Exact
         domain: a finite one, such as Obstacle Run.
         requirement: constraints and questions.
     """
-    if isinstance(domain, ModelFile):
+    if isinstance(domain, ModelFile | ProgramFile):
         from psyco._src.exact.model_values import model_exact  # it makes an `ExactAnswer`
 
         return model_exact(policy, domain, requirement)
@@ -138,7 +139,7 @@ def constrained_optimum(domain: Domain, requirement: Requirement | str) -> Value
     deterministic policies, found by backward induction for the prices (dual values) of the constraints, and HiGHS
     mixes those found so far. It ends when no policy is worth more than its price.
     """
-    requirement = parse(requirement) if isinstance(requirement, str) else requirement
+    requirement = written_for(parse(requirement) if isinstance(requirement, str) else requirement, domain)
     if requirement.bounds_cvar:
         raise RunError("the optimum under a bound on CVaR is not computed; bound a probability or an expected value")
     layout = _value_layout(requirement)
@@ -151,6 +152,24 @@ def best_probability(domain: Domain, formula: Formula) -> float:
     layout = _ValueLayout((), (formula,))
     process = unfold(domain, layout.formulas)
     return layout.value(formula, _backward_induction(process, layout.unit(formula)))
+
+
+def game_value(domain: FiniteDomain, formula: Formula, share: float) -> float:
+    """Return the value of a stochastic game: the smallest probability of a formula that a controller can ensure.
+
+    In every step the controller chooses an action first. Then, with probability `share`, an adversary that knows the
+    action chooses the random draw to make the formula more probable; else it is drawn as ever. Both know state, time
+    and all counters. The game is solved by value iteration over time.
+    """
+    process, value = unfold(domain, (formula,)), np.zeros(0)
+    for layer in reversed(process.layers):
+        at_end = layer.satisfied[:, 0].astype(np.float64)
+        if len(value):
+            ahead = value[layer.successor]  # [M, actions, C]
+            by_action = (1.0 - share) * (ahead @ process.draw_probabilities) + share * ahead.max(axis=-1)
+            at_end = np.where(layer.final, at_end, by_action.min(axis=1))
+        value = at_end
+    return float(process.start @ value)
 
 
 def exact_pareto_front(domain: Domain, formula: Formula) -> list[tuple[float, float]]:

@@ -58,7 +58,7 @@ def storm_value(policy: PolicyLike, domain: Domain, requirement: Requirement | s
         prefix, path = storm_property(constraint.formula, graph.atoms)
         p = float(graph.start @ _check_property(loaded, f"P=? [ {path} ]", len(graph.start)))
         probabilities.append(1.0 - p if prefix == "!" else p)
-    expected_return = graph.start @ _check_property(loaded, 'R{"return"}=? [ F "end" ]', len(graph.start))
+    expected_return = graph.start @ _check_property(loaded, 'R{"total"}=? [ F "end" ]', len(graph.start))
     expected = tuple(_expected(graph, i, each.over) for i, each in enumerate(quantities))
     return Value(float(expected_return), tuple(probabilities), expected)
 
@@ -75,7 +75,7 @@ def _expected(graph: Unfolding, quantity: int, over: Over) -> float:
             query = "LRA"
         case _:
             query = 'F "end"'
-    found = graph.start @ _check_property(loaded, f'R{{"return"}}=? [ {query} ]', len(graph.start))
+    found = graph.start @ _check_property(loaded, f'R{{"total"}}=? [ {query} ]', len(graph.start))
     return float(found + graph.initial_gains[quantity])
 
 

@@ -21,8 +21,9 @@ from jax import Array
 from numpy.typing import NDArray
 
 from psyco._src.core.errors import DomainError, PsycoError, RequirementError, RunError, format_exception
-from psyco._src.envs.actions import Discrete
+from psyco._src.envs.actions import Discrete, first_offered
 from psyco._src.envs.base import Domain, FiniteDomain, require_finite, signal_table
+from psyco._src.envs.multi_agent import JointDomain, NumberedActions
 from psyco._src.exact.model_consistency import check_consistency
 from psyco._src.logic.array_eval import PathPrefix, SignalArrays
 from psyco._src.logic.ast import (
@@ -46,6 +47,7 @@ from psyco._src.logic.scalar_eval import constant_value
 from psyco._src.logic.validate import check_bounds, check_precision, check_signals
 from psyco._src.policies.external import DeterminismProbe, ExternalPolicy, PolicyLike, as_policy
 from psyco._src.policies.guard import Guard
+from psyco._src.policies.network import has_mask
 from psyco._src.policies.serialization import Policy
 
 Act = Callable[[NDArray[np.float32]], NDArray[Any]]  # observations [S, size] -> actions [S]
@@ -104,6 +106,7 @@ def unfold(
     """
     domain = require_finite(domain)
     for subject in (*formulas, *quantities):
+        _check_joint_actions(subject, domain)
         check_signals(subject, signal_table(domain), domain.name)
         check_bounds(subject, domain.horizon, domain.name)
         check_precision(subject, signal_table(domain))
@@ -142,12 +145,36 @@ def unfold(
     return Unfolding(start, table.draw_probabilities, tuple(layers), automaton.atoms, len(formulas), initial_gains)
 
 
+def _check_joint_actions(subject: Formula | Quantity, domain: Domain) -> None:
+    """Raise RequirementError if a subject names an action of several agents: here, joint actions are numbers."""
+    if not isinstance(domain, NumberedActions):
+        return
+    for node in walk(subject.x if isinstance(subject, Quantity) else subject):
+        if isinstance(node, Signal) and node.name.rpartition(".")[2] == "action":
+            advice = "name what the actions lead to, or sample: psyco verify"
+            raise RequirementError("exact answers know no signals of joint actions", node.location, advice)
+
+
 def policy_actions(policy: PolicyLike, domain: Domain) -> Act:
     """Return the function from observations to a policy's actions, by the code that runs it in rollouts."""
+    if isinstance(domain, NumberedActions):
+        domain = domain.joint
+    if isinstance(domain, JointDomain) and (numbered := domain.numbered):
+        act = _own_actions(policy, domain)
+        return lambda observations: numbered.number(act(observations))
+    return _own_actions(policy, domain)
+
+
+def _own_actions(policy: PolicyLike, domain: Domain) -> Act:
     policy = as_policy(policy)
     policy.check(domain)
     if not isinstance(policy, Policy):
         return _external_actions(policy, domain)
+    if policy.network.recurrent:
+        raise RunError(
+            "this policy has a memory; exact answers need one that acts on the current observation alone. psyco.verify "
+            "can sample its episodes"
+        )
     act = jax.vmap(partial(policy.network.act, domain.actions, jnp.asarray(policy.theta)))
     return lambda observations: np.asarray(act(jnp.asarray(observations)))
 
@@ -264,11 +291,13 @@ def _explore(domain: FiniteDomain, expressions: Sequence[Node], act: Act | None)
         # Padded, so that few shapes are compiled.
         padded = np.concatenate([rows, np.repeat(rows[:1], -len(rows) % 1024, axis=0)])
         states = states_of(padded)
-        actions = (
-            all_actions[None].repeat(len(padded), 0)
-            if act is None
-            else np.asarray(act(np.asarray(_observe(domain, states))))[:, None]
-        )
+        if act is not None:
+            actions = np.asarray(act(np.asarray(_observe(domain, states))))[:, None]
+        else:
+            actions = all_actions[None].repeat(len(padded), 0)
+            if has_mask(domain):  # an action twice changes no optimum
+                offered = np.asarray(_observe(domain, states))[:, None, -len(all_actions) :]
+                actions = first_offered(actions, np.broadcast_to(offered, (*actions.shape, len(all_actions))))
         following, reward, over = jax.device_get(_transitions(domain, states, jnp.asarray(actions)))
         flat = jax.tree.map(lambda leaf: leaf.reshape(over.size, *leaf.shape[3:]), following)  # noqa: B023
         keep, explored = len(rows), len(table)

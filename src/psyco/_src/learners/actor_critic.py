@@ -14,7 +14,7 @@ from psyco._src.core.errors import RunError
 from psyco._src.core.options import NumberRange, option
 from psyco._src.envs.actions import Actions
 from psyco._src.learners.base import Proposal
-from psyco._src.learners.expectation_constraints import costs
+from psyco._src.learners.expectation_constraints import learning_costs
 from psyco._src.learners.lagrangian import CONTROLS, LagrangianLearner, split_weights
 from psyco._src.policies.network import Network
 from psyco._src.rollout.episodes import Episodes
@@ -184,7 +184,7 @@ class ActorCritic(LagrangianLearner):
             return held, jnp.bool_(False)
         smallest, weight = split_weights(lam)
         gain = _per_deviation(self.known_task.sign * jnp.asarray(episodes.returns))
-        cost = _per_deviation(costs(self.known_task.expectations, episodes, recent).astype(jnp.float32))
+        cost = _per_deviation(learning_costs(self.known_task.expectations, episodes, recent).astype(jnp.float32))
         score = smallest * gain - (1.0 - smallest) * (cost @ weight)
         row = jnp.arange(len(score))
         kind = jnp.where(row >= self.population, 2, jnp.where(proposal.hold > 1, 0, 1))

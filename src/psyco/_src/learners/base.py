@@ -26,25 +26,33 @@ from psyco._src.rollout.episodes import Episodes
 
 @dataclass(frozen=True)
 class LearningBudget:
-    """The length of learning, in generations or in steps.
+    """The length of learning, in generations or in steps, and the violations that it may cost.
 
     Args:
         generations: the number of generations; with a step budget, the expected number.
         steps: the step budget; None: the budget is in generations.
+        violations: the largest number of violating episodes; None: any.
+        longest: the number of generations if there are few violations; None: `generations`.
     """
 
     generations: int
     steps: int | None = None
+    violations: int | None = None
+    longest: int | None = None
 
-    def generations_done(self, generation: Array, steps: Array) -> Array:
-        """Return the number of generations done `[]`; with a step budget, the equivalent of the steps, a fraction."""
-        if not self.steps:
-            return generation
-        return jnp.asarray(steps).astype(jnp.float32) * (self.generations / self.steps)
+    def generations_done(self, generation: Array, steps: Array, violations: Array | None = None) -> Array:
+        """Return the number of generations done `[]`; with another budget, the equivalent of its use, a fraction."""
+        done = generation
+        if self.steps:
+            done = jnp.asarray(steps).astype(jnp.float32) * (self.generations / self.steps)
+        if self.violations and violations is not None:
+            done = done if self.steps else done.astype(jnp.float32) * (self.generations / (self.longest or 1))
+            done = jnp.maximum(done, violations.astype(jnp.float32) * (self.generations / self.violations))
+        return done
 
-    def fraction(self, generation: Array, steps: Array) -> Array:
+    def fraction(self, generation: Array, steps: Array, violations: Array | None = None) -> Array:
         """Return the fraction of learning that is done `[]`, 0 to 1."""
-        return jnp.minimum(self.generations_done(generation, steps) / self.generations, 1.0)
+        return jnp.minimum(self.generations_done(generation, steps, violations) / self.generations, 1.0)
 
 
 def zero_counters() -> tuple[Array, Array]:
@@ -55,6 +63,11 @@ def zero_counters() -> tuple[Array, Array]:
 def count_steps(episodes: Episodes) -> Array:
     """Return the total number of steps of these episodes, `[]` int32."""
     return jnp.sum(jnp.asarray(episodes.length), dtype=jnp.int32)
+
+
+def count_violations(episodes: Episodes) -> Array:
+    """Return how many of these episodes violate a constraint on a probability, `[]` int32."""
+    return jnp.sum(~jnp.all(jnp.asarray(episodes.satisfied), axis=-1), dtype=jnp.int32)
 
 
 def cosine(done: Array, of: float) -> Array:
@@ -90,6 +103,8 @@ class Proposal(NamedTuple):
     # [B, outputs] standard deviation of the noise on the scores; if given, episodes come with a trace.
     std: Array | None = None
     hold: Array | None = None  # [B] int32, steps for which each draw of that noise is held; None: one
+    # [B] uint32, member of a family that belongs to each episode seed; None: the seed determines it.
+    member: Array | None = None
 
 
 Propose: TypeAlias = Callable[[Array, LearnerState], Proposal]
@@ -149,6 +164,7 @@ class LearningTask:
     # Training episodes of the whole run, which schedules follow; with a step budget, their expected number.
     episode_budget: int = 60_000
     step_budget: int | None = None  # training steps of the whole run; None: the budget is in episodes
+    violation_limit: int | None = None  # violating training episodes that the whole run may have; None: any number
     network: Network | None = None  # of the policy
     actions: Actions | None = None  # its action space
     horizon: int | None = None  # maximum number of steps of an episode
@@ -175,8 +191,10 @@ class LearnerOptions:
     # Traits, which other packages ask for instead of a learner's name.
     is_actor_critic: ClassVar[bool] = False  # it learns from single steps, and needs the policy's network
     is_tabular: ClassVar[bool] = False  # its policies are tables over one-hot codes, see `Network.one_hot`
+    learns_memory: ClassVar[bool] = False  # its policies may be recurrent, see `Network.memory`
     default_bias: ClassVar[Bias] = "learned"  # biases of the policy network, if none are asked for
     needs_learned_bias: ClassVar[bool] = False
+    several_agents: ClassVar[bool] = True  # it learns joint policies
     normalizes_observations: ClassVar[bool] = False  # itself, by running statistics
     check_method: ClassVar[str] = "fixed"  # statistical test of the current policy during learning
 

@@ -43,6 +43,7 @@ class Belief(NamedTuple):
     violated: Array  # [P] likewise
     excess: ExcessSums | None = None  # None if M is 0
     recent: Array | None = None  # [W, M] latest values beyond their bounds; None unless a bound is on a CVaR
+    violations: Array | None = None  # [] int32, of all training episodes; None unless their number is limited
 
 
 def prior(probabilities: int, expectations: int = 0, dtype: DTypeLike = jnp.int32) -> Belief:
@@ -90,7 +91,8 @@ def confidence(belief: Belief, p_req: Array, limit: Array | float = 0.0) -> Arra
 def shortfall(belief: Belief, p_req: Array, limit: Array | float = 0.0) -> Array:
     """Return the expected shortfall of each constraint `[K]` float32: E[max(0, p_req - p)] of a probability.
 
-    Of a mean excess it is the expected distance above `limit` `[M]` over two root mean squares, as in `Lagrangian`.
+    Of a mean excess it is the expected distance above `limit` `[M]` over two root mean squares, as in
+    `LambdaController`.
     """
     a, b = _beta(belief)
     p = jnp.asarray(p_req, jnp.float64)

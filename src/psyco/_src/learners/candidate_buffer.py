@@ -18,6 +18,7 @@ from psyco._src.learners.base import (
     UpdateInfo,
     ahead_of,
     count_steps,
+    count_violations,
     zero_counters,
 )
 from psyco._src.learners.belief import single_precision
@@ -34,6 +35,7 @@ class CandidateBufferState(NamedTuple):
     made: Array  # [M] int32, the generation after which each was kept; -1: empty
     generation: Array  # [] int32
     steps: Array  # [] int32, taken so far
+    violations: Array | None = None  # [] int32, violating episodes so far; None unless they are limited
 
 
 @dataclass(frozen=True)
@@ -45,12 +47,15 @@ class CandidateBuffer:
         candidates: the number of candidates, at least 1; new ones replace the oldest.
         generations: the number of generations, or the expected one; candidates are spread evenly over the last part.
         steps: the step budget; candidates are spread evenly over its last part. 0: the budget is in episodes.
+        violations: the largest number of violating episodes; candidates are spread evenly over the last part of it too,
+            since learning ends when it is used up. 0: any number.
     """
 
     inner: Learner
     candidates: int
     generations: int
     steps: int = 0
+    violations: int = 0
 
     @property
     def episodes_per_generation(self) -> int:
@@ -72,7 +77,8 @@ class CandidateBuffer:
         theta = jnp.asarray(theta, jnp.float32)
         none = jnp.full(self.candidates, -1, jnp.int32)
         empty = jnp.zeros((self.candidates, theta.size), jnp.float32)
-        return CandidateBufferState(self.inner.init(theta), empty, none, *zero_counters())
+        violations = jnp.int32(0) if self.violations else None
+        return CandidateBufferState(self.inner.init(theta), empty, none, *zero_counters(), violations)
 
     def propose(self, key: Array, state: CandidateBufferState) -> Proposal:
         """Return the proposal of `inner`."""
@@ -99,10 +105,16 @@ class CandidateBuffer:
                 # Counted from the end, so that the last generation is always kept.
                 due = (self.generations - number) % self.spacing == 0
                 slot = (number // self.spacing) % self.candidates
+            violations = state.violations
+            if violations is not None:
+                part = max(1, int(LATE_FRACTION * self.violations / self.candidates))
+                before, violations = violations, violations + count_violations(episodes)
+                due = due | (violations // part > before // part)
+                slot = jnp.argmin(state.made)
             theta = jnp.where(due, self.inner.deployed(inner), state.theta[slot])
             made = jnp.where(due, number, state.made[slot])
             kept = state.theta.at[slot].set(theta), state.made.at[slot].set(made)
-            return CandidateBufferState(inner, *kept, number, steps), info
+            return CandidateBufferState(inner, *kept, number, steps, violations), info
 
     def _parts_done(self, steps: Array) -> Array:
         """Return how many intervals between candidates are complete after these steps."""

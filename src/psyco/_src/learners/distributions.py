@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from psyco._src.envs.actions import Actions, Continuous, Discrete, MultiBinary
+from psyco._src.policies.network import NOT_OFFERED, Network
 
 GUMBEL_STD = math.pi / math.sqrt(6.0)  # standard deviation of the Gumbel distribution of scale 1
 LOGISTIC_STD = math.pi / math.sqrt(3.0)  # likewise of the logistic distribution
@@ -67,6 +68,11 @@ def max_entropy(actions: Actions) -> float:
     if isinstance(actions, MultiBinary):
         return actions.n * math.log(2)
     return sum(map(math.log, _group_sizes(actions)))
+
+
+def offered_scores(network: Network, scores: Array) -> Array:
+    """Return scores `[..., outputs]` with 0 for the actions that a mask excludes."""
+    return jnp.where(scores > NOT_OFFERED, scores, 0.0) if network.masked else scores
 
 
 def _by_group(actions: Actions, scores: Array, function: Callable[[Array], Array]) -> Array:

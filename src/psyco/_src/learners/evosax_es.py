@@ -78,7 +78,7 @@ class EvosaxES(LagrangianSearch):
         """Update belief and λ by the checks, and give the strategy the negative scores: evosax minimises."""
         belief, c_sat, lam_k = self.update_lambda(state, episodes)
         with single_precision():
-            lam_k, lam, score = self._scores(belief, lam_k, episodes, es.normalize)
+            lam_k, lam, score = self.scores(belief, lam_k, episodes, es.normalize)
             asked, key = proposal.memo
             strategy, params = self._strategy(proposal.theta.shape[1])
             moved, _ = strategy.tell(key, proposal.theta[: self.population], -score, asked, params)

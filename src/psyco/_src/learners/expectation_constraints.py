@@ -118,7 +118,7 @@ def _cost_thresholds(bounds: tuple[ExpectationBound, ...], beyond: Array, recent
     return jnp.minimum(_quantiles(bounds, recent, COST_TAIL), _quantiles(bounds, beyond, COST_TAIL))
 
 
-def costs(
+def learning_costs(
     bounds: tuple[ExpectationBound, ...], episodes: Episodes, recent: Array | None = None, *, shaped: bool = True
 ) -> Array:
     """Return the costs of each episode `[B, K]`: of the formulas, then the excesses.
@@ -132,7 +132,7 @@ def costs(
     return cost if beyond is None else jnp.concatenate([cost, beyond], axis=-1)
 
 
-def step_costs(bounds: tuple[ExpectationBound, ...], trace: Trace, recent: Array | None = None) -> Array:
+def learning_step_costs(bounds: tuple[ExpectationBound, ...], trace: Trace, recent: Array | None = None) -> Array:
     """Return the costs of each step, `[B, n, K]`; bounds per episode, a constant, are not subtracted.
 
     That of a CVaR is the increase of max(total so far - c, 0).

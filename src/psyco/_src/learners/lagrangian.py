@@ -1,8 +1,8 @@
 """The Lagrangian controller: λ, the weight of the return against costs, from episodes of the deployed policy.
 
 Constraint k has its own λ_k in [0, 1]: 1 is all return, 0 all cost, and the smallest λ_k decides. There are two ways to
-them: the rules (`CALIBRATIONS`) compute them anew from the belief, as in the paper; the controller (`Lagrangian`) moves
-them in each generation by these terms:
+them: the rules (`CALIBRATIONS`) compute them anew from the belief, as in the paper; the controller (`LambdaController`)
+moves them in each generation by these terms:
 
 - integral: λ_k, or the multiplier μ_k = 1 / λ_k - 1 of the costs, moves by `gain` times the surplus over the target, so
   it settles where the target is met. The integral of μ_k is the usual one of Lagrangian methods, as in PID Lagrangians
@@ -26,9 +26,16 @@ from jax import Array
 from psyco._src.core.errors import RunError
 from psyco._src.core.options import NumberRange, option
 from psyco._src.learners import belief as beliefs
-from psyco._src.learners.base import LearnerOptions, LearningBudget, LearningTask, count_steps, curriculum_fraction
+from psyco._src.learners.base import (
+    LearnerOptions,
+    LearningBudget,
+    LearningTask,
+    count_steps,
+    count_violations,
+    curriculum_fraction,
+)
 from psyco._src.learners.belief import Belief, rms, single_precision
-from psyco._src.learners.expectation_constraints import add_recent, costs, empty_recent, excess, target_excess
+from psyco._src.learners.expectation_constraints import add_recent, empty_recent, excess, learning_costs, target_excess
 from psyco._src.rollout.episodes import Episodes
 
 if TYPE_CHECKING:
@@ -101,6 +108,7 @@ MULTIPLIER_GAIN = 10.0  # of μ, in units of that of λ: both then take λ from 
 MAX_MULTIPLIER = 99.0  # λ is at least 0.01
 MIN_LAMBDA_WITHOUT_SIGNAL = 0.5
 SIGNAL_PATIENCE = 20  # episodes with equal cost, after which a constraint gives no learning signal
+EXPLORATION_RISK = 2.0  # violating share of training episodes, in units of the share that the requirement permits
 SHARE_WINDOW = 5  # generations over which the satisfied share of checks is averaged
 FAR_FROM_MET = 0.5  # of the target share, below which a constraint is far from met
 
@@ -109,7 +117,7 @@ FAR_FROM_MET = 0.5  # of the target share, below which a constraint is far from 
 
 
 @dataclass(frozen=True)
-class Lagrangian:
+class LambdaController:
     """A belief with exponential forgetting, and λ_k or μ_k as the integral of the surplus of each constraint.
 
     The surplus of a probability is its satisfied share above the target. That of an expectation is the distance of its
@@ -139,6 +147,8 @@ class Lagrangian:
         """Return the prior belief and λ_k = 1 for each constraint `[K]`."""
         belief = beliefs.prior(len(self.task.p_req), len(self.task.expectations), jnp.float32)
         belief = belief._replace(recent=empty_recent(self.task.expectations))
+        if self.task.violation_limit:
+            belief = belief._replace(violations=jnp.int32(0))
         return belief, jnp.ones(len(self.task.c_req), jnp.float32)
 
     def update(self, belief: Belief, lam: Array, done: Array, checks: Episodes) -> tuple[Belief, Array, Array]:
@@ -236,18 +246,32 @@ class LagrangianLearner(LearnerOptions):
 
     @property
     def generations(self) -> int:
-        """The number of generations in the budget; with a step budget, the expected number."""
-        return -(-self.known_task.episode_budget // self.episodes_per_generation)
+        """The number of generations in the budget; with a budget of steps or violations, the expected number."""
+        task = self.known_task
+        episodes = task.episode_budget
+        if task.violation_limit:
+            rate = EXPLORATION_RISK * (1.0 - max(task.p_req))
+            episodes = min(episodes, round(task.violation_limit / max(rate, 1e-3)))
+        return -(-episodes // self.episodes_per_generation)
 
     def generations_done(self, state: Any) -> Array:
-        """Return the number of generations done; with a step budget, the equivalent of the steps."""
-        budget = LearningBudget(self.generations, self.known_task.step_budget)
-        return budget.generations_done(state.generation, state.steps)
+        """Return the number of generations done; with a budget of steps or violations, the equivalent of its use."""
+        return self._budget.generations_done(state.generation, state.steps, state.belief.violations)
 
     def progress(self, state: Any) -> Array:
         """Return the fraction of learning that is done, 0 to 1; schedules follow it."""
-        budget = LearningBudget(self.generations, self.known_task.step_budget)
-        return budget.fraction(state.generation, state.steps)
+        return self._budget.fraction(state.generation, state.steps, state.belief.violations)
+
+    def limited(self, population: int) -> int:
+        """Return a default population, at most a tenth of a limit of violations: less than a generation is unused."""
+        limit = self.known_task.violation_limit
+        return population if limit is None else max(4, min(population, 2 * (limit // 20)))
+
+    @property
+    def _budget(self) -> LearningBudget:
+        task = self.known_task
+        longest = -(-task.episode_budget // self.episodes_per_generation)
+        return LearningBudget(self.generations, task.step_budget, task.violation_limit, longest)
 
     def step_share(self, episodes: Episodes) -> Array | float:
         """Return the steps of this generation relative to an average one, at most 1; 1 without a step budget."""
@@ -256,10 +280,10 @@ class LagrangianLearner(LearnerOptions):
         return jnp.minimum(count_steps(episodes) * (self.generations / self.known_task.step_budget), 1.0)
 
     @cached_property
-    def controller(self) -> Lagrangian:
+    def controller(self) -> LambdaController:
         """The belief and the integral term."""
         control = getattr(self, "control", "integral")
-        return Lagrangian(
+        return LambdaController(
             self.known_task,
             self.generations,
             self.margin,
@@ -272,7 +296,11 @@ class LagrangianLearner(LearnerOptions):
     def update_lambda(self, state: Any, episodes: Episodes) -> tuple[Belief, Array, Array]:
         """Return the new belief, c_sat `[K]` and λ_k `[K]`, from the checks among a generation's episodes."""
         checks = jax.tree.map(lambda column: column[self.population :], episodes._replace(trace=None))
-        belief, c_sat, lam = self.controller.update(state.belief, state.lam, self.generations_done(state), checks)
+        known = state.belief._replace(violations=None)  # they do not fade
+        belief, c_sat, lam = self.controller.update(known, state.lam, self.generations_done(state), checks)
+        if self.known_task.violation_limit:
+            with single_precision():
+                belief = belief._replace(violations=state.belief.violations + count_violations(episodes))
         if self.known_task.step_budget:  # generations differ in length, and λ moves in proportion to it
             with single_precision():
                 lam = state.lam + self.step_share(episodes) * (lam - state.lam)
@@ -308,11 +336,11 @@ class ControlledLambda(NamedTuple):
     applied: Array  # [K] used in this policy update; the proportional term makes it smaller
 
 
-def apply_terms(learner: ActorCritic, state: Any, episodes: Episodes, lam: Array) -> ControlledLambda:
+def add_proportional_and_floor(learner: ActorCritic, state: Any, episodes: Episodes, lam: Array) -> ControlledLambda:
     """Apply the terms after the integral to λ_k `[K]`."""
     task, count = learner.known_task, len(learner.known_task.p_req)
     with single_precision():
-        cost = costs(task.expectations, episodes, state.belief.recent).astype(jnp.float32)  # [B, K]
+        cost = learning_costs(task.expectations, episodes, state.belief.recent).astype(jnp.float32)  # [B, K]
         satisfied = jnp.concatenate([jnp.asarray(episodes.satisfied), cost[:, count:] <= 0.0], axis=1)
         target = learner.controller.target_share(learner.generations_done(state))  # [P]
         shown = jnp.mean(satisfied[learner.population :], axis=0, dtype=jnp.float32)

@@ -45,6 +45,7 @@ def make_learner(
     horizon: int | None = None,
     episode_budget: int = 60_000,
     step_budget: int | None = None,
+    violation_limit: int | None = None,
     transitions: KnownTransitions | None = None,
 ) -> Learner:
     """Return a learner for a requirement.
@@ -58,6 +59,7 @@ def make_learner(
         horizon: the maximum number of steps of an episode.
         episode_budget: the number of training episodes, which schedules follow; with a step budget the expected one.
         step_budget: the number of training steps; None: the budget is in episodes.
+        violation_limit: the largest number of violating training episodes; None: any.
         transitions: of a model, if the network is a table over its states.
     """
     options = make_options(learner, {}) if isinstance(learner, str) else learner
@@ -69,6 +71,7 @@ def make_learner(
         horizon=horizon,
         episode_budget=episode_budget,
         step_budget=step_budget,
+        violation_limit=violation_limit,
         transitions=transitions,
     )
     learner = dataclasses.replace(options, task=task)

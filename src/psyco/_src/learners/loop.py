@@ -21,10 +21,11 @@ from psyco._src.learners.base import (
     UpdateInfo,
     ahead_of,
     count_steps,
+    count_violations,
 )
 from psyco._src.learners.belief import double_precision, single_precision
 from psyco._src.learners.metrics import Metrics
-from psyco._src.rollout.episodes import COMPILER_OPTIONS, Episodes, Sampler, episode_keys
+from psyco._src.rollout.episodes import COMPILER_OPTIONS, Episodes, Sampler, episode_keys, in_members
 from psyco._src.rollout.jax_sampler import raise_nonfinite
 
 
@@ -38,6 +39,7 @@ def run_generations(
     generations: int,
     capacity: int | None = None,
     steps: int | None = None,
+    violations: int | None = None,
 ) -> Iterator[tuple[LearnerState, Generation]]:
     """Run generations and yield the new state with the generations so far, stacked `[G]`.
 
@@ -54,14 +56,16 @@ def run_generations(
         generations: how many to run.
         capacity: of the compiled program, by default `generations`; calls with equal capacity share one program.
         steps: end with the generation in which this number of steps is reached.
+        violations: end before a generation whose episodes might bring the violating ones above this number.
     """
     if sampler.compiled:
         capacity = generations if capacity is None else capacity
 
         def run(count: int) -> _LoopState:
-            budget = None if steps is None else np.int32(steps)
+            budgets: list[Any] = [None if budget is None else np.int32(budget) for budget in (steps, violations)]
+            left = _Remaining(*budgets)
             with double_precision():
-                return _loop(learner, sampler, capacity, key, state, np.int32(first), np.int32(count), budget)
+                return _loop(learner, sampler, capacity, key, state, np.int32(first), np.int32(count), left)
 
         after = run(generations)
         done = int(after.done)
@@ -73,7 +77,7 @@ def run_generations(
             raise_nonfinite(sampler, nonfinite[good], proposal.theta, keys, proposal.std, proposal.hold)
         yield after.state, played
         return
-    yield from _host_loop(learner, sampler, key, state, range(first, first + generations), steps)
+    yield from _host_loop(learner, sampler, key, state, range(first, first + generations), steps, violations)
 
 
 def _host_loop(
@@ -83,6 +87,7 @@ def _host_loop(
     state: LearnerState,
     numbers: range,
     steps: int | None,
+    violations: int | None,
 ) -> Iterator[tuple[LearnerState, Generation]]:
     """Run generations one by one. If a learner proposes ahead, the next episodes are played during an update."""
     coming: tuple[Proposal, Episodes] | None = None
@@ -95,6 +100,9 @@ def _host_loop(
             if steps is not None:
                 steps -= int(count_steps(episodes))
             goes_on = number + 1 in numbers and (steps is None or steps > 0)
+            if violations is not None:
+                violations -= int(count_violations(episodes))
+                goes_on = goes_on and violations >= learner.episodes_per_generation
             ahead = None
             if goes_on and ahead_of(learner):
                 ahead = jax.block_until_ready(_propose(learner, True, key, state, np.int32(number + 1)))
@@ -120,11 +128,18 @@ def train(
     return states[-1], jax.tree.map(lambda *parts: np.concatenate(parts), *rows)
 
 
+class _Remaining(NamedTuple):
+    """Remaining budgets beside the generations; None: not limited."""
+
+    steps: Array | None  # [] int32
+    violations: Array | None  # [] int32
+
+
 class _LoopState(NamedTuple):
     """The state of the compiled loop."""
 
     done: Array  # [] int32, generations
-    steps_left: Array | None  # [] int32; None: the budget is in generations
+    left: _Remaining
     state: LearnerState
     rows: Generation  # [capacity], filled up to `done`
 
@@ -138,9 +153,9 @@ def _loop(
     state: LearnerState,
     first: Array,
     generations: Array,
-    steps: Array | None,
+    left: _Remaining,
 ) -> _LoopState:
-    """Run up to `generations` of `capacity` generations, and none after the steps are used up."""
+    """Run up to `generations` of `capacity` generations, and none after another budget is used up."""
 
     def generation(state: LearnerState, keys: _GenerationKeys) -> tuple[LearnerState, Generation]:
         with single_precision():
@@ -151,18 +166,22 @@ def _loop(
     def step(now: _LoopState) -> _LoopState:
         state, row = generation(now.state, jax.tree.map(lambda key: key[now.done], keys))
         rows = jax.tree.map(lambda rows, row: rows.at[now.done].set(row), now.rows, row)
-        steps_left = None if now.steps_left is None else now.steps_left - count_steps(row.episodes)
-        return _LoopState(now.done + 1, steps_left, state, rows)
+        spent = count_steps(row.episodes), count_violations(row.episodes)
+        left = _Remaining(
+            *(None if budget is None else budget - each for budget, each in zip(now.left, spent, strict=True))
+        )
+        return _LoopState(now.done + 1, left, state, rows)
 
     def goes_on(now: _LoopState) -> Array:
-        return (now.done < generations) & (True if now.steps_left is None else now.steps_left > 0)
+        more = (now.done < generations) & (True if now.left.steps is None else now.left.steps > 0)
+        return more & (now.left.violations is None or now.left.violations >= learner.episodes_per_generation)
 
     with single_precision():
         numbers = first + jnp.arange(capacity, dtype=jnp.int32)
         keys = jax.vmap(lambda number: _keys(learner, key, number))(numbers)  # cheaper all at once
     one = jax.eval_shape(generation, state, jax.tree.map(lambda key: key[0], keys))[1]
     rows = jax.tree.map(lambda x: jnp.zeros((capacity, *x.shape), x.dtype), one)
-    return jax.lax.while_loop(goes_on, step, _LoopState(jnp.int32(0), steps, state, rows))
+    return jax.lax.while_loop(goes_on, step, _LoopState(jnp.int32(0), left, state, rows))
 
 
 @jax.jit(static_argnums=(0, 1))
@@ -195,7 +214,8 @@ def _keys(learner: Learner, key: Array, number: Array) -> _GenerationKeys:
 
 def _with_keys(propose: Propose, keys: _GenerationKeys, state: LearnerState) -> tuple[Proposal, Array]:
     proposal = propose(keys.learner, state)
-    return proposal, keys.episodes if proposal.episode is None else keys.episodes[proposal.episode]
+    seeds = keys.episodes if proposal.member is None else in_members(keys.episodes, proposal.member)
+    return proposal, seeds if proposal.episode is None else seeds[proposal.episode]
 
 
 def _play(sampler: Sampler, proposal: Proposal, keys: Array) -> tuple[Proposal, Episodes]:

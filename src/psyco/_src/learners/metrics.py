@@ -107,6 +107,14 @@ class Metrics(dict[str, NDArray[Any]]):
         """The number of generations."""
         return len(next(iter(self.values()), ()))
 
+    @property
+    def violations(self) -> int:
+        """The number of episodes that violated a constraint on a probability."""
+        if not self.rows:
+            return 0
+        size = self["episodes"] / (self["generation"] + 1)  # of a generation
+        return int(np.rint(size * (1.0 - self["satisfied"])).sum())
+
     def head(self, count: int) -> Metrics:
         """Return the first `count` rows."""
         return Metrics({name: column[:count] for name, column in self.items()})

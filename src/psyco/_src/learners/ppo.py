@@ -11,13 +11,19 @@ has:
 - the cost of each step (`BatchMonitor.step_costs`, `step_shaping_costs`), so that costs are attributed to the actions
   before them.
 
+A policy with a memory learns from sequences of steps, with truncated backpropagation through time. Critics also see
+its memory, since an observation alone does not determine the value of a state then.
+
+With several agents, the critics see the observations of all of them, and each agent acts on its own (MAPPO: Yu et al.
+2022).
+
 As in safe-es, each generation also plays a few episodes without noise; they alone feed the belief and λ.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,18 +43,19 @@ from psyco._src.learners.actor_critic import (
 )
 from psyco._src.learners.base import Proposal, UpdateInfo, cosine, count_steps, zero_counters
 from psyco._src.learners.belief import Belief, single_precision
-from psyco._src.learners.distributions import action_of, log_likelihood
-from psyco._src.learners.expectation_constraints import step_costs
+from psyco._src.learners.distributions import action_of, log_likelihood, offered_scores
+from psyco._src.learners.expectation_constraints import learning_step_costs
 from psyco._src.learners.lagrangian import (
     FAR_FROM_MET,
     ConstraintHistory,
-    apply_terms,
+    add_proportional_and_floor,
     by_cost,
     combine_advantages,
     default_gain,
     empty_history,
     target_shortfall,
 )
+from psyco._src.policies.joint_network import JointNetwork
 from psyco._src.rollout.episodes import Episodes, Trace
 
 STATS_WINDOW = 20  # generations over which means and variances are averaged
@@ -57,6 +64,7 @@ MINIBATCH_STEPS = 512
 REFERENCE_UPDATES = 22_000  # of a run for which the rate 0.001 is right: Particle Dance with 60,000 episodes
 NEGLIGIBLE_DISCOUNT = 0.01
 MAX_GRADIENT_NORM = 1.0
+SEQUENCE_STEPS = 64  # of truncated backpropagation through time, by default
 MAX_CRITIC_INPUT = 5.0  # standard deviations at which inputs of critics are clipped
 
 
@@ -85,15 +93,16 @@ class PPOState(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """N steps to learn from."""
+    """N steps to learn from; with a memory N sequences of L steps, whose arrays have a further axis `[N, L, ...]`."""
 
     obs: Array  # [N, inputs]
     critic_input: Array  # [N, I]
     action: Array  # [N, outputs], see `distributions`
-    likelihood: Array  # [N] log-likelihood under the policy that played
+    likelihood: Array  # [N] log-likelihood under the policy that played; of several agents [N, A]
     advantage: Array  # [N]
     target: Array  # [N, 1 + K] of the critics, normalized
     alive: Array  # [N] 1: the step was taken, 0: padding after the end of the episode
+    memory: Array | None = None  # [N, memory_size] at the start of each sequence, of the policy that played
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,9 +144,17 @@ class PPO(ActorCritic):
         0.3, "Final std, if larger, while recent checks reach half of a target or less.", above=0.0
     )
     score_limit: float = option(1.5, "Absolute score from which a penalty pulls scores back.", above=0.0)
+    sequence_length: int = option(
+        None,
+        "Steps of truncated backpropagation through time, of policies with a memory. Default: up to 64.",
+        kind=int,
+        minimum=1,
+    )
     critic_hidden: int = option(
         None, "Hidden units in both layers of each critic. Default: as the policy.", kind=int, minimum=1
     )
+
+    learns_memory: ClassVar[bool] = True
 
     @classmethod
     def gymnasium_options(cls, actions: Actions, horizon: int, return_constrained: bool) -> dict[str, Any]:
@@ -154,7 +171,7 @@ class PPO(ActorCritic):
     def _resolve_auto(self) -> None:
         horizon, budget = self.horizon, self.known_task.episode_budget
         smallest = min(max(-(-MIN_STEPS // horizon), 4), 20)
-        self._set_auto(population=min(max(budget // 1500, smallest), 200))
+        self._set_auto(population=self.limited(min(max(budget // 1500, smallest), 200)))
         self._set_auto(checks=max(2, self.population // 10), critic_hidden=max(self.network.layers))
         self._set_auto(minibatches=max(1, round(self.population * horizon / MINIBATCH_STEPS)))
         # Few generations need more epochs, and few updates a larger rate.
@@ -162,6 +179,8 @@ class PPO(ActorCritic):
         updates = self.generations * self.epochs * self.minibatches
         self._set_auto(learning_rate=0.001 * min(max((REFERENCE_UPDATES / updates) ** 0.5, 0.3), 3.0))
         self._set_auto(discount=default_discount(horizon), gain=default_gain(self.generations))
+        if self.network.recurrent:
+            self._set_auto(sequence_length=min(horizon, SEQUENCE_STEPS))
         _ = self.actions
 
     @property
@@ -179,6 +198,7 @@ class PPO(ActorCritic):
         theta = jnp.asarray(theta, jnp.float32)
         count = 1 + len(self.known_task.cost_owners)
         inputs = self.network.inputs + self.known_task.counters + (not self.bootstraps_at_horizon)
+        inputs += self.network.memory_size
         critics = make_critics(count, inputs, self.critic_hidden, gain=1.0)
         optimizer = self._transform().init((theta, critics))
         return PPOState(
@@ -205,7 +225,7 @@ class PPO(ActorCritic):
     def update(self, state: PPOState, proposal: Proposal, episodes: Episodes) -> tuple[PPOState, UpdateInfo]:
         """Update belief and λ by the checks, then policy and critics by the exploring episodes."""
         belief, c_sat, lam_k = self.update_lambda(state, episodes)
-        controlled = apply_terms(self, state, episodes, lam_k)
+        controlled = add_proportional_and_floor(self, state, episodes, lam_k)
         assert proposal.std is not None
         assert episodes.trace is not None
         with single_precision():
@@ -233,13 +253,53 @@ class PPO(ActorCritic):
         """Return the policy's scores `[N, outputs]` for observations `[N, inputs]`."""
         return jax.vmap(lambda o: self.network.scores(theta, o))(obs)
 
+    def _recall(self, theta: Array, obs: Array, memory: Array) -> tuple[Array, Array]:
+        """Return scores and memories along sequences.
+
+        Args:
+            theta: parameters `[D]`.
+            obs: observations `[N, L, inputs]`.
+            memory: before the first of them, `[N, memory_size]`.
+
+        Returns:
+            Scores `[N, L, outputs]`, and the memories `[N, L, memory_size]` from which they are computed.
+        """
+        layers = self.network.unflatten(theta)
+
+        def step(memory: Array, x: Array) -> tuple[Array, tuple[Array, Array]]:
+            scores, after = jax.vmap(lambda x, m: self.network.scores_and_memory(layers, x, m))(x, memory)
+            return after, (scores, after)
+
+        _, by_time = jax.lax.scan(step, memory, jnp.moveaxis(obs, 1, 0))
+        scores, memories = (jnp.moveaxis(x, 0, 1) for x in by_time)
+        return scores, memories
+
+    def _sequences(self, x: Array) -> Array:
+        """Return columns `[B, n, ...]` as sequences `[N, L, ...]`; the last one of an episode is filled up with 0."""
+        length = self.sequence_length
+        x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % length), *[(0, 0)] * (x.ndim - 2)))
+        return x.reshape(-1, length, *x.shape[2:])
+
+    def _likelihood(self, scores: Array, std: Array, action: Array) -> Array:
+        """Return the log-likelihood of actions `[N, outputs]`, `[N]`; of several agents that of each, `[N, A]`."""
+        if not isinstance(self.network, JointNetwork):
+            return log_likelihood(self.actions, scores, std, action)
+        parts = zip(self.network.members, self.network.output_places, strict=True)
+        own = [log_likelihood(each.actions, scores[:, at], std[at], action[:, at]) for each, at in parts]
+        return jnp.stack(own, axis=1)
+
     def _evaluate(self, state: PPOState, trace: Trace, lam_k: Array, std: Array) -> _EvaluatedEpisodes:
         """Return λ, and each step with its advantage and its targets for the critics."""
-        raw = self._critic_inputs(trace)  # [B, n + 1, I]
+        memories, scores = None, None
+        if self.network.recurrent:
+            path = jnp.concatenate([trace.obs, trace.final_obs[:, None]], axis=1)
+            start = jnp.zeros((len(path), self.network.memory_size), jnp.float32)
+            scores, memories = self._recall(state.theta, path, start)
+        raw = self._critic_inputs(trace, memories)  # [B, n + 1, I]
         input_stats = _updated_stats(state.input_stats, raw[:, :-1], trace.alive, state.generation)
         x = jnp.clip(_normalized(input_stats, raw), -MAX_CRITIC_INPUT, MAX_CRITIC_INPUT)
 
-        costs = step_costs(self.known_task.expectations, trace, state.belief.recent)
+        costs = learning_step_costs(self.known_task.expectations, trace, state.belief.recent)
         gained = jnp.concatenate([self.known_task.sign * trace.reward[..., None], costs], axis=-1)  # [B, n, 1 + K]
         stats = state.target_stats
         value = stats.mean + jnp.sqrt(stats.variance) * state_values(state.critics, x)  # [B, n + 1, 1 + K]
@@ -262,6 +322,15 @@ class PPO(ActorCritic):
         informative = jnp.any(costs != 0, axis=(0, 1)) & (jnp.ptp(episode_cost, axis=0) > 0)
         cost_advantage = jnp.where(informative[:, None], scaled[1:], 0.0)
         lam, score = combine_advantages(by_cost(self.known_task, lam_k), scaled[0], cost_advantage)
+        if memories is not None and scores is not None:
+            return _EvaluatedEpisodes(
+                lam,
+                self._sequence_batch(
+                    trace, x, memories, scores[:, :-1], std, score.reshape(trace.alive.shape),
+                    _normalized(target_stats, target),
+                ),
+                input_stats, target_stats, recent,
+            )  # fmt: skip
         obs, noise = (y.reshape(-1, y.shape[-1]) for y in (trace.obs, trace.noise))
         scores = self._scores(state.theta, obs)
         action = action_of(self.actions, scores + noise)
@@ -269,14 +338,24 @@ class PPO(ActorCritic):
             obs,
             x[:, :-1].reshape(-1, x.shape[-1]),
             action,
-            log_likelihood(self.actions, scores, std, action),
+            self._likelihood(scores, std, action),
             score,
             _normalized(target_stats, target).reshape(-1, target.shape[-1]),
             trace.alive.reshape(-1),
         )
         return _EvaluatedEpisodes(lam, batch, input_stats, target_stats, recent)
 
-    def _critic_inputs(self, trace: Trace) -> Array:
+    def _sequence_batch(
+        self, trace: Trace, x: Array, memories: Array, scores: Array, std: Array, advantage: Array, target: Array
+    ) -> Batch:
+        """Return the steps of episodes as sequences, each with the memory at its start."""
+        action = action_of(self.actions, scores + trace.noise)
+        likelihood = self._likelihood(scores, std, action)
+        before = jnp.concatenate([jnp.zeros_like(memories[:, :1]), memories[:, :-2]], axis=1)  # [B, n, memory_size]
+        columns = trace.obs, x[:, :-1], action, likelihood, advantage, target, trace.alive
+        return Batch(*map(self._sequences, columns))._replace(memory=self._sequences(before)[:, 0])
+
+    def _critic_inputs(self, trace: Trace, memories: Array | None) -> Array:
         """Return the critics' inputs in each state, the one after the last step included: `[B, n + 1, I]`."""
         steps = trace.alive.shape[1]
         columns = [jnp.concatenate([trace.obs, trace.final_obs[:, None]], axis=1)]
@@ -285,13 +364,16 @@ class PPO(ActorCritic):
             columns.append(time[..., None])
         if trace.counters is not None:
             columns.append(trace.counters)
+        if memories is not None:
+            columns.append(memories)
         return jnp.concatenate(columns, axis=-1)
 
     def _improve(self, state: PPOState, judged: _EvaluatedEpisodes, std: Array, key: Array) -> tuple[Array, Any, Any]:
         """Return policy, critics and optimizer after some epochs of minibatches of steps that were taken."""
         batch, transform = judged.batch, self._transform()
-        size = -(-len(batch.alive) // self.minibatches)
-        parts = jnp.ceil(jnp.sum(batch.alive) / size).astype(jnp.int32)
+        taken = batch.alive if batch.memory is None else batch.alive.max(axis=1)  # [N]
+        size = -(-len(taken) // self.minibatches)
+        parts = jnp.ceil(jnp.sum(taken) / size).astype(jnp.int32)
         rate = self.learning_rate * cosine(self.progress(state), 1.0)
         whole = size * self.minibatches
 
@@ -306,8 +388,8 @@ class PPO(ActorCritic):
 
         def epoch(number: Array, now: Any) -> Any:
             # Steps that were taken come first, in random order; rows that fill up a minibatch have no weight.
-            random = jax.random.uniform(jax.random.fold_in(key, number), batch.alive.shape)
-            order = jnp.argsort(jnp.where(batch.alive > 0, random, 2.0))
+            random = jax.random.uniform(jax.random.fold_in(key, number), taken.shape)
+            order = jnp.argsort(jnp.where(taken > 0, random, 2.0))
             order = jnp.pad(order, (0, whole - len(order)), constant_values=len(order))
             return jax.lax.fori_loop(0, parts, step, (*now, order))[:2]
 
@@ -319,13 +401,22 @@ class PPO(ActorCritic):
     def _loss(self, parameters: tuple[Array, Any], batch: Batch, std: Array) -> Array:
         """Return the clipped objective of PPO plus the squared error of the critics, over steps that were taken."""
         theta, critics = parameters
-        scores = self._scores(theta, batch.obs)
-        ratio = jnp.exp(log_likelihood(self.actions, scores, std, batch.action) - batch.likelihood)
+        if batch.memory is None:
+            scores = self._scores(theta, batch.obs)
+        else:
+            scores, _ = self._recall(theta, batch.obs, batch.memory)
+        ratio = jnp.exp(self._likelihood(scores, std, batch.action) - batch.likelihood)
         clipped = jnp.clip(ratio, 1.0 - self.clip, 1.0 + self.clip)
-        gain = jnp.minimum(ratio * batch.advantage, clipped * batch.advantage)
+        if isinstance(self.network, JointNetwork):
+            # The advantage is that of the team, and each agent's ratio is clipped by itself.
+            advantage = batch.advantage[:, None]
+            gain = jnp.sum(jnp.minimum(ratio * advantage, clipped * advantage), axis=-1)
+        else:
+            gain = jnp.minimum(ratio * batch.advantage, clipped * batch.advantage)
         error = jnp.sum((state_values(critics, batch.critic_input) - batch.target) ** 2, axis=-1)
         # Noise on very large scores does not change the action, so nothing could be learned there.
-        beyond = jnp.sum(jnp.maximum(jnp.abs(scores) - self.score_limit, 0.0) ** 2, axis=-1)
+        own = offered_scores(self.network, scores)
+        beyond = jnp.sum(jnp.maximum(jnp.abs(own) - self.score_limit, 0.0) ** 2, axis=-1)
         return jnp.sum((0.5 * error + beyond - gain) * batch.alive) / jnp.maximum(jnp.sum(batch.alive), 1.0)
 
     def _transform(self) -> optax.GradientTransformation:

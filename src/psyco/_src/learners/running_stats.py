@@ -14,8 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from psyco._src.core.errors import RunError
 from psyco._src.learners.base import Learner, LearnerState, Proposal, UpdateInfo
 from psyco._src.learners.belief import single_precision
+from psyco._src.policies.joint_network import JointNetwork
 from psyco._src.policies.network import Network
 from psyco._src.rollout.episodes import Episodes, ObsStats, summarize_observations
 
@@ -82,16 +84,52 @@ def normalize_obs(stats: ObsStats, x: Array) -> Array:
     return (x - shift) / scale
 
 
+def _policy_stats(network: JointNetwork, stats: ObsStats) -> list[ObsStats]:
+    """Return the statistics of each policy's inputs: those of the agents that share it, together.
+
+    Inputs that say which agent it acts for stay unchanged.
+    """
+    found = []
+    for policy, members in zip(network.policies, network.sharers, strict=True):
+        places = [network.input_places[network.members.index(each)] for each in members]
+        parts = ObsStats(stats.rows / len(places) * jnp.ones(len(places)), *(
+            jnp.stack([column[place] for place in places]) for column in stats[1:]
+        ))  # fmt: skip
+        own = merge_stats(empty_stats(members[0].inputs), parts)
+        code = empty_stats(policy.inputs - members[0].inputs)
+        found.append(ObsStats(own.rows, *(jnp.concatenate(pair) for pair in zip(own[1:], code[1:], strict=True))))
+    return found
+
+
+def shared_stats(network: Network, stats: ObsStats) -> ObsStats:
+    """Return the statistics by which observations are normalized: agents that share a policy have the same."""
+    if not isinstance(network, JointNetwork):
+        return stats
+    by_policy = _policy_stats(network, stats)
+    columns = [
+        [getattr(by_policy[each.policy], name)[: each.inputs] for each in network.members]
+        for name in ObsStats._fields[1:]
+    ]
+    return ObsStats(stats.rows, *(jnp.concatenate(parts) for parts in columns))
+
+
 def fold(network: Network, theta: Array, stats: ObsStats) -> Array:
     """Return parameters `[D]` that give for raw observations the scores of `theta` for normalized ones.
 
     The network's biases must be learned. Its own shift and scale, if any, are undone.
     """
+    if isinstance(network, JointNetwork):
+        if network.scale:
+            raise RunError("several agents with normalized observations cannot follow running statistics too")
+        each = zip(network.policies, network.policy_places, _policy_stats(network, stats), strict=True)
+        return jnp.concatenate([fold(policy, theta[place], own) for policy, place, own in each])
     shift, scale = shift_and_scale(stats)
     own_shift = jnp.asarray(network.shift, jnp.float32) if network.scale else jnp.zeros_like(shift)
     own_scale = jnp.asarray(network.scale, jnp.float32) if network.scale else jnp.ones_like(scale)
+    if network.masked:  # the mask is no part of x
+        shift, scale, own_shift, own_scale = (x[: network.observed] for x in (shift, scale, own_shift, own_scale))
     parts = network.unflatten(theta)  # the weights of all layers, then their biases
-    first = len(parts) // 2
+    first = network.first_bias
     parts[first] = parts[first] + ((own_shift - shift) / scale) @ parts[0]
     parts[0] = parts[0] * (own_scale / scale)[:, None]
     return jnp.concatenate([part.ravel() for part in parts])
@@ -149,7 +187,8 @@ class NormalizedLearner:
         with single_precision():
             if (trace := episodes.trace) is not None:
                 stats = observe_rows(state.obs_stats, jnp.asarray(trace.obs), jnp.asarray(trace.alive))
-                obs, final = (normalize_obs(state.obs_stats, jnp.asarray(x)) for x in (trace.obs, trace.final_obs))
+                used = shared_stats(self.network, state.obs_stats)
+                obs, final = (normalize_obs(used, jnp.asarray(x)) for x in (trace.obs, trace.final_obs))
                 episodes = episodes._replace(trace=trace._replace(obs=obs, final_obs=final))
             else:
                 assert episodes.obs_stats is not None, "the sampler must keep statistics of observations"

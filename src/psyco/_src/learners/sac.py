@@ -36,10 +36,10 @@ from psyco._src.learners.actor_critic import (
 from psyco._src.learners.base import Proposal, UpdateInfo, count_steps, zero_counters
 from psyco._src.learners.belief import Belief, single_precision
 from psyco._src.learners.distributions import action_of, entropy, max_entropy, probabilities
-from psyco._src.learners.expectation_constraints import step_costs
+from psyco._src.learners.expectation_constraints import learning_step_costs
 from psyco._src.learners.lagrangian import (
     ConstraintHistory,
-    apply_terms,
+    add_proportional_and_floor,
     by_cost,
     default_gain,
     empty_history,
@@ -55,7 +55,7 @@ from psyco._src.learners.replay_buffer import (
     sample,
 )
 from psyco._src.learners.running_stats import empty_stats, fold, network_stats, normalize_obs, observe_rows
-from psyco._src.policies.network import Network
+from psyco._src.policies.network import NOT_OFFERED, Network
 from psyco._src.rollout.episodes import Episodes, ObsStats, Trace
 
 MAX_BUFFER_BYTES = 2**27
@@ -153,6 +153,7 @@ class SAC(ActorCritic):
     needs_learned_bias: ClassVar[bool] = True
     # Observations in the buffer are normalized again with later statistics.
     normalizes_observations: ClassVar[bool] = True
+    several_agents: ClassVar[bool] = False
 
     def _resolve_auto(self) -> None:
         task, network, horizon = self.known_task, self.network, self.horizon
@@ -193,7 +194,8 @@ class SAC(ActorCritic):
         learned = TrainedParameters(
             actor, critics, critics, temperature, tuple(self._adam().init(part) for part in trained)
         )
-        obs_stats, held = network_stats(self.network), self.initial_held()
+        # It learns from any actions, so at first all exploring episodes hold their noise: they reach furthest.
+        obs_stats, held = network_stats(self.network), jnp.float32(1.0)
         return SACState(
             learned, self._behavior(actor, obs_stats, held),
             empty_buffer(self.buffer_size, inputs, counters + 1, outputs, costs), obs_stats,
@@ -213,7 +215,7 @@ class SAC(ActorCritic):
     def update(self, state: SACState, proposal: Proposal, episodes: Episodes) -> tuple[SACState, UpdateInfo]:
         """Update belief and λ by the checks, add all episodes to the buffer, and learn from samples of it."""
         belief, c_sat, lam_k = self.update_lambda(state, episodes)
-        controlled = apply_terms(self, state, episodes, lam_k)
+        controlled = add_proportional_and_floor(self, state, episodes, lam_k)
         assert episodes.trace is not None
         with single_precision():
             trace = jax.tree.map(jnp.asarray, episodes.trace)
@@ -265,7 +267,7 @@ class SAC(ActorCritic):
             context=jnp.concatenate(context, axis=-1),
             action=with_last(action_of(self.actions, scores) if self.actions.ranked else jnp.tanh(scores)),
             reward=with_last(self.known_task.sign * trace.reward),
-            cost=with_last(step_costs(self.known_task.expectations, trace, recent)),
+            cost=with_last(learning_step_costs(self.known_task.expectations, trace, recent)),
             taken=with_last(trace.alive),
             not_ended=with_last((jnp.arange(steps) < length - 1).astype(jnp.float32)),
             not_terminated=1.0 - ends,
@@ -275,7 +277,7 @@ class SAC(ActorCritic):
 
     def _to_go(self, trace: Trace, recent: Array | None = None) -> Array:
         """Return the discounted return and costs to go at each step, `[B, n, 1 + K]`."""
-        costs = step_costs(self.known_task.expectations, trace, recent)
+        costs = learning_step_costs(self.known_task.expectations, trace, recent)
         return discounted_sums(jnp.concatenate([trace.reward[..., None], costs], axis=-1), self.discount)
 
     # ---- gradients ------------------------------------------------------------------------------------------------
@@ -328,7 +330,7 @@ class SAC(ActorCritic):
         gradient, log_prob = jax.grad(loss, has_aux=True)(learned.actor)
         actor, first = self._apply(learned.optimizers[0], learned.actor, gradient)
         # The coefficient rises while the entropy, the mean of -log_prob, is below its target.
-        missing = self._target_entropy + log_prob
+        missing = self._target_entropy(x, rows.taken) + log_prob
         temperature, third = self._apply(learned.optimizers[2], learned.temperature, -missing)
         actor = actor._replace(log_std=jnp.clip(actor.log_std, *LOG_STD_RANGE))
         return TrainedParameters(
@@ -373,8 +375,12 @@ class SAC(ActorCritic):
             return values[..., 0]
         return values[..., 0] + jnp.sum(values[..., 1:] * action, axis=-1)
 
-    @property
-    def _target_entropy(self) -> float:
+    def _target_entropy(self, x: Array, taken: Array) -> Array | float:
+        """Return the entropy that policies should have in states `[N, inputs]`, on average over steps `taken` `[N]`."""
+        if self.network.masked:  # a state with a single choice has none
+            _, offered = self.network.split_mask(x)
+            largest = jnp.log(jnp.maximum(jnp.sum(offered, axis=-1), 1))
+            return self.target_entropy_ratio * jnp.sum(largest * taken) / jnp.sum(taken)
         if self.actions.ranked:
             return self.target_entropy_ratio * max_entropy(self.actions)
         return self.target_entropy * self.network.outputs
@@ -390,9 +396,11 @@ class SAC(ActorCritic):
 def _scores(network: Network, theta: Array, x: Array) -> Array:
     """Return scores `[N, outputs]` for normalized observations `[N, inputs]`."""
     *hidden, (last, offset) = network.weights_and_biases(theta)
+    x, offered = network.split_mask(x)
     for weight, bias in hidden:
         x = jax.nn.relu(x @ weight + bias)
-    return x @ last + offset
+    y = x @ last + offset
+    return y if offered is None else jnp.where(offered, y, NOT_OFFERED)
 
 
 def _value_scale(stats: ObsStats) -> Array:

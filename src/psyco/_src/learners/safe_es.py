@@ -1,6 +1,6 @@
 """The safe evolution strategy: the belief is about the deployed policy, and a Lagrangian controller finds λ.
 
-It differs from Alg. SNES in five points; the ablation in `docs/learners.md` shows the effect of each:
+It differs from Alg. SNES in five points; the ablation in `docs/benchmarks/learners.md` shows the effect of each:
 
 - each generation plays a few episodes of the mean of the search distribution. They alone feed the belief and λ, because
   perturbed offspring violate more often than the deployed policy;
@@ -28,7 +28,7 @@ from psyco._src.core.options import NumberRange, OptionChoice, option
 from psyco._src.learners import es
 from psyco._src.learners.base import Proposal, UpdateInfo, cosine, count_steps, zero_counters
 from psyco._src.learners.belief import Belief, single_precision
-from psyco._src.learners.expectation_constraints import costs
+from psyco._src.learners.expectation_constraints import learning_costs
 from psyco._src.learners.lagrangian import (
     CONTROLS,
     LagrangianLearner,
@@ -49,14 +49,14 @@ class LagrangianSearch(LagrangianLearner):
 
     def _resolve_auto(self) -> None:
         # An even population that gives about 2700 generations.
-        self._set_auto(population=2 * min(max(self.known_task.episode_budget // 6000, 10), 100))
+        self._set_auto(population=self.limited(2 * min(max(self.known_task.episode_budget // 6000, 10), 100)))
         super()._resolve_auto()
 
     def _check_pairs(self, pairs: bool) -> None:
         if pairs and self.population is not None and self.population % 2:
             raise RunError(f"population must be even, since offspring come in pairs, got {self.population}")
 
-    def _scores(
+    def scores(
         self, belief: Belief, lam_k: Array, episodes: Episodes, shape: Callable[[Array], Array]
     ) -> tuple[Array, Array, Array]:
         """Return λ_k `[K]` above its floor, λ `[]` and the scores `[population]` of the offspring.
@@ -64,7 +64,7 @@ class LagrangianSearch(LagrangianLearner):
         `shape` normalizes the returns, or the costs of one constraint, of all offspring.
         """
         gain = shape(self.known_task.sign * episodes.returns[: self.population])
-        cost = costs(self.known_task.expectations, episodes, belief.recent)[: self.population]
+        cost = learning_costs(self.known_task.expectations, episodes, belief.recent)[: self.population]
         shaped = jax.vmap(shape, in_axes=1)(cost)
         lam_k = floor_lambda(lam_k, cost)
         return lam_k, *combine_advantages(lam_k, gain, shaped)
@@ -137,7 +137,7 @@ class SafeES(LagrangianSearch):
         """Update belief and λ by the checks, then move the mean along the scores of the offspring."""
         belief, c_sat, lam_k = self.update_lambda(state, episodes)
         with single_precision():
-            lam_k, lam, score = self._scores(belief, lam_k, episodes, self._shape)
+            lam_k, lam, score = self.scores(belief, lam_k, episodes, self._shape)
             ascent = score @ proposal.memo / (self.sigma * self.population)
             step, optimizer = self._transform().update(-ascent, state.optimizer)
             rate = -self.learning_rate * cosine(self.generations_done(state), self.generations)

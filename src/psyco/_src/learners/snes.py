@@ -20,7 +20,7 @@ from psyco._src.learners.base import (
     curriculum_fraction,
 )
 from psyco._src.learners.belief import Belief, ExcessSums, single_precision
-from psyco._src.learners.expectation_constraints import add_recent, costs, empty_recent, excess, target_excess
+from psyco._src.learners.expectation_constraints import add_recent, empty_recent, excess, learning_costs, target_excess
 from psyco._src.learners.lagrangian import CALIBRATIONS, Evidence
 from psyco._src.policies.network import Bias
 from psyco._src.rollout.episodes import Episodes
@@ -98,7 +98,7 @@ class SNES(LearnerOptions):
                 evidence = self._with_expectations(evidence, limit, beyond, belief.excess)
             rules = CALIBRATIONS[self.calibration](evidence)
             lam = jnp.min(rules, initial=1.0)  # line 14; the weakest constraint decides
-            cost = costs(expectations, episodes, recent, shaped=False).T
+            cost = learning_costs(expectations, episodes, recent, shaped=False).T
             values = es.normalize(jnp.vstack([self.known_task.sign * episodes.returns, cost]))  # lines 15-16
             score = jnp.concatenate([lam[None], (lam - 1.0) * weight]) @ values  # lines 17-18 in one
             moved = es.tell(state.es, proposal.memo, score, learning_rate=self.learning_rate, sigma=self.sigma)

@@ -35,10 +35,10 @@ from psyco._src.envs.actions import Discrete
 from psyco._src.envs.model_file import KnownTransitions
 from psyco._src.learners.base import Proposal, UpdateInfo, count_steps, zero_counters
 from psyco._src.learners.belief import Belief, single_precision
-from psyco._src.learners.expectation_constraints import costs, step_costs
+from psyco._src.learners.expectation_constraints import learning_costs, learning_step_costs
 from psyco._src.learners.lagrangian import LagrangianLearner, default_gain, floor_lambda, split_weights
 from psyco._src.learners.running_stats import empty_stats, observe_rows
-from psyco._src.policies.network import Network
+from psyco._src.policies.network import NOT_OFFERED, Network
 from psyco._src.rollout.episodes import Episodes, ObsStats, Trace
 
 MAX_MODEL_SIZE = 2**25  # S * A * S, float32; where transitions are known, S * A
@@ -59,6 +59,7 @@ class TransitionModel(NamedTuple):
     gains: Array  # [S, A, 1 + K] sums of the reward, times the sign of the goal, and of the costs
     squares: Array  # [S, A, 1 + K] sums of their squares
     starts: Array  # [S] episodes that began in each state
+    missing: Array | None = None  # [S, A] actions that masks exclude; None where there are none, or all are known
 
 
 class TableState(NamedTuple):
@@ -94,6 +95,7 @@ class Table(LagrangianLearner):
     )
 
     is_tabular: ClassVar[bool] = True
+    several_agents: ClassVar[bool] = False
 
     def _resolve_auto(self) -> None:
         network, horizon = self._network, self._horizon
@@ -117,7 +119,8 @@ class Table(LagrangianLearner):
         states, kinds = self._network.features, 1 + len(self.known_task.c_req)
         pairs = states, self._network.outputs
         sizes = (*pairs, 1 if self._known else states + 1), (*pairs, kinds), (*pairs, kinds), (states,)
-        model = TransitionModel(*(jnp.zeros(size, jnp.float32) for size in sizes))
+        missing = jnp.zeros(pairs, bool) if self._network.masked and not self._known else None
+        model = TransitionModel(*(jnp.zeros(size, jnp.float32) for size in sizes))._replace(missing=missing)
         theta = jnp.asarray(theta, jnp.float32)
         values = jnp.zeros((states, len(HORIZON_SHARES) + 1), jnp.float32)
         return TableState(model, theta, theta, values, empty_stats(kinds), *self.controller.init(), *zero_counters())
@@ -138,7 +141,7 @@ class Table(LagrangianLearner):
         belief, c_sat, lam_k = self.update_lambda(state, episodes)
         assert episodes.trace is not None
         with single_precision():
-            cost = costs(self.known_task.expectations, episodes, state.belief.recent).astype(jnp.float32)
+            cost = learning_costs(self.known_task.expectations, episodes, state.belief.recent).astype(jnp.float32)
             lam_k = floor_lambda(lam_k, cost)
             totals = jnp.concatenate([jnp.asarray(episodes.returns)[:, None], cost], axis=1)
             stats = observe_rows(state.stats, totals, jnp.ones(len(totals)))
@@ -185,13 +188,15 @@ class Table(LagrangianLearner):
         here, after = states[:, :-1], states[:, 1:]
         table, bias = self._network.unflatten(theta)
         # As `Network.act` chooses it.
-        action = jnp.argmax(table[jnp.arange(count)[:, None], here] + bias[:, None] + trace.noise, axis=-1)
+        scores = table[jnp.arange(count)[:, None], here] + bias[:, None] + trace.noise
+        _, offered = self._network.split_mask(trace.obs)
+        action = jnp.argmax(scores if offered is None else jnp.where(offered, scores, NOT_OFFERED), axis=-1)
         length = jnp.sum(trace.alive, axis=1, keepdims=True)
         ends = (jnp.arange(steps) == length - 1) & (trace.terminated[:, None] > 0)
         after = jnp.where(ends, self._network.features, after)
         if self._known:
             action, after = jnp.asarray(self._known.action)[here, action], jnp.zeros_like(after)
-        cost = step_costs(self.known_task.expectations, trace, recent)
+        cost = learning_step_costs(self.known_task.expectations, trace, recent)
         cost = jnp.zeros((*cost.shape[:2], len(self.known_task.c_req))).at[..., self.known_task.cost_owners].add(cost)
         gains = jnp.concatenate([self.known_task.sign * trace.reward[..., None], cost], axis=-1)
         return TransitionModel(
@@ -199,6 +204,8 @@ class Table(LagrangianLearner):
             model.gains.at[here, action].add(gains * trace.alive[..., None]),
             model.squares.at[here, action].add(gains**2 * trace.alive[..., None]),
             model.starts.at[states[:, 0]].add(1.0),
+            # The mask is a function of the state, so an action that is missing once is always missing there.
+            None if model.missing is None else model.missing.at[here].max(~offered & (trace.alive[..., None] > 0)),
         )
 
     def _state_of(self, obs: Array) -> Array:
@@ -216,8 +223,10 @@ class Table(LagrangianLearner):
 
         Gains and costs have `weights` `[1 + K]`. Values start from those of the generation before.
         """
-        if self._known:  # actions that lead to the same choice share their counts
-            same = jnp.arange(self._network.features)[:, None], jnp.asarray(self._known.action)
+        # A missing action counts as the first one that is offered.
+        action = None if model.missing is None else _offered_actions(model.missing)
+        if (action := jnp.asarray(self._known.action) if self._known else action) is not None:
+            same = jnp.arange(self._network.features)[:, None], action
             model = model._replace(
                 transitions=model.transitions[same], gains=model.gains[same], squares=model.squares[same]
             )
@@ -272,6 +281,11 @@ class Table(LagrangianLearner):
 def _parameters(table: Array) -> Array:
     """Return the parameters `[D]` of a network that is this table `[S, A]`: its biases are 0."""
     return jnp.concatenate([table.ravel(), jnp.zeros_like(table[0])])
+
+
+def _offered_actions(missing: Array) -> Array:
+    """Return the actions `[S, A]`; instead of those that are missing, the first one that is not."""
+    return jnp.where(missing, jnp.argmin(missing, axis=1, keepdims=True), jnp.arange(missing.shape[1]))
 
 
 def _noise_units(q: Array, error: Array) -> Array:

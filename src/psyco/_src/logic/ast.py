@@ -193,12 +193,27 @@ class Temporal:
         return f"{operator} {body if is_prefix else _unary_operand(body, Not)}"
 
 
-Formula: TypeAlias = Bool | Label | Signal | Compare | Not | Connective | Temporal
+@dataclass(frozen=True, slots=True)
+class Quantified:
+    """each(φ), any(φ): φ holds for every agent, or for some agent, of the group that φ names, as in `agent.distance`.
+
+    `logic/quantifiers.py` writes it out for the agents of a domain, before anything evaluates the formula.
+    """
+
+    quantifier: Literal["each", "any"]
+    body: Formula
+    location: SourceLocation | None = field(default=None, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.quantifier}({self.body})"
+
+
+Formula: TypeAlias = Bool | Label | Signal | Compare | Not | Connective | Temporal | Quantified
 Node: TypeAlias = Term | Formula
 
 
 def _unary_operand(formula: Formula, *unparenthesized: type) -> str:
-    is_plain = isinstance(formula, (Bool, Label, Signal, *unparenthesized))
+    is_plain = isinstance(formula, (Bool, Label, Signal, Quantified, *unparenthesized))
     return str(formula) if is_plain else f"({formula})"
 
 
@@ -220,7 +235,7 @@ def is_term(node: object) -> TypeGuard[Term]:
 def children(node: Node) -> tuple[Node, ...]:
     """Return the direct operands of a node, in the order of the text."""
     match node:
-        case Minus(body) | Not(body) | Aggregate(_, body):
+        case Minus(body) | Not(body) | Aggregate(_, body) | Quantified(_, body):
             return (body,)
         case Connective(_, operands) | Temporal(_, operands) | Call(_, operands):
             return operands
@@ -370,6 +385,17 @@ class Goal:
 
 
 @dataclass(frozen=True, slots=True)
+class Group:
+    """A group of agents in `for each agent: P>=p [ φ ]`, one property for each of them."""
+
+    name: str
+    location: SourceLocation | None = field(default=None, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return f"for each {self.name}: "
+
+
+@dataclass(frozen=True, slots=True)
 class Constraint:
     """A bound on a probability: `lower` <= P(`formula`) <= `upper`, to be shown with `confidence`."""
 
@@ -380,6 +406,7 @@ class Constraint:
     confidence: float = DEFAULT_CONFIDENCE
     name: str | None = None
     environments: float | None = None  # share of the environments of a family in which the bound must hold
+    for_each: Group | None = None  # whose agents have a constraint each
 
     @property
     def estimand(self) -> str:
@@ -390,7 +417,7 @@ class Constraint:
         bounds = _bounds(self.comparison, self.lower, self.upper)
         percentage = None if self.environments is None else Number(round(100 * self.environments, 10))
         share = "" if percentage is None else f" in {percentage}% of environments"
-        return f"{_heading(self.name)}P{bounds}{share} [ {self.formula} ]{_tail(self.confidence)}"
+        return f"{_heading(self.name, self.for_each)}P{bounds}{share} [ {self.formula} ]{_tail(self.confidence)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,6 +431,7 @@ class Expectation:
     confidence: float = DEFAULT_CONFIDENCE
     within: tuple[float, float] | None = None  # range of every episode's value; for a rate, of every step's
     name: str | None = None
+    for_each: Group | None = None  # whose agents have a constraint each
 
     @property
     def estimand(self) -> str:
@@ -412,7 +440,8 @@ class Expectation:
 
     def __str__(self) -> str:
         bounds = _bounds(self.comparison, self.lower, self.upper)
-        return f"{_heading(self.name)}{self.subject.text(bounds)}{_tail(self.confidence, self.within)}"
+        heading = _heading(self.name, self.for_each)
+        return f"{heading}{self.subject.text(bounds)}{_tail(self.confidence, self.within)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,12 +453,13 @@ class Question:
     confidence: float = DEFAULT_CONFIDENCE
     within: tuple[float, float] | None = None
     name: str | None = None
+    for_each: Group | None = None  # about whose agents there is a question each
 
     def __str__(self) -> str:
         query = f"{self.best or ''}=?"
         is_quantity = isinstance(self.subject, Quantity)
         text = self.subject.text(query) if is_quantity else f"P{query} [ {self.subject} ]"
-        return f"{_heading(self.name)}{text}{_tail(self.confidence, self.within)}"
+        return f"{_heading(self.name, self.for_each)}{text}{_tail(self.confidence, self.within)}"
 
 
 def _bounds(comparison: str, lower: float, upper: float) -> str:
@@ -443,8 +473,9 @@ def _tail(confidence: float, within: tuple[float, float] | None = None) -> str:
     return f"{interval} & C>={Number(confidence)}"
 
 
-def _heading(name: str | None) -> str:
-    return "" if name is None else f'"{name}": '
+def _heading(name: str | None, for_each: Group | None = None) -> str:
+    heading = "" if name is None else f'"{name}": '
+    return f"{heading}{for_each or ''}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,6 +180,18 @@ class BatchMonitor:
             shaping = Shaping(path, violations, costs_on(path, violations, self.severity))
             return path.xp.stack([shaping.step_costs(node) for node in self._nnf], axis=-1)
 
+    def worst_distances(self, signals: Mapping[str, Array]) -> Array:
+        """Return the largest distance of a state from satisfying the body of each `G`, `[..., K]`: above 0 if violated.
+
+        NaN for a formula that is no `G` of comparisons. For the choice of an episode to show, not for a verdict.
+        """
+        path = self._path(signals, None)
+        with np.errstate(all="ignore"):
+            violations = violations_on(path)
+            shaping = Shaping(path, violations, costs_on(path, violations, self.severity))
+            columns = [shaping.worst_distance(node) for node in self._nnf]
+        return path.xp.stack(columns, axis=-1) if columns else path.xp.zeros((*path.shape[:-1], 0))
+
     def known_step_costs(self, signals: Mapping[str, Array], end: Array, past: PathPrefix) -> tuple[Array, PathPrefix]:
         """Return the costs of a piece of a path that hold for any rest of it, `[..., T, K]`, and the next prefix.
 

@@ -32,6 +32,7 @@ from psyco._src.logic.ast import (
     Term,
 )
 from psyco._src.logic.exact_constants import evaluated_aggregates, exact_comparison
+from psyco._src.logic.quantifiers import refuse_quantifiers
 from psyco._src.logic.scalar_eval import STEP, StepEvaluator, constant_value
 from psyco._src.logic.validate import check_precision
 
@@ -64,6 +65,7 @@ def c_monitor(requirement: Requirement, *, horizon: int | None = None, counters:
         horizon: the maximum number of steps of an episode.
         counters: signals that never fall.
     """
+    refuse_quantifiers(requirement, "the exported monitor")
     check_precision(requirement, {})
     by_constraint = {b.constraint: b.formula for b in reversed(requirement.probability_bounds)}
     formulas = [by_constraint[i] for i in sorted(by_constraint)]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache, lru_cache
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from lark import Lark, Token, Transformer_NonRecursive, UnexpectedToken, v_args
 from lark.exceptions import UnexpectedInput, VisitError
@@ -25,6 +26,7 @@ from psyco._src.logic.ast import (
     Expectation,
     Formula,
     Goal,
+    Group,
     Instant,
     Label,
     LongRun,
@@ -33,6 +35,7 @@ from psyco._src.logic.ast import (
     Not,
     Number,
     Over,
+    Quantified,
     Quantity,
     Question,
     Reaching,
@@ -72,8 +75,15 @@ _RESERVED = {"A", "E"}  # PRISM's other operators; C F G I P R S U W X are words
 _LETTERS = "PRISM reserves the letters A C E F G I P R S U W X"
 
 
+# Words that make a property a sentence of structured English.
+SENTENCE = re.compile(r"\bshall\b|\b(?:max|min)imi[sz]e\s+\w", re.IGNORECASE)
+
+
 def parse(text: str) -> Requirement:
     """Parse a requirement: a goal (by default to maximise the return), constraints and questions.
+
+    Each may also be a sentence of structured English: `distance shall always be at least 0.1 with probability at least
+    0.85`.
 
     Raises RequirementError, which shows the location of the error, for an invalid text.
     """
@@ -94,10 +104,19 @@ def _parse(text: str, start: str) -> Requirement | Formula:
         raise RequirementError(
             f"a requirement of {len(text):,} characters; at most {MAX_LENGTH:,} are read", None, SPLIT
         )
+    if start == "requirement" and SENTENCE.search(text):
+        from psyco._src.logic.structured_english import parse_sentences
+
+        return parse_sentences(text)
+    return cast("Requirement | Formula", transform(_Builder(text), text, start))
+
+
+def transform(builder: _Builder, text: str, start: str) -> Any:
+    """Parse a text from a start rule of the grammar; raise RequirementError for a syntax error."""
     try:
-        return cast("Requirement | Formula", _Builder(text).transform(_lark().parse(text, start=start)))
+        return builder.transform(_lark().parse(text, start=start))
     except UnexpectedInput as error:
-        raise _syntax_error(text, start, error) from None
+        raise syntax_error(text, start, error, _lark(), EXPECTED, builder.text) from None
     except VisitError as error:
         raise error.orig_exc from None
 
@@ -219,13 +238,21 @@ class _Builder(Transformer_NonRecursive[Token, Any]):
             text=self.text,
         )
 
-    def property(self, name: Token | None, body: _Property | _TailPart) -> _Property:
+    def property(self, name: Token | None, group: Group | None, body: _Property | _TailPart) -> _Property:
         if isinstance(body, _TailPart):
             advice = "write P>=p [ ... ] & C>=c in one property"
             raise RequirementError("a confidence without a probability", body.location, advice)
+        if group is not None:
+            if isinstance(body.statement, Goal):
+                advice = "the return is that of all agents; bound that of each, as in P>=0.9 [ F agent.return >= 3 ]"
+                raise RequirementError("a goal for each agent", group.location, advice)
+            body = body._replace(statement=replace(body.statement, for_each=group))
         if name is None:
             return body
         return _Property(replace(body.statement, name=name[1:-1]), body.location, self.at(name))
+
+    def for_each(self, word: Token, name: Token) -> Group:
+        return Group(str(name), self.at(name))
 
     def constraint(
         self, word: Token, bounds: _Bounds, environments: Token | None, path: _Expression, tail: _Tail
@@ -485,6 +512,11 @@ class _Builder(Transformer_NonRecursive[Token, Any]):
         function: Any = str(word)
         return self.build(Aggregate(function, node, self.at(word)), self.at(word), body)
 
+    def quantified(self, word: Token, body: _Expression) -> _Expression:
+        quantifier: Any = str(word)
+        node = Quantified(quantifier, self.boolean(word, body), self.at(word))
+        return self.build(node, self.at(word), body)
+
     def literal(self, word: Token) -> _Expression:
         if not math.isfinite(float(word)):
             raise RequirementError(f"the number {word} is too large", self.at(word))
@@ -583,20 +615,21 @@ def _short(expression: _Expression) -> str:
 # ---- syntax errors -----------------------------------------------------------------------------------------
 
 # How to say what may follow: a phrase, the terminals that call for it, and further terminals that it covers.
-_OPERAND = {"NAME", "NUMBER", "STRING", "TRUTH", "FUNCTION", "AGGREGATE", "MINUS", "LPAR"}
-_PROPERTY = {"ASK_PATH", "ASK_REWARD", "R", "CVAR", "STEADY", "CONF"}
+OPERAND = {"NAME", "NUMBER", "STRING", "TRUTH", "FUNCTION", "AGGREGATE", "QUANTIFIER", "MINUS", "LPAR"}
+_PROPERTY = {"ASK_PATH", "ASK_REWARD", "R", "CVAR", "STEADY", "CONF", "FOR_EACH"}
 _PROPERTIES = "P>=p [ ... ], R{x}<=r [ C ]"
 _OVER = "[ C ], [ C<=k ], [ I=k ], [ F φ ] or [ S ]"
-_EXPECTED: tuple[tuple[str, set[str], set[str]], ...] = (
+Phrases: TypeAlias = tuple[tuple[str, set[str], set[str]], ...]
+EXPECTED: Phrases = (
     (
         f"{_PROPERTIES}, Rmax=? [ C ] or a name in quotes",
         {"PROB", "STRING"},
         _PROPERTY | {"$END", "SEMICOLON"},
     ),
     (f"{_PROPERTIES} or Rmax=? [ C ]", {"PROB"}, _PROPERTY),
-    (_OVER, {"INSTANT", "PREFIX"}, _OPERAND | {"CONF", "STEADY", "NOT"}),
-    ("a formula", {"PREFIX", "NAME"}, _OPERAND | {"NOT", "RELATION", "LSQB"}),
-    ("a number or a signal", {"NAME"}, _OPERAND),
+    (_OVER, {"INSTANT", "PREFIX"}, OPERAND | {"CONF", "STEADY", "NOT"}),
+    ("a formula", {"PREFIX", "NAME"}, OPERAND | {"NOT", "RELATION", "LSQB"}),
+    ("a number or a signal", {"NAME"}, OPERAND),
     ("a number", {"NUMBER"}, {"MINUS"}),
     ("a bound such as >=0.95 or in [0.8,0.9]", {"IN"}, {"EQUALITY", "RELATION"}),
     (">=", {"RELATION"}, {"EQUALITY"}),
@@ -617,26 +650,41 @@ _EXPECTED: tuple[tuple[str, set[str], set[str]], ...] = (
 _OTHER_SPELLINGS = {"==": "=", "&&": "&", "||": "|", "->": "=>"}
 
 
-def _syntax_error(text: str, start: str, error: UnexpectedInput) -> RequirementError:
-    at = error.pos_in_stream or 0
-    location, other = _location(text, error.line, error.column), _other_spelling(text, at)
+def syntax_error(
+    text: str, start: str, error: UnexpectedInput, lark: Lark, phrases: Phrases, source: str = ""
+) -> RequirementError:
+    """Return the error for a text that `lark` refuses.
+
+    Args:
+        text: the text.
+        start: the start rule.
+        error: of `lark`.
+        lark: the parser.
+        phrases: name what may stand in place of the error.
+        source: the text whose lines are shown, if not this one.
+    """
+    at, source = error.pos_in_stream or 0, source or text
+    location, other = _location(source, error.line, error.column), _other_spelling(text, at)
     if isinstance(error, UnexpectedToken):
         accepts = error.accepts or set()
-        expected = f"expected {_expected(error.accepts or error.expected)}"
+        expected = f"expected {_expected(error.accepts or error.expected, phrases)}"
         if error.token.type == "$END":
             written = text.rstrip().split("\n")
-            end = _location(text, len(written), len(written[-1]) + 1)
+            end = _location(source, len(written), len(written[-1]) + 1)
             return RequirementError("the text ends too early", end, expected)
-        advice = other or _other_prism(error.token, accepts) or _bare_formula(error.token, accepts) + expected
+        if phrases is EXPECTED:  # of formulas
+            other = other or _other_prism(error.token, accepts)
+            expected = _bare_formula(error.token, accepts) + expected
+        advice = other or expected
         return RequirementError(f"unexpected {error.token}", location, advice)
     if text[at] == '"':
         advice = 'names and labels end with " on the same line'
         return RequirementError("a quote that is not closed", location, advice)
     try:  # the lexer does not know what the parser expects: parse the text up to here
-        _lark().parse(text[:at], start=start)
+        lark.parse(text[:at], start=start)
         expected = "expected an operator or the end of the text"
     except UnexpectedToken as before:
-        expected = f"expected {_expected(before.accepts or before.expected)}"
+        expected = f"expected {_expected(before.accepts or before.expected, phrases)}"
     return RequirementError(f"unexpected character {text[at]!r}", location, other or expected)
 
 
@@ -644,15 +692,15 @@ def _location(text: str, line: int, column: int) -> SourceLocation:
     return SourceLocation(line, column, text.split("\n")[line - 1])
 
 
-def _expected(terminals: Iterable[str]) -> str:
-    left, phrases = set(terminals), []
-    for phrase, calls_for_it, covers in _EXPECTED:
+def _expected(terminals: Iterable[str], phrases: Phrases) -> str:
+    left, found = set(terminals), []
+    for phrase, calls_for_it, covers in phrases:
         if calls_for_it <= left:
             left -= calls_for_it | covers
-            phrases.append(phrase)
+            found.append(phrase)
     if left:
-        phrases.append("an operator")
-    return " or ".join(phrases)
+        found.append("an operator")
+    return " or ".join(found)
 
 
 def _other_spelling(text: str, at: int) -> str:
@@ -692,5 +740,5 @@ def _other_prism(token: Token, accepts: set[str]) -> str:
 
 
 def _bare_formula(token: Token, accepts: set[str]) -> str:
-    is_formula_start = token.type in _OPERAND | {"PREFIX", "NOT"}
+    is_formula_start = token.type in OPERAND | {"PREFIX", "NOT"}
     return "a formula stands inside P>=p [ ... ]; " if is_formula_start and "PROB" in accepts else ""

@@ -62,7 +62,12 @@ def outcome_requirement(text: str) -> Requirement:
     """Parse a requirement for recorded outcomes: `P>=0.85` may stand without a formula."""
     from psyco._src.logic.parser import parse
 
-    return parse(_PROBABILITY_WITHOUT_FORMULA.sub(lambda bound: f'{bound[0]} [ "satisfied" ]', text))
+    found = parse(_PROBABILITY_WITHOUT_FORMULA.sub(lambda bound: f'{bound[0]} [ "satisfied" ]', text))
+    for stated in (*found.constraints, *found.questions):
+        if (group := stated.for_each) is not None:
+            advice = "write a property for every agent, as many as there are columns of outcomes"
+            raise RequirementError(f"how many agents {group.name} stands for is not known here", group.location, advice)
+    return found
 
 
 def _is_file(text: str) -> bool:

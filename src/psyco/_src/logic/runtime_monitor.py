@@ -7,7 +7,7 @@ deployed with a policy.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from enum import Enum
 from operator import contains, ge, gt, le, lt
@@ -34,6 +34,7 @@ from psyco._src.logic.ast import (
 from psyco._src.logic.exact_constants import exact_comparison
 from psyco._src.logic.nnf import Atom, NnfAnd, NnfNext, NnfNode, NnfOr, NnfUnrolled, to_nnf
 from psyco._src.logic.progression import Letter, Remainder
+from psyco._src.logic.quantifiers import groups_by_name, make_team, write_out
 from psyco._src.logic.requirement import AnyRequirement, as_requirement
 from psyco._src.logic.scalar_eval import StepEvaluator, Values
 from psyco._src.logic.verbalize import Known, counters_in, remaining
@@ -112,7 +113,13 @@ class Monitor:
     """
 
     def __init__(
-        self, requirement: AnyRequirement, *, horizon: int | None = None, counters: Collection[str] = ()
+        self,
+        requirement: AnyRequirement,
+        *,
+        horizon: int | None = None,
+        counters: Collection[str] = (),
+        agents: Sequence[str] = (),
+        groups: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         """Prepare a monitor for its first episode.
 
@@ -120,13 +127,16 @@ class Monitor:
             requirement: a Requirement, its text, or the name of its file.
             horizon: the maximum number of steps of an episode; None if there is no limit.
             counters: signals that never fall along an episode, such as a number of collisions.
+            agents: names of the agents that `each`, `any` and `for each agent` are about.
+            groups: names of groups and their agents; default: by their numbers, as in `pursuer_0`.
         """
         if horizon is not None and (isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1):
             raise RequirementError(f"horizon must be a whole number of at least 1, or None; got {horizon!r}")
         # The characters of a string would be taken for names.
         if isinstance(counters, str) or not isinstance(counters, Collection):
             raise RequirementError(f"counters must be a list of names, such as ['collisions']; got {counters!r}")
-        self.requirement, self.horizon = as_requirement(requirement), horizon
+        team = make_team(agents, groups_by_name(agents) if groups is None else groups)
+        self.requirement, self.horizon = write_out(as_requirement(requirement), team, "the monitor"), horizon
         formulas = {b.constraint: b.formula for b in reversed(self.requirement.probability_bounds)}
         subjects = [
             c.subject if isinstance(c, Expectation) else formulas[i] for i, c in enumerate(self.requirement.constraints)

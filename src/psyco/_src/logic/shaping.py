@@ -108,6 +108,25 @@ class Shaping:
         position = np.arange(self.path.shape[-1])
         return self.path.xp.where(position == position[-1], total[..., None], 0.0)
 
+    def worst_distance(self, node: NnfNode) -> Array:
+        """Return the largest distance of a state from the body of a `G`, `[...]`; NaN for another formula."""
+        match node:
+            case NnfUnrolled("R", None, body, None) if is_timeless(body):
+                return self.path.xp.max(self._atom_distance(_decomposed(body)), axis=-1)
+        return self.path.xp.full(self.path.shape[:-1], self.path.xp.nan)
+
+    def _atom_distance(self, node: NnfNode) -> Array:
+        """Return the distance of each state like `distance`, also of comparisons that accumulate nothing."""
+        xp = self.path.xp
+        match node:
+            case NnfAnd(operands):
+                return reduce(xp.maximum, map(self._atom_distance, operands))
+            case NnfOr(operands):
+                return reduce(xp.minimum, map(self._atom_distance, operands))
+            case Atom(Compare(operator=operator) as formula, negated) if operator in INEQUALITIES:
+                return self._from_bound(formula, negated)
+        return xp.where(self.violations.along(node), 1.0, MIN_DISTANCE)
+
     # ---- one state ---------------------------------------------------------------------------------------------
 
     def distance(self, node: NnfNode) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from psyco._src.core.errors import RequirementError
 from psyco._src.logic.ast import Formula, Quantity, Question, SignalInfo
 from psyco._src.logic.batch_monitor import BatchMonitor, compile_monitor
 from psyco._src.logic.parser import parse, parse_formula
+from psyco._src.logic.quantifiers import Team, make_team, team_of_signals, write_out
 from psyco._src.logic.validate import check_signals
 
 ADVICE = "give every signal one entry per state"
@@ -25,33 +26,56 @@ class PathCheck:
     cost: float  # 0 exactly if satisfied
 
 
-def check_path(formula: str | Formula, signals: Mapping[str, Any], *, severity: bool = False) -> PathCheck:
+def check_path(
+    formula: str | Formula,
+    signals: Mapping[str, Any],
+    *,
+    severity: bool = False,
+    groups: Mapping[str, Sequence[str]] | None = None,
+) -> PathCheck:
     """Check whether a recorded path satisfies a formula, and return its cost.
 
     `signals` maps names to arrays of length n+1, one entry per state (`[n+1, size]` for vectors); `step` is added if
-    it is missing. The last state repeats beyond the end, so bounds may be of any size.
+    it is missing. The last state repeats beyond the end, so bounds may be of any size. `groups` names the agents that
+    `each` and `any` are about; by default they are numbered, as in `pursuer_0.x`.
     """
     if isinstance(formula, str):
         formula = parse_formula(formula)
+    formula = write_out(formula, team_of_path(signals, groups), "the path", signals)
     monitor = compile_monitor([formula], severity=severity)
     satisfied, cost = monitor(*_needed_signals(formula, monitor, signals))
     return PathCheck(bool(satisfied[0]), float(cost[0]))
 
 
-def path_value(question: str | Question, signals: Mapping[str, Any]) -> float:
+def path_value(
+    question: str | Question, signals: Mapping[str, Any], *, groups: Mapping[str, Sequence[str]] | None = None
+) -> float:
     """Return the value of one recorded path for a question, such as `R{distance < 0.1}=? [ C ]`.
 
     That is the total, or the value at a step; for `S` the total, which has to be divided by the steps of all paths; for
-    `P=? [ ... ]` 1 or 0. `signals` is as in `check_path`.
+    `P=? [ ... ]` 1 or 0. `signals` and `groups` are as in `check_path`.
     """
     if isinstance(question, str):
         questions = parse(question).questions
         if len(questions) != 1:
             raise RequirementError(f"{len(questions)} questions in {question!r}", advice="ask one: R{x}=? [ C ]")
         question = questions[0]
-    monitor = compile_monitor([], measured=[question.subject])
-    value = monitor.measure(*_needed_signals(question.subject, monitor, signals)).value
+    if question.for_each is not None:
+        raise RequirementError(
+            f"for each {question.for_each.name} asks for several values",
+            question.for_each.location,
+            "ask about one agent at a time, as in R{agent_0.reward}=? [ C ]",
+        )
+    subject = write_out(question.subject, team_of_path(signals, groups), "the path", signals)
+    monitor = compile_monitor([], measured=[subject])
+    value = monitor.measure(*_needed_signals(subject, monitor, signals)).value
     return float(value[0])  # type: ignore[index]
+
+
+def team_of_path(names: Iterable[str], groups: Mapping[str, Sequence[str]] | None) -> Team:
+    """Return the agents of recorded signals, in these groups, or in those of their numbers."""
+    found = team_of_signals(names)
+    return found if groups is None else make_team(found.agents, groups)
 
 
 def _needed_signals(

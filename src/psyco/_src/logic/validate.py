@@ -30,6 +30,7 @@ from psyco._src.logic.ast import (
     walk,
 )
 from psyco._src.logic.exact_constants import precision_problem
+from psyco._src.logic.quantifiers import refuse_quantifiers
 
 Subject: TypeAlias = Requirement | Formula | Quantity
 
@@ -40,6 +41,7 @@ def check_signals(subject: Subject, available: Mapping[str, SignalInfo], owner: 
     `available` maps names to their types; a name that ends in a dot (`info.`) stands for all names that start so.
     `owner` provides them, for the message.
     """
+    refuse_quantifiers(subject, owner)
     for signal, as_boolean in _uses(subject):
         if signal == END:
             continue

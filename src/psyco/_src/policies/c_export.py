@@ -11,12 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from psyco._src.core.errors import RunError
 from psyco._src.envs.actions import Actions, Continuous, Discrete, MultiBinary, MultiDiscrete
+from psyco._src.envs.variants import observed_parameters
 from psyco._src.logic.ast import Requirement
 from psyco._src.logic.c_monitor import MonitorSource, c_array, c_comment, c_literal, c_monitor
+from psyco._src.policies.joint_network import several_agents
+from psyco._src.policies.network import NOT_OFFERED
 from psyco._src.policies.serialization import Policy
 from psyco.version import __version__
 
+NO_SHIELD = "a policy with a shield is not exported: psyco.runtime runs it, by policy.begin().act(observation)"
 HEADER, SOURCE, TEST = "psyco_policy.h", "psyco_policy.c", "psyco_test.c"
 
 
@@ -35,6 +40,15 @@ def c_files(
         horizon: maximum steps of an episode.
         counters: signals that never decrease.
     """
+    if policy.shield is not None:
+        raise RunError(NO_SHIELD)
+    if policy.network.recurrent:
+        raise RunError(
+            "a policy with a memory is not exported as C: psyco.runtime runs it, by policy.begin().act(observation), "
+            "and an ONNX file has its memory as input and output (psyco export RUN --onnx FILE)"
+        )
+    if policy.agents:
+        raise RunError(several_agents(policy.agents))
     monitor = None
     if requirement is not None and requirement.probability_constraints:
         monitor = c_monitor(requirement, horizon=horizon, counters=counters)
@@ -60,7 +74,7 @@ def _header(policy: Policy, about: str, monitor: MonitorSource | None) -> str:
 
 /* ---- the policy ---- */
 
-#define PSYCO_INPUTS {policy.network.inputs} /* numbers of an observation */
+#define PSYCO_INPUTS {policy.network.inputs} /* numbers of an observation{_observed(policy)}{_mask_comment(policy)} */
 #define PSYCO_ACTIONS {policy.actions.size or 1} /* numbers of an action */
 
 /* The action for an observation: {_action_comment(policy.actions)}. */
@@ -68,6 +82,12 @@ void psyco_act(const float observation[PSYCO_INPUTS], {c_type} action[PSYCO_ACTI
 {monitor.header if monitor else ""}
 #endif
 """
+
+
+def _observed(policy: Policy) -> str:
+    """Return the comment on parameters of the environment that the policy observes; empty: none."""
+    names = observed_parameters(policy.parameters)
+    return f"; the last ones are parameters of the environment: {c_comment(', '.join(names))}" if names else ""
 
 
 def _source(policy: Policy, about: str, monitor: MonitorSource | None) -> str:
@@ -117,10 +137,27 @@ void psyco_act(const float observation[PSYCO_INPUTS], {_c_type(policy.actions)} 
     int i, j;
 
 {layers}
-{_decode_code(policy.actions)}
+{_mask_code(policy)}{_decode_code(policy.actions)}
 }}
 
 {monitor.source if monitor else ""}"""
+
+
+def _mask_comment(policy: Policy) -> str:
+    if not policy.network.masked:
+        return ""
+    return f"; the last {policy.network.outputs} are the action mask, 1 for actions that are offered"
+
+
+def _mask_code(policy: Policy) -> str:
+    """Return the code that gives actions that the mask excludes a score below all others."""
+    if not policy.network.masked:
+        return ""
+    return f"""\
+    for (j = 0; j < OUTPUTS; j++)
+        if (!(observation[{policy.network.observed} + j] > 0.5f))
+            y[j] = {NOT_OFFERED:g}f;
+"""
 
 
 def _layer(k: int, x: str, inputs: int, to: str, width: int) -> str:

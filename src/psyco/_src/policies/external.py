@@ -20,14 +20,17 @@ from numpy.typing import NDArray
 
 from psyco._src.core.errors import DomainError, RunError
 from psyco._src.core.files import read_bytes
-from psyco._src.envs.actions import Actions, Continuous, MultiBinary
+from psyco._src.envs.actions import Actions, Continuous, MultiBinary, first_offered
+from psyco._src.envs.agents import AgentSpace, agent_spaces_of, slices
 from psyco._src.envs.base import Domain
 from psyco._src.envs.gym_env import GymDomain
 from psyco._src.envs.registry import TRUST_NOTHING, import_object, qualified_name, trusted_names
+from psyco._src.envs.team_env import joint_action
 from psyco._src.policies import loaders
 from psyco._src.policies.base import VectorPolicy
 from psyco._src.policies.guard import Guard
 from psyco._src.policies.loaders import BatchFunction
+from psyco._src.policies.network import has_mask
 from psyco._src.policies.sb3_network import same_network
 from psyco._src.policies.serialization import Policy, describe_other_file, load_policy, policy_for
 from psyco._src.policies.stateful import (
@@ -142,10 +145,15 @@ class _ExternalVectorPolicy:
                 "psyco.synthesize learns PSyCo's own networks"
             )
         actions = self.domain.actions
+        team = agent_spaces_of(self.domain) if self.policy.native else ()
         with loaders.one_torch_thread():
-            chosen = self.act(self.rows, flat, raw, actions)
+            chosen = self.act(self.rows, flat, _observed_by(team, raw) if team else raw, actions)
+        if team:
+            own = self.domain.agent_actions if isinstance(self.domain, GymDomain) else ()
+            chosen = [joint_action(team, own, each, self.policy.source) for each in chosen]
         if not isinstance(self.domain, GymDomain):
-            return self._compiled_actions(np.asarray(chosen), actions)
+            found = self._compiled_actions(np.asarray(chosen), actions)
+            return first_offered(found, flat[:, -actions.outputs :]) if has_mask(self.domain) else found
         if self.policy.native:
             return self._native_actions(chosen, self.domain)
         return self.domain.to_env_actions(np.asarray(chosen))
@@ -181,6 +189,13 @@ class _ExternalVectorPolicy:
                 f"the policy {self.policy.source} gives the action {rows[wrong][0]}, which is not in {actions}"
             )
         return rows.astype(np.int32).reshape(count if actions.size is None else (count, size))  # type: ignore[return-value]
+
+
+def _observed_by(team: Sequence[AgentSpace], raw: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return `{agent: observation}` for each joint observation: a tuple of them, or a vector of all."""
+    names, places = [each.name for each in team], slices([each.size for each in team])
+    split = (row if isinstance(row, tuple) else [np.asarray(row)[place] for place in places] for row in raw)
+    return [dict(zip(names, parts, strict=True)) for parts in split]
 
 
 def _memoryless(decide: BatchFunction) -> EpisodeFunction:

@@ -23,7 +23,7 @@ from psyco._src.core.wording import plural
 from psyco._src.logic.requirement import AnyRequirement
 from psyco._src.logic.runtime_monitor import Monitor, Outlook, Status
 from psyco._src.policies.risk import Risk, risk_inputs
-from psyco._src.policies.serialization import Policy
+from psyco._src.policies.serialization import Policy, PolicyEpisode
 
 if TYPE_CHECKING:
     from psyco._src.envs.base import Domain
@@ -71,6 +71,7 @@ class Guard:
         self._given_policy: Any = policy
         self._given_fallback: Any = fallback
         self._monitor, self.handed_over = self.monitor.fresh_copy(), False
+        self._acting = _begun(policy), _begun(fallback)
         self._check_rules()
         if isinstance(policy, Policy) and isinstance(fallback, Policy):
             _check_spaces(policy, fallback)
@@ -104,6 +105,7 @@ class Guard:
         for each in (self._given_policy, self._given_fallback):
             if _has_memory(each):
                 each.reset()
+        self._acting = _begun(self._given_policy), _begun(self._given_fallback)
         self.handed_over = False
         return self._monitor.start()
 
@@ -117,9 +119,7 @@ class Guard:
         flat = np.ravel(np.asarray(observation, np.float32)) if not isinstance(observation, Mapping) else None
         known = {"obs": flat, **(signals or {})}
         self.handed_over = bool(self.hands_over([self._monitor], [known["obs"]], [known])[0])
-        chosen, instead = (
-            _single_action(each, observation, known) for each in (self._given_policy, self._given_fallback)
-        )
+        chosen, instead = (_single_action(each, observation, known) for each in self._acting)
         return instead if self.handed_over else chosen
 
     def hands_over(
@@ -267,7 +267,8 @@ class _VectorGuard:
     ) -> Sequence[Any]:
         if noise is not None:
             raise RunError("a guard can be verified, but it cannot explore; learn the policy that it guards")
-        handed_over = self.guard.hands_over(self.monitors, flat, signals)
+        known = signals or [{}] * len(raw)  # none are needed where a requirement is about `step` alone
+        handed_over = self.guard.hands_over(self.monitors, flat, known)
         self.fallback_steps[self.rows] += handed_over
         chosen, instead = (act(flat, raw, signals=signals) for act in (self.policy, self.fallback))
         return [two if over else one for one, two, over in zip(chosen, instead, handed_over, strict=True)]
@@ -282,11 +283,16 @@ def _check_spaces(policy: Policy, fallback: Policy) -> None:
         )
 
 
+def _begun(given: Any) -> Any:
+    """Return what acts in an episode: a policy of PSyCo with a memory has a new one in each."""
+    return given.begin() if isinstance(given, Policy) and given.network.recurrent else given
+
+
 def _single_action(given: Any, observation: Any, signals: Mapping[str, Any]) -> Any:
     """Return the action of a given policy for one observation."""
     if isinstance(given, Guard):
         return given.act(observation, signals)
-    if _has_memory(given):
+    if _has_memory(given) or isinstance(given, PolicyEpisode):
         return given.act(observation)
     if callable(given) and not isinstance(given, type):
         return given(observation)

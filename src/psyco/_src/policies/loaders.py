@@ -28,7 +28,7 @@ from psyco._src.core.errors import RunError, format_exception
 from psyco._src.core.files import read_bytes
 from psyco._src.envs.actions import Actions, Continuous
 from psyco._src.envs.registry import qualified_name
-from psyco._src.policies.stateful import BATCH_ROWS, StatefulPolicy, from_explicit_state, stack
+from psyco._src.policies.stateful import BATCH_ROWS, EpisodeFunction, StatefulPolicy, from_explicit_state, stack
 
 # (flat observations [N, size], raw observations [N], action space) -> actions [N].
 BatchFunction: TypeAlias = Callable[[NDArray[np.float32], Sequence[Any], Actions], Sequence[Any]]
@@ -189,8 +189,11 @@ def _sb3_class(name: str) -> Any | None:
 # ---- networks -------------------------------------------------------------------------------------------------
 
 
-def load_onnx(network: bytes, path: Path) -> BatchFunction:
-    """Load an ONNX network with one input `[n, size]`, where n may be fixed, and without external data."""
+def load_onnx(network: bytes, path: Path) -> BatchFunction | StatefulPolicy:
+    """Load an ONNX network with one input `[n, size]`, where n may be fixed, and without external data.
+
+    A second input is a memory `[n, units]`, if the second output has this shape too.
+    """
     try:
         import onnxruntime
     except ImportError:
@@ -205,9 +208,23 @@ def load_onnx(network: bytes, path: Path) -> BatchFunction:
         fixed = first.shape[0] if first.shape and isinstance(first.shape[0], int) else BATCH_ROWS
     except Exception as error:  # onnxruntime has many exception classes
         raise RunError(f"{path} is not an ONNX file that can be run: {error}") from None
+    outputs = session.get_outputs()
+    units = others[0].shape[1:] if others else []
+    if (
+        len(others) == 1
+        and len(units) == 1
+        and isinstance(units[0], int)
+        and [x.shape[1:] for x in outputs[1:]] == [units]
+    ):
+        return _from_recurrent_network(
+            lambda rows, memory: session.run(None, {first.name: rows, others[0].name: memory}), units[0], fixed
+        )
     if others or len(first.shape) == 1:
         takes = f"{len(others) + 1} inputs" if others else f"an input of shape {first.shape}"
-        raise RunError(f"{path} takes {takes}; a policy takes one, the observations [n, size]")
+        raise RunError(
+            f"{path} takes {takes}; a policy takes one, the observations [n, size], and with a memory a second one "
+            "[n, units], whose next value is its second output"
+        )
     return _from_network(lambda rows: session.run(None, {first.name: rows})[0], fixed)
 
 
@@ -267,6 +284,33 @@ def _from_network(run: Callable[[NDArray[np.float32]], NDArray[Any]], rows: int 
         return np.rint(y).astype(np.int64)
 
     return decide
+
+
+def _from_recurrent_network(
+    run: Callable[[NDArray[np.float32], NDArray[np.float32]], Sequence[Any]], units: int, rows: int
+) -> StatefulPolicy:
+    """Wrap a network `[rows, size], [rows, units] -> outputs, [rows, units]`; an episode begins with a memory of 0."""
+
+    def begin(seeds: Sequence[int]) -> EpisodeFunction:
+        memory = np.zeros((len(seeds), units), np.float32)
+
+        def act(
+            episodes: NDArray[np.intp], flat: NDArray[np.float32], raw: Sequence[Any], actions: Actions
+        ) -> Sequence[Any]:
+            after: list[Any] = []  # of each block of rows, the last of which is filled up
+
+            def outputs(both: NDArray[np.float32]) -> NDArray[Any]:
+                chosen, remembered = run(both[:, :-units], both[:, -units:])
+                after.append(remembered)
+                return np.asarray(chosen)
+
+            chosen = _from_network(outputs, rows)(np.concatenate([flat, memory[episodes]], axis=1), raw, actions)
+            memory[episodes] = np.concatenate(after)[: len(episodes)]
+            return chosen
+
+        return act
+
+    return StatefulPolicy(begin)
 
 
 class OnnxFile(NamedTuple):

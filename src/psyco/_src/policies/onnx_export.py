@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 
 from psyco._src.core.errors import RunError
 from psyco._src.envs.actions import Continuous, Discrete, MultiBinary, MultiDiscrete
+from psyco._src.policies.c_export import NO_SHIELD
+from psyco._src.policies.joint_network import several_agents
+from psyco._src.policies.network import NOT_OFFERED
 from psyco._src.policies.serialization import Policy
 from psyco.version import __version__
 
@@ -23,11 +26,19 @@ TANH_ERROR = 8  # eps between two float32 versions of tanh; measured errors: XLA
 
 
 def to_onnx(policy: Policy) -> bytes:
-    """Return the policy as ONNX: `observation` float32 `[n, inputs]` -> `action`, float32 `[n, size]` or int64."""
+    """Return the policy as ONNX: `observation` float32 `[n, inputs]` -> `action`, float32 `[n, size]` or int64.
+
+    With a memory, it is a second input, `memory` float32 `[n, memory_size]`, 0 at the start of an episode, and a second
+    output, `next_memory`, which is the input in the next step.
+    """
     try:
         from onnx import TensorProto, checker, helper, numpy_helper
     except ImportError:
         raise RunError('exporting to ONNX needs it installed: pip install "psyco[onnx]"') from None
+    if policy.shield is not None:
+        raise RunError(NO_SHIELD)
+    if policy.agents:
+        raise RunError(several_agents(policy.agents))
     nodes: list[Any] = []
     constants: list[Any] = []
 
@@ -44,6 +55,12 @@ def to_onnx(policy: Policy) -> bytes:
     if network.scale:
         x = node("Sub", x, constant("shift", network.shift), to="shifted")
         x = node("Div", x, constant("scale", network.scale), to="scaled")
+    mask = ""
+    if network.masked:
+        ends = [constant(f"at{k}", [k], np.int64) for k in (0, network.observed, network.inputs)]
+        columns = constant("columns", [1], np.int64)
+        mask = node("Slice", x, *ends[1:], columns, to="mask")
+        x = node("Slice", x, *ends[:2], columns, to="observed")
     if len(network.one_hot) > 1:
         codes = [
             node("Gather", x, constant(f"index{i}", index, np.int64), to=f"code{i}", axis=1)
@@ -53,7 +70,16 @@ def to_onnx(policy: Policy) -> bytes:
         for i, code in enumerate(codes[1:], 1):
             x = node("Mul", x, code, to=f"joint{i}")
     for i, (weight, bias) in enumerate(network.weights_and_biases(policy.theta), 1):
-        if i > 1:
+        if i == 1 and network.recurrent:
+            gates = {"w": weight.T, "u": network.recurrent_weights(policy.theta).T, "b": np.pad(bias, (0, len(bias)))}
+            w, u, b = (constant(name, value[None]) for name, value in gates.items())
+            time = constant("time", [0], np.int64)
+            inner, before = (node("Unsqueeze", y, time, to=f"{y}_in_time") for y in (x, "memory"))
+            attributes = {"hidden_size": network.memory_size, "linear_before_reset": 1}
+            nodes.append(helper.make_node("GRU", [inner, w, u, b, "", before], ["", "after"], **attributes))
+            x = node("Squeeze", "after", time, to="next_memory")
+            continue
+        if i > 1 + network.recurrent:
             x = node("Relu", x, to=f"hidden{i - 1}")
         if network.indexed:
             row = node("Reshape", x, constant("flat", [-1], np.int64), to="numbers")
@@ -62,6 +88,9 @@ def to_onnx(policy: Policy) -> bytes:
         else:
             x = node("MatMul", x, constant(f"w{i}", weight), to=f"product{i}")
         x = node("Add", x, constant(f"b{i}", bias), to=f"sum{i}")
+    if mask:
+        offered = node("Greater", mask, constant("limit", 0.5), to="offered")
+        x = node("Where", offered, x, constant("not_offered", NOT_OFFERED), to="masked")
     y = x if actions.ranked else node("Tanh", x, to="y")
     match actions:
         case Continuous(low, high):
@@ -86,11 +115,15 @@ def to_onnx(policy: Policy) -> bytes:
             nodes.append(helper.make_node("Cast", [on], ["action"], to=TensorProto.INT64))
     kind = TensorProto.FLOAT if isinstance(actions, Continuous) else TensorProto.INT64
     shape = ["n"] if actions.size is None else ["n", actions.size]
+    memory = [
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", network.memory_size])] * network.recurrent
+        for name in ("memory", "next_memory")
+    ]
     graph = helper.make_graph(
         nodes,
         "policy",
-        [helper.make_tensor_value_info("observation", TensorProto.FLOAT, ["n", network.inputs])],
-        [helper.make_tensor_value_info("action", kind, shape)],
+        [helper.make_tensor_value_info("observation", TensorProto.FLOAT, ["n", network.inputs]), *memory[0]],
+        [helper.make_tensor_value_info("action", kind, shape), *memory[1]],
         constants,
         doc_string=f"A policy for {policy.domain}, sha256:{policy.digest}",
     )
@@ -106,7 +139,7 @@ def to_onnx(policy: Policy) -> bytes:
 
 
 def export_onnx(policy: Policy, path: str | Path) -> float:
-    """Write the ONNX file, after a comparison with the policy on random observations.
+    """Write the ONNX file, after a comparison with the policy on random observations and, if it has one, memories.
 
     Returns the largest difference of actions; for discrete actions, the largest difference between the scores of the
     chosen ones. Nothing is written if it exceeds float32 rounding.
@@ -118,10 +151,15 @@ def export_onnx(policy: Policy, path: str | Path) -> float:
     content = to_onnx(policy)
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     network = policy.network
-    x = np.random.default_rng(0).normal(size=(SAMPLES, network.inputs)).astype(np.float32)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(SAMPLES, network.inputs)).astype(np.float32)
+    memory = rng.uniform(-1.0, 1.0, (SAMPLES, network.memory_size)).astype(np.float32)
     if network.scale:
         x = (x * network.scale + network.shift).astype(np.float32)
-    difference, permitted = _compare(policy, x, session.run(None, {"observation": x})[0])
+    if network.masked:  # one action at least is offered
+        x[:, network.observed :] = x[:, network.observed :] >= x[:, network.observed :].max(axis=1, keepdims=True) - 1
+    given = {"observation": x} | ({"memory": memory} if network.recurrent else {})
+    difference, permitted = _compare(policy, x, memory, session.run(None, given))
     if not (difference <= permitted).all():  # this way around, since NaN must not pass
         at = np.argmax(difference - permitted)
         raise RunError(
@@ -136,20 +174,35 @@ def export_onnx(policy: Policy, path: str | Path) -> float:
 
 
 def _compare(
-    policy: Policy, x: NDArray[np.float32], theirs: NDArray[Any]
+    policy: Policy, x: NDArray[np.float32], memory: NDArray[np.float32], outputs: list[NDArray[Any]]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the differences of actions for observations `[N, inputs]`, and the permitted ones, `[N, size]` each."""
+    """Return the differences of outputs for observations `[N, inputs]`, and the permitted ones, `[N, size]` each."""
+    network, layers = policy.network, policy.network.unflatten(jnp.asarray(policy.theta))
+    if not network.recurrent:
+        ours = jax.vmap(network.scores, (None, 0))(jnp.asarray(policy.theta), jnp.asarray(x))
+        return _compare_actions(policy, x, outputs[0], ours, _rounding(policy, x))
+    recall = jax.vmap(lambda x, memory: network.scores_and_memory(layers, x, memory))
+    ours, after = recall(jnp.asarray(x), jnp.asarray(memory))
+    error, error_after = _recurrent_rounding(policy, x, memory)
+    difference, permitted = _compare_actions(policy, x, outputs[0], ours, error)
+    apart = np.abs(outputs[1].astype(np.float64) - np.asarray(after))
+    return np.concatenate([difference, apart], axis=1), np.concatenate([permitted, error_after], axis=1)
+
+
+def _compare_actions(
+    policy: Policy, x: NDArray[np.float32], theirs: NDArray[Any], ours: Any, error: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the differences of actions, and the permitted ones, given our scores `[N, outputs]` and their errors."""
     actions = policy.actions
-    ours = jax.vmap(policy.network.scores, (None, 0))(jnp.asarray(policy.theta), jnp.asarray(x))
     scores = np.asarray(ours, np.float64)
-    error = _rounding(policy, x)
     if isinstance(actions, Continuous):
         low, high = np.array(actions.low), np.array(actions.high)
         # Half the width times the error after tanh, which is smaller where tanh is flat; then y + 1, the product and
         # the sum are rounded.
         permitted = (np.tanh(scores + error) - np.tanh(scores - error) + TANH_ERROR * EPS) * (high - low) / 2
         permitted += EPS * (2 * (high - low) + np.maximum(abs(low), abs(high)))
-        return np.abs(theirs.astype(np.float64) - policy(x)), permitted
+        decoded: Any = policy(x) if not policy.network.recurrent else actions.decode(np.tanh(scores))
+        return np.abs(theirs.astype(np.float64) - decoded), permitted
     rows, difference, permitted = np.arange(len(x)), [], []
     for (ranked, errors), choice in zip(_choices(actions, scores, error), theirs.reshape(len(x), -1).T, strict=True):
         best = ranked.argmax(axis=1)
@@ -182,12 +235,41 @@ def _rounding(policy: Policy, x: NDArray[np.float32]) -> NDArray[np.float64]:
     bound large compared with the score: no float32 evaluation of such a score is more accurate.
     """
     network = policy.network
-    size = np.abs(x.astype(np.float64))
-    if network.scale:
-        size = np.abs(x - np.array(network.shift)) / network.scale
-    size = network.join(size)
+    size = _input_size(policy, x)
     terms = 2 + len(network.one_hot)  # shift, scale and products of one-hot codes round too
     for weight, bias in network.weights_and_biases(policy.theta):
         terms += len(weight) + 1  # with the bias
         size = size @ np.abs(weight.astype(np.float64)) + np.abs(bias)
     return terms * EPS * size
+
+
+def _input_size(policy: Policy, x: NDArray[np.float32]) -> Any:
+    """Return the absolute inputs `[N, features]` of the first layer."""
+    network = policy.network
+    size = np.abs(x.astype(np.float64))
+    if network.scale:
+        size = np.abs(x - np.array(network.shift)) / network.scale
+    return network.join(size[:, : network.observed])
+
+
+def _recurrent_rounding(
+    policy: Policy, x: NDArray[np.float32], memory: NDArray[np.float32]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return bounds on the differences of the scores `[N, outputs]` and of the next memory, as `_rounding` does.
+
+    The logistic function has a slope of at most 1/4, tanh of at most 1, and a memory is within [-1, 1].
+    """
+    network = policy.network
+    (weight, bias), *layers = network.weights_and_biases(policy.theta.astype(np.float64))
+    sizes = [_input_size(policy, x) @ np.abs(weight) + np.abs(bias)]
+    sizes.append(np.abs(memory) @ np.abs(network.recurrent_weights(policy.theta.astype(np.float64))))
+    inner, recurrent = (EPS * (4 + len(each)) * size for each, size in zip((weight, memory.T), sizes, strict=True))
+    update, reset, new = np.split(inner + recurrent, 3, axis=1)
+    update, reset = (0.25 * each + TANH_ERROR * EPS for each in (update, reset))
+    new = new + np.split(sizes[1], 3, axis=1)[2] * reset + TANH_ERROR * EPS
+    error = after = new + 2.0 * update + 4.0 * EPS
+    size = np.ones_like(error)
+    for weight, bias in layers:
+        size = size @ np.abs(weight) + np.abs(bias)
+        error = error @ np.abs(weight) + (len(weight) + 1) * EPS * size
+    return error, after

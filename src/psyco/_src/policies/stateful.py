@@ -7,15 +7,22 @@ another system than the policy that acts alone.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Sequence
+from copy import deepcopy
+from io import BytesIO
+from random import Random
 from typing import Any, NamedTuple, TypeAlias
 
+import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
 
+from psyco._src.core.errors import RunError
 from psyco._src.envs.actions import Actions
 
 BATCH_ROWS = 64  # constant batch size of external networks: then a row does not depend on the number of rows
+EARLIER_ACTIONS = 3  # in the episode that comes before another in a check
 POLICY_STREAM = 2  # beside an episode's seed, for the random numbers of a policy
 
 # (indices of episodes [n], flat observations [n, size], raw observations [n], action space) -> actions [n].
@@ -29,18 +36,85 @@ class StatefulPolicy(NamedTuple):
 
 
 def from_episode_policy(make: Callable[[], Any]) -> StatefulPolicy:
-    """Wrap objects with `reset()` or `reset(seed)`, and `act(observation)`; `make` returns an unused one."""
+    """Wrap objects with `reset()` or `reset(seed)`, and `act(observation)`; `make` returns an unused one.
+
+    Its first action checks that `reset` sets all random generators, see `_check_reset`.
+    """
+    checked = False
 
     def begin(seeds: Sequence[int]) -> EpisodeFunction:
         policies = [make() for _ in seeds]
         for policy, seed in zip(policies, seeds, strict=True):
-            takes_seed = "seed" in inspect.signature(policy.reset).parameters
-            policy.reset(**({"seed": _policy_seed(seed)} if takes_seed else {}))
-        return lambda rows, flat, raw, actions: [
-            policies[row].act(observation) for row, observation in zip(rows, raw, strict=True)
-        ]
+            _reset(policy, seed)
+        fresh = [] if checked or not policies else _generators(policies[0])
+
+        def act(
+            rows: NDArray[np.intp], flat: NDArray[np.float32], raw: Sequence[Any], actions: Actions
+        ) -> Sequence[Any]:
+            nonlocal checked
+            if fresh and not checked:
+                _check_reset(make(), seeds[0], raw[0], fresh)
+            checked = True
+            return [policies[row].act(observation) for row, observation in zip(rows, raw, strict=True)]
+
+        return act
 
     return StatefulPolicy(begin)
+
+
+def _reset(policy: Any, seed: int) -> None:
+    takes_seed = "seed" in inspect.signature(policy.reset).parameters
+    policy.reset(**({"seed": _policy_seed(seed)} if takes_seed else {}))
+
+
+def _check_reset(policy: Any, seed: int, observation: Any, fresh: list[bytes]) -> None:
+    """Raise RunError if the random numbers of an episode depend on the episodes before it.
+
+    Each episode gets an unused copy, so all of them would draw the same numbers, as no two episodes in the field do.
+
+    Args:
+        policy: an unused policy.
+        seed: of an episode.
+        observation: any one, to act on in an earlier episode.
+        fresh: the generators of an unused policy after `reset` for this seed.
+    """
+    _reset(policy, seed ^ 1)
+    for _ in range(EARLIER_ACTIONS):
+        policy.act(deepcopy(observation))
+    _reset(policy, seed)
+    if _generators(policy) != fresh:
+        raise RunError(
+            f"the policy {type(policy).__qualname__} draws random numbers from a generator that its reset does not "
+            "set. Each episode is played by a copy of the policy, so all episodes would draw the same numbers, and a "
+            "certificate would be about that one draw. Draw from the seed that reset gets: "
+            "def reset(self, seed): self.rng = np.random.default_rng(seed)"
+        )
+
+
+class _GeneratorFinder(cloudpickle.CloudPickler):
+    """Collects the random generators in an object, wherever they are, while it is copied."""
+
+    def __init__(self) -> None:
+        super().__init__(BytesIO())
+        torch = sys.modules.get("torch")
+        self.kinds = (np.random.Generator, np.random.RandomState, Random, *([torch.Generator] if torch else []))
+        self.states: list[bytes] = []
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Note the state of a generator; copy as ever."""
+        if isinstance(obj, self.kinds):
+            self.states.append(cloudpickle.dumps(obj))
+        return super().reducer_override(obj)
+
+
+def _generators(policy: Any) -> list[bytes]:
+    """Return the states of the random generators in an object; none if it cannot be copied."""
+    finder = _GeneratorFinder()
+    try:
+        finder.dump(policy)
+    except Exception:  # it runs code of the object
+        return []
+    return finder.states
 
 
 def from_explicit_state(policy: Any) -> StatefulPolicy:

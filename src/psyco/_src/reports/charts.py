@@ -15,7 +15,6 @@ from typing import TypeAlias
 
 import numpy as np
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
 from psyco._src.core import files
 from psyco._src.core.errors import RunError
@@ -348,6 +347,8 @@ def draw_characteristics(
     rows = len(drawn)
     if not drawn:
         raise RunError("only plans of probability constraints can be drawn; leave out --out")
+    from matplotlib.figure import Figure  # takes long; pages need no pictures
+
     figure = Figure(figsize=(13, 3.6 * rows), layout="constrained")
     axes = figure.subplots(rows, 3, squeeze=False)
     for row, (k, constraint) in zip(axes, drawn, strict=True):

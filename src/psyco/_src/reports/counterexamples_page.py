@@ -11,6 +11,7 @@ from psyco._src.core.errors import DomainError
 from psyco._src.envs.base import Domain, scene_of
 from psyco._src.envs.gym_env import GymDomain
 from psyco._src.policies.external import AnyPolicy
+from psyco._src.reports.film import AUTO, Film, resolve_format
 from psyco._src.reports.page import render_page, render_sections
 from psyco._src.reports.trajectory import record_video, trajectory_film, video_film
 from psyco._src.rollout.episodes import Stream
@@ -21,18 +22,21 @@ from psyco._src.verification.counterexamples_html import counterexamples_html
 MAX_FRAMES = 150  # of a film in a page; of a longer episode every k-th state is shown
 
 
-def with_films(found: Counterexamples, domain: Domain, policy: AnyPolicy) -> Counterexamples:
+def with_films(found: Counterexamples, domain: Domain, policy: AnyPolicy, format: str = AUTO) -> Counterexamples:
     """Add films: of the scene of a compiled domain, or of the frames that a Gymnasium environment renders."""
+    format = resolve_format(format)
     try:
-        filmed = tuple(_with_film(each, found, domain, policy) for each in found)
+        filmed = tuple(_with_film(each, found, domain, policy, format) for each in found)
     except DomainError as error:
         return dataclasses.replace(found, remarks=(*found.remarks, f"There is no film: {error}."))
     return dataclasses.replace(found, episodes=filmed)
 
 
-def _with_film(each: Counterexample, found: Counterexamples, domain: Domain, policy: AnyPolicy) -> Counterexample:
+def _with_film(
+    each: Counterexample, found: Counterexamples, domain: Domain, policy: AnyPolicy, format: str
+) -> Counterexample:
     every = -(-(each.steps + 1) // MAX_FRAMES)
-    film: bytes | None = None
+    film: Film | None = None
     if isinstance(domain, GymDomain):
         certificate = found.certificate
         origin: dict[str, Any] = {
@@ -40,10 +44,11 @@ def _with_film(each: Counterexample, found: Counterexamples, domain: Domain, pol
             "stream": Stream[str(certificate.stream).upper()],
             "block": certificate.seed_block or 0,
         }
-        film = video_film(record_video(domain, policy, first=each.episode, **origin), every)
+        film = video_film(record_video(domain, policy, first=each.episode, **origin), every, format)
     elif scene_of(domain) is not None:
-        film = trajectory_film(domain, each.signals, every=every)
-    return dataclasses.replace(each, film=film)
+        film = trajectory_film(domain, each.signals, every=every, format=format)
+    content, media = (None, "") if film is None else (film.content, film.media_type)
+    return dataclasses.replace(each, film=content, film_type=media)
 
 
 def counterexamples_page(found: Counterexamples, title: str) -> str:

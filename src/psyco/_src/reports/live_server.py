@@ -1,4 +1,4 @@
-"""A small HTTP server for a page that follows something in progress: a run, or a field test.
+"""The server of a page that follows something in progress: a run, or a field test.
 
 It serves people at this machine, and those who were given its address. Web pages of other origins can't read it: the
 Host header is checked, and beyond loopback the address contains a secret. Clients are limited to one short request per
@@ -8,30 +8,31 @@ connection, few connections and two addresses; all of them are read-only.
 from __future__ import annotations
 
 import errno
-import io
 import json
 import logging
 import re
 import secrets
 import socket
 import threading
-import time
-from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from ipaddress import ip_address
-from typing import Any, Protocol
-from urllib.parse import parse_qs, urlsplit
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import parse_qs
 
 from psyco._src.core.errors import PsycoError, RunError
 from psyco._src.reports.page import Sections, content_policy, render_page
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
 
 logger = logging.getLogger(__name__)
 
 LOOPBACK_NAMES = ("127.0.0.1", "::1", "localhost")  # permitted in a Host header
 MAX_CONNECTIONS = 16  # at a time; an open page needs one, for a moment
-MAX_REQUEST_BYTES = 8192
-REQUEST_SECONDS = 5.0  # time limit for receiving a request, and for sending the response
-PLAIN_TEXT = "text/plain; charset=utf-8"
+MAX_HEAD_BYTES = 8192
+REQUEST_SECONDS = 5.0  # time limit for receiving a request
+CONNECTION_SECONDS = 30.0  # time limit of a connection, the response included
 
 
 class LivePage(Protocol):
@@ -61,50 +62,149 @@ def live_update(page: LivePage) -> dict[str, Any]:
     return {"version": version, "sections": sections, "data": data}
 
 
-class PageServer(ThreadingHTTPServer):
+class PageServer:
     """Serves the page at `/` and its updates at `/data.json`, read-only."""
 
-    daemon_threads = True
-
     def __init__(self, page: LivePage, host: str = "127.0.0.1", port: int = 0) -> None:
-        self.page = page
-        self.free_connections = threading.BoundedSemaphore(MAX_CONNECTIONS)
         try:
-            # Prefer IPv4 where a name has both.
-            self.address_family = min(found[0] for found in socket.getaddrinfo(host, port))
-            super().__init__((host, port), _Handler)
-        except (OSError, UnicodeError) as error:
-            raise RunError(f"cannot serve on {host!r}, port {port}: {_remedy(error)}") from None
-        self.loopback = ip_address(str(self.server_address[0])).is_loopback
+            import uvicorn
+
+            from psyco._src.reports.short_connections import ShortConnection
+        except ImportError as error:
+            raise RunError(f'a live page needs {error.name}: pip install "psyco[studio]"') from None
+        self.page = page
+        self.socket = listen(host, port)
+        address, self.port = self.socket.getsockname()[:2]
+        self.host = str(address)
+        self.loopback = ip_address(self.host).is_loopback
         # Beyond loopback the secret path is what keeps other people out.
         self.root = "/" if self.loopback else f"/{secrets.token_urlsafe(16)}/"
+        self.server = uvicorn.Server(
+            uvicorn.Config(
+                self,
+                http=ShortConnection,
+                ws="none",
+                lifespan="off",
+                log_level="critical",
+                access_log=False,
+                server_header=False,
+                date_header=False,
+                proxy_headers=False,
+                limit_concurrency=MAX_CONNECTIONS + 1,
+                h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+                timeout_graceful_shutdown=1,
+            )
+        )
 
     @property
     def url(self) -> str:
         """The address of the page."""
-        host, port = str(self.server_address[0]), self.server_address[1]
-        return f"http://{f'[{host}]' if ':' in host else host}:{port}{self.root}"
+        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}{self.root}"
 
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Handle a connection in its own thread; close it where there are too many."""
-        if self.free_connections.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+    def serve(self) -> None:
+        """Serve until Ctrl-C."""
+        with suppress(KeyboardInterrupt):
+            self.server.run(sockets=[self.socket])
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Handle a connection, then free its place."""
+    @contextmanager
+    def in_background(self) -> Iterator[PageServer]:
+        """Serve in a thread during the block."""
+        thread = threading.Thread(target=self.server.run, args=([self.socket],), daemon=True)
+        thread.start()
         try:
-            super().process_request_thread(request, client_address)
+            yield self
         finally:
-            self.free_connections.release()
+            self.server.should_exit = True
+            thread.join()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log a broken connection; `_Handler._try` has answered every other error."""
-        logger.debug("connection broken", exc_info=True)
+    def close(self) -> None:
+        """Close the port of a server that does not serve."""
+        self.socket.close()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer a request, as an ASGI application; on loopback, only where the Host header names this machine."""
+        from starlette.concurrency import run_in_threadpool
+
+        if scope["type"] != "http":
+            return
+        hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+        path = scope["path"]
+        answers = {"": self._page, "data.json": self._update}
+        size = len(path) + len(scope["query_string"]) + sum(len(name) + len(value) for name, value in scope["headers"])
+        if size > MAX_HEAD_BYTES:
+            answer = _text(431, "this page takes short requests")
+        elif scope["method"] not in ("GET", "HEAD"):
+            answer = _text(405, "this page takes short GET and HEAD requests")
+        elif len(hosts) != 1 or (self.loopback and host_name(hosts[0]) not in LOOPBACK_NAMES):
+            answer = _text(403, "this page is served to its own machine only")
+        elif not secrets.compare_digest(path[: len(self.root)].encode(errors="replace"), self.root.encode()):
+            answer = _text(404, "there is nothing at this address")
+        elif (name := path[len(self.root) :]) not in answers:
+            answer = _text(404, "there is / and /data.json")
+        else:
+            answer = await run_in_threadpool(_attempt, answers[name], scope["query_string"].decode("latin-1"))
+        answer.headers.update(
+            {
+                "Cache-Control": "no-store",
+                "Content-Security-Policy": f"{content_policy()}; frame-ancestors 'none'",
+                "Cross-Origin-Resource-Policy": "same-origin",
+                "Referrer-Policy": "no-referrer",
+                "X-Content-Type-Options": "nosniff",
+                "Connection": "close",
+            }
+        )
+        with suppress(OSError):  # the client has gone
+            await answer(scope, receive, send)
+
+    def _page(self, _: str) -> Response:
+        from starlette.responses import HTMLResponse
+
+        return HTMLResponse(live_html(self.page))
+
+    def _update(self, query: str) -> Response:
+        from starlette.responses import Response
+
+        if parse_qs(query).get("version", [""])[0] == self.page.version():
+            return Response(status_code=204)
+        return Response(json.dumps(live_update(self.page), allow_nan=False), media_type="application/json")
 
 
-def _remedy(error: OSError | UnicodeError) -> str:
+def _attempt(answer: Callable[[str], Response], query: str) -> Response:
+    """Return the error as an answer where the page can't be made, for example after its run was removed."""
+    try:
+        return answer(query)
+    except PsycoError as error:
+        return _text(503, str(error))
+    except Exception:
+        logger.exception("the page can't be made")
+        return _text(500, "the page can't be made; the log of the server says why")
+
+
+def _text(status: int, text: str) -> Response:
+    from starlette.responses import PlainTextResponse
+
+    return PlainTextResponse(f"{text}\n".encode(errors="replace"), status)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket; raise RunError with a remedy for an unusable address."""
+    try:
+        # Prefer IPv4 where a name has both.
+        family = min(found[0] for found in socket.getaddrinfo(host, port))
+        made = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made.bind((host, port))
+            made.listen(128)  # a page that comes at once waits instead of failing
+        except BaseException:
+            made.close()
+            raise
+    except (OSError, UnicodeError, ValueError) as error:
+        raise RunError(f"cannot serve on {host!r}, port {port}: {_remedy(error)}") from None
+    return made
+
+
+def _remedy(error: Exception) -> str:
     """Return a remedy for an unusable address; a wrong host and a wrong port have different ones."""
     if isinstance(error, OSError) and error.errno in (errno.EADDRINUSE, errno.EACCES):
         return f"{error.strerror}; choose another --port"
@@ -112,101 +212,7 @@ def _remedy(error: OSError | UnicodeError) -> str:
     return f"{reason}; --host is a name or an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all"
 
 
-class _Handler(BaseHTTPRequestHandler):
-    """Answers one request, which is received as a whole before it is parsed."""
-
-    server: PageServer
-    server_version, sys_version = "PSyCo", ""
-    default_request_version = "HTTP/1.0"  # send headers also to a request without a version (HTTP/0.9)
-
-    def setup(self) -> None:
-        super().setup()
-        self.head = self._receive_head()
-        self.rfile = io.BytesIO(self.head)  # a body is never read
-
-    def _receive_head(self) -> bytes:
-        """Return the request up to the empty line; raise TimeoutError where that takes too long in total."""
-        head, deadline = b"", time.monotonic() + REQUEST_SECONDS
-        while b"\r\n\r\n" not in head and len(head) <= MAX_REQUEST_BYTES:
-            self.connection.settimeout(max(0.01, deadline - time.monotonic()))
-            if not (piece := self.connection.recv(MAX_REQUEST_BYTES)):
-                return b""
-            head += piece
-        self.connection.settimeout(REQUEST_SECONDS)
-        return head
-
-    def handle_one_request(self) -> None:
-        """Refuse an oversized request before it is parsed."""
-        if len(self.head) > MAX_REQUEST_BYTES:
-            self.request_version, self.command, self.requestline = "HTTP/1.0", "GET", ""
-            self.send_error(431)
-        else:
-            super().handle_one_request()
-
-    def do_GET(self) -> None:
-        """Answer the two addresses; on loopback, only where the Host header names this machine."""
-        answers: dict[str, Callable[[], None]] = {"": self._send_page, "data.json": self._send_update}
-        hosts = self.headers.get_all("Host", [])
-        path = urlsplit(self.path).path if self.path.startswith("/") else ""
-        name = path.removeprefix(self.server.root)
-        if len(hosts) != 1 or (self.server.loopback and _host_name(hosts[0]) not in LOOPBACK_NAMES):
-            self._answer(403, PLAIN_TEXT, b"this page is served to its own machine only\n")
-        elif not secrets.compare_digest(path[: len(self.server.root)].encode(), self.server.root.encode()):
-            self._answer(404, PLAIN_TEXT, b"there is nothing at this address\n")
-        elif name not in answers:
-            self._answer(404, PLAIN_TEXT, b"there is / and /data.json\n")
-        else:
-            self._try(answers[name])
-
-    do_HEAD = do_GET  # `_answer` omits the body
-
-    def _try(self, answer: Callable[[], None]) -> None:
-        """Answer with the error where the page can't be made, for example after its run was removed."""
-        try:
-            answer()
-        except PsycoError as error:
-            self._answer(503, PLAIN_TEXT, f"{error}\n".encode(errors="replace"))
-        except OSError:
-            raise
-        except Exception:
-            logger.exception("the page can't be made")
-            self._answer(500, PLAIN_TEXT, b"the page can't be made; the log of the server says why\n")
-
-    def _send_page(self) -> None:
-        self._answer(200, "text/html; charset=utf-8", live_html(self.server.page).encode())
-
-    def _send_update(self) -> None:
-        known = parse_qs(urlsplit(self.path).query).get("version", [""])[0]
-        if known == self.server.page.version():
-            self._answer(204, "application/json", b"")
-        else:
-            update = json.dumps(live_update(self.server.page), allow_nan=False)
-            self._answer(200, "application/json", update.encode())
-
-    def _answer(self, status: int, kind: str, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("Content-Security-Policy", f"{content_policy()}; frame-ancestors 'none'")
-        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
-        self.send_header("Referrer-Policy", "no-referrer")
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer a request that `http.server` refuses: another method, or malformed."""
-        code = 405 if code == 501 else code  # `http.server` has no notion of a method that is not allowed
-        self._answer(code, PLAIN_TEXT, b"this page takes short GET and HEAD requests\n")
-
-    def log_message(self, format: str, *arguments: Any) -> None:
-        """Log a request for debugging only."""
-        logger.debug(format, *arguments)
-
-
-def _host_name(host: str) -> str:
+def host_name(host: str) -> str:
     """Return the name in a Host header, without the port: `localhost:8000`, `[::1]:8000`."""
     found = re.fullmatch(r"(?:\[([^\]]*)\]|([^:]*))(?::\d*)?", host.strip())
     return (found[1] or found[2]) if found else ""

@@ -259,9 +259,10 @@ function drawPosteriors() {
   const all = data.posteriors || [];
   $("belief").hidden = !all.length;
   if (!all.length) return;
-  $("belief-note").textContent = all[0].source === "certificate"
-    ? "The posterior over the probability p that an episode of the final policy satisfies the formula, from a uniform prior and the certificate's episodes."
-    : "The posterior over p from the latest verification during learning; the certificate comes at the end.";
+  $("belief-note").textContent = {
+    "certificate": "The posterior over the probability p that an episode of the final policy satisfies the formula, from a uniform prior and the certificate's episodes.",
+    "growing certificate": "The certificate as it grows: the posterior over p from the fresh episodes of the final policy that were played so far.",
+  }[all[0].source] || "The posterior over p from the latest verification during learning; the certificate comes at the end.";
   $("posteriors").replaceChildren(...all.map((p) => html("figure", { class: "chart" },
     html("figcaption", {},
       html("span", {}, `${p.label}: ${p.satisfied.toLocaleString("en-US")} satisfied, ${p.violated.toLocaleString("en-US")} violated`),
@@ -269,7 +270,23 @@ function drawPosteriors() {
         ...bounds(p).map((x) => html("span", {}, html("span", { class: "key dashed" }), `p_req ${x}`)),
         html("span", {}, html("span", { class: "key area" }), `c_sat ${(Math.floor(p.mass * 1e4) / 1e4).toFixed(4)}, required ${p.confidence}`))),
     html("div", { class: "plot" }))));
-  all.forEach((p, i) => drawPosterior(p, $("posteriors").children[i].children[1]));
+  all.forEach((p, i) => movePosterior(p, i, $("posteriors").children[i].children[1]));
+}
+
+// While a page is live the density moves from the evidence before to the evidence now.
+const MOVE_MILLISECONDS = 600, still = matchMedia("(prefers-reduced-motion: reduce)");
+const shownCounts = [];
+
+function movePosterior(p, i, box) {
+  const [s, v] = (page.live && !still.matches && shownCounts[i]) || [p.satisfied, p.violated], began = performance.now();
+  const move = (now) => {
+    if (!box.isConnected) return; // a later update has replaced it
+    const share = clamp((now - began) / MOVE_MILLISECONDS, 0, 1), ease = share * share * (3 - 2 * share);
+    shownCounts[i] = [s + (p.satisfied - s) * ease, v + (p.violated - v) * ease];
+    drawPosterior({ ...p, satisfied: shownCounts[i][0], violated: shownCounts[i][1] }, box);
+    if (share < 1 && (s !== p.satisfied || v !== p.violated)) requestAnimationFrame(move);
+  };
+  move(began);
 }
 
 const bounds = (p) => [p.lower, p.upper].filter((x) => x > 0 && x < 1);
@@ -306,7 +323,7 @@ function drawPosterior(p, box) {
 
 // ---- sample episodes --------------------------------------------------------------------------------------------------
 
-const player = { index: 0, time: 0, playing: false, before: 0, drawn: "" };
+const player = { index: 0, time: 0, playing: false, taken: false, before: 0, drawn: "" };
 const STEPS_PER_SECOND = 12;
 const BODIES = ["s1", "s0", "s2", "s3", "s4", "s5"]; // the colours of the bodies in a scene
 
@@ -320,17 +337,20 @@ function drawEpisodes() {
   if (drawn === player.drawn) return; // an update without new episodes does not stop the player
   player.drawn = drawn;
   player.index = Math.min(player.index, all.episodes.length - 1);
-  $("episodes-note").textContent = `${all.episodes.length} of ${all.looked_at} episodes of the current policy; ${all.violating} of the ${all.looked_at} violate the requirement. Violations are marked in red.`;
+  $("episodes-note").textContent = `${all.episodes.filter((episode) => !episode.kind).length} of ${all.looked_at} episodes of the current policy; ${all.violating} of the ${all.looked_at} violate the requirement. Violations are marked in red.`;
   $("thumbs").replaceChildren(...all.episodes.map((episode, i) => {
     const good = episode.satisfied.every(Boolean);
     const picture = svg("svg", { viewBox: "0 0 120 120", role: "img", "aria-label": `episode ${episode.number}` });
     paint(picture, episode, episode.steps, 120, true);
     const label = html("span", good ? {} : { class: "broken" }, `${good ? "✓" : "✗"} return ${short(episode.return)}`);
-    const button = html("button", { type: "button" }, picture, label);
-    button.addEventListener("click", () => { player.index = i; player.time = 0; play(true); choose(); });
+    const kind = episode.kind ? [html("b", {}, `${episode.kind}, after ${short(episode.after)}`), html("br")] : [];
+    const button = html("button", { type: "button" }, picture, ...kind, label);
+    button.addEventListener("click", () => { player.taken = true; player.index = i; player.time = 0; play(true); choose(); });
     return button;
   }));
   choose();
+  // A film of the current policy runs while it learns, until somebody takes over.
+  if (page.live && data.state === "running" && !still.matches && !player.taken) { player.time = 0; play(true); }
 }
 
 function choose() {
@@ -443,8 +463,16 @@ function tick(now) {
 
 // ---- the whole page, and its updates ---------------------------------------------------------------------------------------------
 
+function drawPhase() {
+  const now = data.moment;
+  $("phase").hidden = !now;
+  if (now) $("phase").textContent = `Now: ${now.phase}, ${short(now.done)} of ${now.phase === "certifying" ? "at most " : ""}${short(now.total)} ${now.unit}` + (now.done ? "" : "; the first ones take longer, since they are compiled");
+}
+
 function draw() {
-  $("certificate-section").hidden = !$("certificate").childElementCount;
+  document.body.classList.toggle("running", page.live && data.state === "running");
+  drawPhase();
+  $("certificate-section").hidden = !$("certificate").childElementCount || (page.live && data.state === "running");
   drawCharts();
   drawPosteriors();
   drawEpisodes();
@@ -474,10 +502,11 @@ async function poll(version) {
 }
 
 $("play").addEventListener("click", () => {
+  player.taken = true;
   if (!player.playing && player.time >= current().steps) player.time = 0;
   play(!player.playing);
 });
-$("scrub").addEventListener("input", () => { play(false); player.time = Number($("scrub").value); drawMoment(); });
+$("scrub").addEventListener("input", () => { player.taken = true; play(false); player.time = Number($("scrub").value); drawMoment(); });
 $("smooth").addEventListener("change", () => { view.smooth = $("smooth").checked; drawCharts(); });
 document.querySelectorAll("[data-zoom]").forEach((button) => button.addEventListener("click", () => {
   const share = Number(button.dataset.zoom), last = Math.max(...data.runs.map((run) => run.curves.episodes.at(-1)));

@@ -76,7 +76,7 @@ def content_policy() -> str:
     """Return the content security policy: run the script of the page only, connect to its own server only."""
     digest = b64encode(sha256(_file("page.js").encode()).digest()).decode()
     return (
-        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; "
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; media-src data:; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'"
     )
 

@@ -19,6 +19,7 @@ from psyco._src.logic.ast import Requirement
 from psyco._src.logic.parser import parse
 from psyco._src.reports.charts import element
 from psyco._src.reports.page import Sections, badge, keyed, render_page, render_sections
+from psyco._src.runs.live_progress import PROGRESS, Moment, load_progress
 from psyco._src.runs.lock import is_locked
 from psyco._src.runs.store import (
     CERTIFICATE,
@@ -67,7 +68,7 @@ class LiveRun:
 
     def version(self) -> str:
         """Return a text that changes whenever the files of the run do."""
-        stamps = [self._stamp(name) for name in (METRICS, CERTIFICATE, EPISODES, RUN_INFO)]
+        stamps = [self._stamp(name) for name in (METRICS, CERTIFICATE, EPISODES, RUN_INFO, PROGRESS)]
         return " ".join([*stamps, str(is_locked(self.folder))])
 
     def content(self) -> tuple[Sections, dict[str, Any]]:
@@ -88,14 +89,16 @@ class LiveRun:
 
 def run_data(run: Run) -> dict[str, Any]:
     """Return the data that the script draws."""
+    moment = load_progress(run.folder) if run.state == "running" else None
     return {
         "runs": [_chart_data(run)],
         "limits": _limits(run),
-        "posteriors": _posteriors(run),
+        "posteriors": _posteriors(run, moment),
         "trajectories": load_episodes(run),
         "certified": _certified_episodes(run),
         "total": (run.config.settings.episodes or None) if run.config else None,
         "state": run.state,
+        "moment": moment._asdict() if moment else None,
     }
 
 
@@ -141,14 +144,16 @@ def _checks(metrics: Metrics) -> list[dict[str, Any]]:
     ]
 
 
-def _posteriors(run: Run) -> list[dict[str, Any]]:
-    """Return the Beta posterior of every probability constraint, from the certificate or else from the last check."""
+def _posteriors(run: Run, moment: Moment | None) -> list[dict[str, Any]]:
+    """Return the Beta posterior of every probability constraint, from the certificate or else the latest evidence."""
     requirement = _requirement(run)
     if requirement is None:
         return []
     constraints = requirement.probability_constraints
     findings = [f for f in run.certificate.findings if isinstance(f, Finding)] if run.certificate else []
-    if len(findings) == len(constraints) > 0:
+    if moment and moment.phase == "certifying" and len(moment.counts) == len(constraints) > 0:
+        counts, source = list(moment.counts), "growing certificate"
+    elif len(findings) == len(constraints) > 0:
         counts, source = [(f.satisfied, f.violated) for f in findings], "certificate"
     elif len(constraints) == 1 and (checks := _checks(run.metrics)):
         episodes = round(checks[-1]["verified_episodes"] or 0)

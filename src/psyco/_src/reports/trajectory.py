@@ -46,6 +46,7 @@ from psyco._src.logic.ast import (
 from psyco._src.logic.lint import normalized
 from psyco._src.logic.validate import subjects
 from psyco._src.policies.external import AnyPolicy
+from psyco._src.reports.film import AUTO, Film, make_film, quantized
 from psyco._src.rollout.record import record_episodes
 from psyco._src.runs.sample_trajectories import MAX_COMPONENTS
 
@@ -96,12 +97,17 @@ def draw_trajectory(
 
 
 def animate_trajectory(domain: Domain, signals: Signals, path: Path, requirement: Requirement | None = None) -> None:
-    """Write an animated GIF of one episode, with one frame per state; for `requirement` see `draw_trajectory`."""
-    files.write(path, trajectory_film(domain, signals, requirement))
+    """Write a film of one episode, with one frame per state; the name of its file ends with the format."""
+    files.write(path, trajectory_film(domain, signals, requirement, format=path.suffix[1:]).content)
 
 
-def trajectory_film(domain: Domain, signals: Signals, requirement: Requirement | None = None, every: int = 1) -> bytes:
-    """Return an animated GIF of one episode, with a frame of every state, or of every k-th one."""
+def trajectory_film(
+    domain: Domain, signals: Signals, requirement: Requirement | None = None, every: int = 1, format: str = AUTO
+) -> Film:
+    """Return a film of one episode, with a frame of every state, or of every k-th one.
+
+    For `requirement` see `draw_trajectory`, for `format` see `make_film`.
+    """
     terms = bounded_terms(requirement, signals)
     heights = [EPISODE_HEIGHT, *[PANEL_HEIGHT] * len(terms)]
     figure = Figure(figsize=(EPISODE_WIDTH, sum(heights)), layout="constrained")
@@ -113,25 +119,13 @@ def trajectory_film(domain: Domain, signals: Signals, requirement: Requirement |
         show(count)
         title.set_text(caption(signals, count - 1))
 
-    return make_gif(_frames(figure, [*moving, title], show_all, len(signals["step"]), every), STEPS_PER_SECOND)
+    frames = _frames(figure, [*moving, title], show_all, len(signals["step"]), every)
+    return make_film(frames, STEPS_PER_SECOND, format)
 
 
 def caption(signals: Signals, step: int) -> str:
     """Return the caption of a frame."""
     return f"step {step}, return {signals['return'][step]:.2f}"
-
-
-def make_gif(frames: Iterator[Image.Image], per_second: float) -> bytes:
-    """Return an animated GIF that repeats forever."""
-    first, *rest = map(quantized, frames)
-    drawn = io.BytesIO()
-    first.save(drawn, "gif", save_all=True, append_images=rest, duration=1000 / per_second, loop=0)
-    return drawn.getvalue()
-
-
-def quantized(frame: Image.Image) -> Image.Image:
-    """Reduce a frame to the 256 colours of a GIF; Pillow's default method takes longer than the drawing."""
-    return frame.quantize(method=Image.Quantize.FASTOCTREE)
 
 
 def _frames(
@@ -364,13 +358,13 @@ def _without_devices() -> Iterator[None]:
 
 
 def animate_video(video: Video, path: Path) -> None:
-    """Write a video as an animated GIF, with step and return above each frame."""
-    files.write(path, video_film(video))
+    """Write a video as a film; the name of its file ends with the format."""
+    files.write(path, video_film(video, format=path.suffix[1:]).content)
 
 
-def video_film(video: Video, every: int = 1) -> bytes:
-    """Return a video as an animated GIF, with every k-th of its frames."""
-    return make_gif(islice(_captioned(video), 0, None, every), video.frames_per_second)
+def video_film(video: Video, every: int = 1, format: str = AUTO) -> Film:
+    """Return a video as a film, with every k-th of its frames, and step and return above each."""
+    return make_film(islice(_captioned(video), 0, None, every), video.frames_per_second, format)
 
 
 def _render_arguments(env: Env, name: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from psyco._src.core.errors import DomainError, EpisodeError, PsycoError, RequirementError, RunError, suggest
 from psyco._src.core.wording import plural
 from psyco._src.envs.base import CompiledDomain, Domain, signal_table
-from psyco._src.envs.gym_env import INFO_PREFIX, GymDomain
+from psyco._src.envs.gym_env import INFO_PREFIX, GymDomain, is_info
 from psyco._src.envs.sandbox import close_envs, sandboxed
 from psyco._src.envs.value_bounds import requirement_warnings
 from psyco._src.logic.ast import Requirement
@@ -203,9 +203,9 @@ def _signals(domain: Domain, requirement: Requirement) -> CheckResult:
     except RequirementError as error:
         return CheckResult("signals", False, str(error))
     names, table = _requirement_signals(requirement), signal_table(domain)
-    unknown = sorted(name for name in names if name.startswith(INFO_PREFIX) and name not in table)
+    unknown = sorted(name for name in names if is_info(name) and name not in table)
     if unknown:
-        known = [name for name in table if name.startswith(INFO_PREFIX) and name != INFO_PREFIX]
+        known = [name for name in table if is_info(name) and not name.endswith(INFO_PREFIX)]
         return CheckResult(
             "signals", None,
             f"{', '.join(name + suggest(name, known) for name in unknown)} did not appear in a few random steps (seen: "

@@ -78,7 +78,7 @@ class Episodes(NamedTuple):
     value: Array | None = None
     # [B, M] bool: the state that ends the accumulation of R{x} [ F φ ] was reached
     reached: Array | None = None
-    # [B] int32: number of steps in which the fallback of a guard acted; None without a guard
+    # [B] int32: number of steps in which the fallback of a guard acted, or a shield changed a choice; None without
     fallback_steps: Array | None = None
     # [B, M] int32: first step whose reward left its declared range, else 0; `value` then holds that reward
     first_out_of_range: Array | None = None
@@ -190,8 +190,13 @@ def member_keys(key: Array, number: Array, index: Array) -> Array:
 
 @jax.jit
 def _member_keys(key: Array, number: Array, index: Array) -> Array:
-    own = jax.vmap(lambda m, i: jax.random.key_data(jax.random.fold_in(jax.random.fold_in(key, m), i)))(number, index)
-    return jax.random.wrap_key_data(own.at[:, 0].set(number))
+    own = jax.vmap(lambda m, i: jax.random.fold_in(jax.random.fold_in(key, m), i))(number, index)
+    return in_members(own, number)
+
+
+def in_members(keys: Array, number: Array) -> Array:
+    """Return the keys `[B]` of episodes that take place in given members `[B]` of a family, with other chance alike."""
+    return jax.random.wrap_key_data(jax.random.key_data(keys).at[:, 0].set(number))
 
 
 # ---- columns computed from the signals of paths, with NumPy and JAX alike ---------------------------------------
@@ -240,19 +245,23 @@ def make_trace(
     """Return the trace of paths with signals `[..., n+1]` (or vectors), lengths `[...]` and noise `[..., n, outputs]`.
 
     Step t leads from state t to state t+1, so costs and values of state t+1 are attributed to it. The first step also
-    gets those of the first state, and the last step those of the repetitions of the last state up to the horizon.
-    Paths that ended before the horizon by themselves are `terminated` `[...]`.
+    gets those of the first state, and the last step those of the repetitions of the last state up to the horizon. There
+    equal costs in a row count once: an episode that ends in a violation would cost as much as hundreds of violations,
+    and those in other steps would not be learned. Paths that ended by themselves are `terminated` `[...]`.
     """
     xp: Any = jnp if isinstance(length, jax.Array) else np
     steps, states = np.arange(noise.shape[-2]), np.arange(noise.shape[-2] + 1)
     length = length[..., None]
     alive, last, beyond = (steps < length)[..., None], (steps == length - 1)[..., None], states > length
 
-    def by_step(by_state: Any, first: bool = True) -> Any:
+    def by_step(by_state: Any, first: bool = True, once: bool = True) -> Any:
         taken = xp.where(alive, by_state[..., 1:, :], 0.0)
         if first:
             taken += xp.where((steps == 0)[:, None], by_state[..., :1, :], 0.0)
-        taken += xp.where(last, (by_state * beyond[..., None]).sum(axis=-2, keepdims=True), 0.0)
+        counts = beyond[..., None]
+        if once:
+            counts = counts & (by_state != xp.roll(by_state, 1, axis=-2))
+        taken += xp.where(last, (by_state * counts).sum(axis=-2, keepdims=True), 0.0)
         return taken
 
     values, parts = monitor.step_values(signals, end), monitor.by_conjunct
@@ -265,7 +274,7 @@ def make_trace(
         alive=alive[..., 0],
         final_obs=signals["obs"][..., -1, :],
         terminated=terminated,
-        value=None if values is None else by_step(values),
+        value=None if values is None else by_step(values, once=False),
         counters=monitor.budget_use(signals, end),
         # No step has caused the distance of the first state from a bound.
         shaping_cost=None if shaping_cost is None else by_step(shaping_cost, first=False),

@@ -40,7 +40,7 @@ class Execution:
         kind=float,
         above=0,
     )
-    checkpoint_every: float = option(2.0, "Seconds between checkpoints; 0: after every segment.", minimum=0)
+    checkpoint_every: float = option(2.0, "Seconds between checkpoints.", minimum=0)
     # Episodes that were played before an interruption; they are not played again.
     episode_cache: EpisodeCache | None = field(default=None, repr=False)
 

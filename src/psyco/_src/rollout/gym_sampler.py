@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from psyco._src.core.errors import EpisodeError, PsycoError, format_exception
 from psyco._src.core.files import digest
+from psyco._src.envs.gym_adversary import DisturbedGym
 from psyco._src.envs.gym_env import NUMERIC_KINDS, Env, GymDomain, Transition, to_floats, transition_signals
 from psyco._src.envs.sandbox import close_envs, sandboxed
 from psyco._src.logic.batch_monitor import BatchMonitor, compile_monitor
@@ -278,7 +279,7 @@ class EpisodeRunner:
             **monitor.measure(path.signals, end=end)._asdict(),
         }
         if chunk.std is None and chunk.with_obs_stats:
-            obs = path.signals["obs"][:, :-1].astype(np.float32, copy=False)  # as the network sees them
+            obs = seen_observations(job.domain, path.signals["obs"], chunk.seeds)[:, :-1]
             columns["obs_stats"] = summarize_observations(obs, ~end[:, :-1])
         if chunk.with_digests:
             ends = enumerate(path.length.tolist())
@@ -286,7 +287,11 @@ class EpisodeRunner:
             columns["digests"] = np.stack(list(map(digest_path, parts)))
             columns["process"] = np.full(len(parts), this_process())
         if path.noise is not None:
-            columns["trace"] = make_trace(monitor, path.signals, path.length, path.noise, end, path.terminated)
+            trace = make_trace(monitor, path.signals, path.length, path.noise, end, path.terminated)
+            if isinstance(job.domain, DisturbedGym):
+                seen: Any = seen_observations(job.domain, path.signals["obs"], chunk.seeds)
+                trace = trace._replace(obs=seen[:, :-1], final_obs=seen[:, -1])
+            columns["trace"] = trace
         return Episodes(**columns)
 
     def rollout(self, job: Job, chunk: Chunk, wanted: frozenset[str] | None) -> HostPaths:
@@ -296,7 +301,8 @@ class EpisodeRunner:
         """
         domain, seeds = job.domain, chunk.seeds
         self._prepare(domain, chunk.look, len(seeds))
-        observe = _observer(domain)
+        disturbed = domain if isinstance(domain, DisturbedGym) else None
+        observe = _observer(domain if disturbed is None else disturbed.base)
         recorder = SignalRecorder(domain, seeds, wanted, job.monitor)
         returns, length = np.zeros(len(seeds)), np.zeros(len(seeds), np.int32)
         has_terminated = np.zeros(len(seeds), bool)
@@ -323,7 +329,13 @@ class EpisodeRunner:
                 while len(rows):
                     added = None if noise is None else noise[rows, t]
                     shown = _actor_signals(domain, names, raw, infos, t, reward, total) if names else ()
-                    actions = act(obs, raw, added, shown)
+                    if disturbed is None:
+                        actions = act(obs, raw, added, shown)
+                    else:
+                        own = [seeds[row] for row in rows]
+                        seen = disturbed.view(obs, own)
+                        actions = act(seen, raw if seen is obs else list(seen), added, shown)
+                        actions = disturbed.apply(obs, actions, own)
                     if t == 0:
                         recorder.add_first_actions(actions)
                     t, turn, outcomes = t + 1, iter(steps), []
@@ -389,6 +401,12 @@ class EpisodeRunner:
                 resets[row] = _announced(resets[row], self.heartbeat, seed, row, first=0)
                 steps[row] = _announced(steps[row], self.heartbeat, seed, row, first=1)
         return resets, steps
+
+
+def seen_observations(domain: GymDomain, obs: NDArray[Any], seeds: Sequence[int]) -> NDArray[np.float32]:
+    """Return observations `[B, n, size]` of episodes with seeds `[B]`, as the actor sees them: in single precision."""
+    single = obs.astype(np.float32, copy=False)
+    return domain.view(single, seeds) if isinstance(domain, DisturbedGym) else single
 
 
 def _announced(

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from psyco._src.core.errors import EpisodeError
 from psyco._src.envs.base import CompiledDomain, State, check_step
 from psyco._src.envs.family import Family
+from psyco._src.envs.shield import Shielded
 from psyco._src.logic.batch_monitor import BatchMonitor
-from psyco._src.policies.network import Network
+from psyco._src.policies.network import Network, has_mask
 from psyco._src.rollout.episodes import (
     COMPILER_OPTIONS,
     OBS,
@@ -30,6 +31,7 @@ from psyco._src.rollout.episodes import (
     total_shaping_costs,
 )
 
+CHANGED = "shield.changed"  # signal of a sampler: whether the shield changed the choice that led to a state
 MAX_UNROLLED = 16  # numbers that are summed one by one
 
 # A recording runs a few times: a third of the default compile time counts more than its run time.
@@ -81,6 +83,8 @@ class JaxSampler:
         noise = None if std is None else _exploration_noise(self.domain, key, std, hold)
         further = OBS if self.with_obs_stats else frozenset()
         wanted = self.monitor.signals | (TRACE_SIGNALS if noise is not None else further)
+        if isinstance(self.domain, Shielded) and noise is None:
+            wanted |= {CHANGED}
         path, length = _run(self.domain, self.network, wanted, theta, key, noise)
         end = jnp.arange(self.domain.horizon + 1) >= length
         satisfied, cost = self.monitor(path.signals, end=end)
@@ -90,6 +94,8 @@ class JaxSampler:
         columns = self.monitor.measure(path.signals, end=end)._asdict()
         if noise is None and self.with_obs_stats:
             columns["obs_stats"] = summarize_observations(path.signals["obs"][:-1], ~end[:-1])
+        if CHANGED in path.signals:
+            columns["fallback_steps"] = jnp.sum(path.signals[CHANGED], dtype=jnp.int32)
         columns["shaping_cost"] = total_shaping_costs(self.monitor, path.signals, end)
         return Episodes(path.final_return, cost, satisfied, length, trace, path.nonfinite, **columns)
 
@@ -111,6 +117,9 @@ def raise_nonfinite(
             if not np.isfinite(value := signals[name][t]).all():
                 problem = f"{name} is {value}, which is not a finite number"
                 raise EpisodeError(domain.name, episode_seeds(keys[i : i + 1])[0], t, problem)
+        if t < length and has_mask(domain) and not (signals["obs"][t][-domain.actions.outputs :] > 0.5).any():
+            problem = "the action mask offers no action; one at least must be 1"
+            raise EpisodeError(domain.name, episode_seeds(keys[i : i + 1])[0], t, problem)
     raise AssertionError("an episode is marked as not finite, but all of it is")
 
 
@@ -191,22 +200,41 @@ def _run(
     until the horizon, so that every path has n+1 states.
     """
     layers = network.unflatten(theta)
+    views = agent_views(domain)
 
-    def act(state: State, added: Array | None) -> Array:
-        return network.act(domain.actions, layers, domain.observe(state), added)
+    def choose(observation: Array, memory: Array | None, added: Array | None) -> tuple[Array, Array | None]:
+        scores, memory = network.scores_and_memory(layers, observation, memory)
+        return network.decode(domain.actions, scores, added), memory
 
-    def step(now: EpisodeState, chance: tuple[Any, Array | None]) -> tuple[EpisodeState, dict[str, Array]]:
-        drawn, added = chance
-        nxt = advance(domain, now, drawn, act(now.state, added))
+    def flag(now: EpisodeState, every: Mapping[str, Array]) -> Array:
+        found = _nan_flag(*(value for name, value in every.items() if name not in views))
+        if not has_mask(domain):
+            return found
+        offered = jnp.any(every["obs"][-domain.actions.outputs :] > 0.5)
+        return found + jnp.where(now.alive & (now.length < domain.horizon) & ~offered, jnp.nan, 0.0)
+
+    def step(
+        current: tuple[EpisodeState, Array | None], chance: tuple[Any, Array | None]
+    ) -> tuple[tuple[EpisodeState, Array | None], dict[str, Array]]:
+        (now, memory), (drawn, added) = current, chance
+        action, remembered = choose(domain.observe(now.state), memory, added)
+        nxt = advance(domain, now, drawn, action)
         every = state_signals(domain, nxt)
+        if wanted and CHANGED in wanted:
+            free, _ = choose(domain.observe_free(now.state), memory, added)  # type: ignore[attr-defined]
+            every[CHANGED] = now.alive & (action != free)
         # All signals are checked: a wanted one may be a Boolean that was computed from a NaN.
-        return nxt._replace(nan_flag=nxt.nan_flag + _nan_flag(*every.values())), _only(wanted, every)
+        return (nxt._replace(nan_flag=nxt.nan_flag + flag(nxt, every)), remembered), _only(wanted, every)
 
     state, draws = start(domain, key)
-    first = initial_state(state, act(state, None if noise is None else noise[0]))
+    memory = network.empty_memory()
+    action, _ = choose(domain.observe(state), memory, None if noise is None else noise[0])
+    first = initial_state(state, action)
     every = state_signals(domain, first)
-    first = first._replace(nan_flag=_nan_flag(*every.values()))
-    last, rest = jax.lax.scan(step, first, (draws, noise))
+    if wanted and CHANGED in wanted:
+        every[CHANGED] = jnp.bool_(False)
+    first = first._replace(nan_flag=flag(first, every))
+    (last, _), rest = jax.lax.scan(step, (first, memory), (draws, noise))
     signals = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), _only(wanted, every), rest)
     return _Path(signals, last.accumulated, jnp.isnan(last.nan_flag), ~last.alive), last.length
 
@@ -230,7 +258,7 @@ def _nan_flag(*values: Array) -> Array:
 
 def state_signals(domain: CompiledDomain, now: EpisodeState) -> dict[str, Array]:
     """Return all signals of a state."""
-    return {
+    found = {
         **domain.signals(now.state),
         "obs": domain.observe(now.state),
         "action": now.action,
@@ -238,6 +266,13 @@ def state_signals(domain: CompiledDomain, now: EpisodeState) -> dict[str, Array]
         "reward": now.reward,
         "return": now.accumulated,
     }
+    return found | {name: found[whole][place] for name, (whole, place) in agent_views(domain).items()}
+
+
+def agent_views(domain: CompiledDomain) -> Mapping[str, tuple[str, slice | int]]:
+    """Return the signals of agents that are parts of a joint one, by name; empty where there is one agent."""
+    found: Mapping[str, tuple[str, slice | int]] = getattr(domain, "views", {})
+    return found
 
 
 def _only(wanted: frozenset[str] | None, every: Mapping[str, Array]) -> dict[str, Array]:

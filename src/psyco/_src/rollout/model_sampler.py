@@ -1,6 +1,7 @@
 """Episodes of models without a horizon: pieces of paths, until each is absorbed or its requirement is decided.
 
-Only the states of a path are simulated. The signals of formulas follow from tables, so all of the language is judged.
+A policy is asked once for every state, which makes a Markov chain of the model; only its states are simulated. The
+signals of formulas follow from tables, so all of the language is judged.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from numpy.typing import NDArray
 
 from psyco._src.core.errors import EpisodeError, RunError
 from psyco._src.envs.actions import Actions
-from psyco._src.envs.model_file import ModelFile, StepTables, move, pad_rows
+from psyco._src.envs.model_file import ModelFile, pad_rows
 from psyco._src.logic.batch_monitor import BatchMonitor
 from psyco._src.policies.network import Network
 from psyco._src.rollout.episodes import COMPILER_OPTIONS, Episodes, episode_seeds
 
-PIECE = 32  # steps that are simulated at once
+BLOCK = 32  # steps whose random numbers are drawn at once
+LONG = 4  # blocks that are simulated at once, after the first
 BATCH = 1024  # episodes; batches are filled up, so that little is compiled
+STATES = 4096  # states for which a network is asked at once
 
 
 @dataclass(frozen=True)
@@ -55,49 +58,63 @@ class ModelSampler:
 
     def paths(self, theta: Any, keys: Array) -> ModelPaths:
         """Return the states and choices of episodes, up to the longest of them; the last state repeats."""
+        theta = np.asarray(theta, np.float32).reshape(-1, self.network.size)
+        if self.domain.is_chain or (theta == theta[0]).all():
+            return self._chain_paths(theta[0], keys)
+        policies, own = np.unique(theta, axis=0, return_inverse=True)
+        groups = [np.flatnonzero(own.ravel() == i) for i in range(len(policies))]
+        parts = [self._chain_paths(policies[i], keys[rows]) for i, rows in enumerate(groups)]
+        most, order = max(part.states.shape[1] for part in parts), np.argsort(np.concatenate(groups))
+        states = [np.pad(part.states, ((0, 0), (0, most - part.states.shape[1])), mode="edge") for part in parts]
+        joined = np.concatenate(states)[order], np.concatenate([part.length for part in parts])[order]
+        return ModelPaths(*joined, own.ravel(), np.concatenate([part.chosen for part in parts]))
+
+    def _chain_paths(self, theta: NDArray[np.float32], keys: Array) -> ModelPaths:
+        """Return the paths of episodes of one policy."""
         domain, decided = self.domain, self.domain.decided
         if decided is None:
             raise RunError(f"{domain.name} has no horizon, and no requirement: {domain.name}.for_requirement")
-        count, seeds = len(keys), episode_seeds(keys)
-        theta = np.broadcast_to(np.asarray(theta, np.float32), (count, self.network.size))
-        network = None if domain.is_chain else self.network
-        rows = np.arange(count)
+        chain = self._chain(theta)
+        data, count = np.asarray(jax.random.key_data(keys)), len(keys)
         index = np.full(count, domain.initial_state, np.int32)
         known = np.full(count, decided.states[domain.initial_state] | _timed(decided, 0), np.int32)
         length = np.zeros(count, np.int32)
-        pieces: list[tuple[NDArray[np.intp], int, NDArray[np.int32], NDArray[np.int32]]] = []
-        first = 0
-        rows = rows[known[rows] != decided.every]
+        pieces: list[tuple[NDArray[np.intp], int, NDArray[np.int32]]] = []
+        rows, first = np.flatnonzero(known != decided.every), 0
         while len(rows):
             if first >= decided.cap:
                 problem = f"it is not decided after {first:,} steps, which has a probability below 1e-15"
-                raise EpisodeError(domain.name, seeds[int(rows[0])], first, problem)
+                raise EpisodeError(domain.name, episode_seeds(keys)[int(rows[0])], first, problem)
             fill = rows[np.arange(-(-len(rows) // BATCH) * BATCH) % len(rows)]
             piece = _piece(
-                network, domain.actions, domain.tables.alias.words, domain.arrays,
-                () if network is None else self.observations,
-                jnp.asarray(pad_rows(decided.states)), decided.every, decided.after, decided.bounded,
-                theta[fill] if network is not None else None, keys[fill], first, index[fill], known[fill],
+                domain.tables.alias.words, LONG if first else 1, chain.place, chain.entries, self._decided,
+                decided.every, decided.after, decided.bounded, data[fill], first, index[fill], known[fill],
             )  # fmt: skip
             made: Any = jax.tree.map(lambda x, n=len(rows): np.asarray(x)[..., :n], piece)
-            pieces.append((rows, first, made.states.T, made.choices.T))
+            pieces.append((rows, first, made.states))
             index[rows], known[rows] = made.states[-1], made.known
             length[rows] += made.steps
-            rows, first = rows[made.known != decided.every], first + PIECE
-        last = int(length.max(initial=0))
-        states = np.full((count, last + 1), domain.initial_state, np.int32)
-        choices = np.zeros((count, last), np.int32)
-        for place, begin, piece_states, piece_choices in pieces:
-            stop = min(begin + PIECE, last)
-            states[place, begin + 1 : stop + 1] = piece_states[:, : stop - begin]
-            choices[place, begin:stop] = piece_choices[:, : stop - begin]
-            states[place, stop + 1 :] = piece_states[:, -1:]
-        return ModelPaths(states, choices, length)
+            rows, first = rows[made.known != decided.every], first + len(made.states)
+        states = _joined(pieces, count, int(length.max(initial=0)), domain.initial_state)
+        return ModelPaths(states, length, np.zeros(count, np.intp), chain.choice[None])
+
+    def _chain(self, theta: NDArray[np.float32]) -> _Chain:
+        """Return the chain of a policy; that of the last one is kept."""
+        key = b"" if self.domain.is_chain else theta.tobytes()
+        if key not in self._chains:
+            self._chains.clear()
+            self._chains[key] = _chain_of(self.domain, self.network, theta)
+        return self._chains[key]
 
     @cached_property
-    def observations(self) -> Array:
-        """The observation of each state, `[S, size]`."""
-        return jnp.asarray(pad_rows(self.domain.observations))
+    def _chains(self) -> dict[bytes, _Chain]:
+        return {}
+
+    @cached_property
+    def _decided(self) -> Array:
+        """The bits of the decided parts in each state, `[S]`."""
+        assert self.domain.decided is not None
+        return jnp.asarray(pad_rows(self.domain.decided.states))
 
     def _signal(self, name: str, path: ModelPaths) -> NDArray[Any]:
         """Return a signal along the paths, `[B, n+1]` or `[B, n+1, size]`; after the end it repeats."""
@@ -111,29 +128,78 @@ class ModelSampler:
             return np.asarray(self.domain.observations[states])
         if name == "return":
             return np.take_along_axis(np.cumsum(self._signal("reward", path), axis=1), step, axis=1)
-        if not path.choices.shape[1]:
+        if states.shape[1] == 1:
             return np.zeros(states.shape)
+        choices = path.choices
         if name == "action":
-            taken = path.choices - tables.choices[states[:, :-1]]
+            taken = choices - tables.choices[states[:, :-1]]
             return np.take_along_axis(np.concatenate([taken[:, :1], taken], axis=1), step, axis=1)
         gained = self.domain.reward if name == "reward" else name
         if gained is None:
             return np.zeros(states.shape)
-        values = tables.rewards[gained][path.choices]
+        values = tables.rewards[gained][choices]
         return np.take_along_axis(np.concatenate([np.zeros((len(values), 1)), values], axis=1), step, axis=1)
 
 
 class ModelPaths(NamedTuple):
-    """Paths of B episodes of at most n steps."""
+    """Paths of B episodes of at most n steps, of K policies."""
 
     states: NDArray[np.int32]  # [B, n+1]
-    choices: NDArray[np.int32]  # [B, n] of each step
     length: NDArray[np.int32]  # [B]
+    policy: NDArray[np.intp]  # [B]
+    chosen: NDArray[np.int32]  # [K, S] choice of each policy in each state
+
+    @property
+    def choices(self) -> NDArray[np.int32]:
+        """The choice of each step, `[B, n]`."""
+        return self.chosen[self.policy[:, None], self.states[:, :-1]]
+
+
+class _Chain(NamedTuple):
+    """A model with the choices of a policy."""
+
+    choice: NDArray[np.int32]  # [S]
+    place: Array  # [S, 2] int32: first entry of its alias table, and the shift of random bits to an entry
+    entries: Array  # [N, 3] int32: threshold, successor below it, successor above it
+
+
+def _chain_of(domain: ModelFile, network: Network, theta: NDArray[np.float32]) -> _Chain:
+    tables, alias = domain.tables, domain.tables.alias
+    offered, actions = np.diff(tables.choices), np.zeros(tables.states, np.int64)
+    if not domain.is_chain:
+        for first in range(0, tables.states, STATES):
+            part = domain.observations[first : first + STATES]
+            full = np.concatenate([part, np.zeros((STATES - len(part), part.shape[1]), np.float32)])
+            actions[first : first + STATES] = np.asarray(_act(network, domain.actions, theta, full))[: len(part)]
+    choice = (tables.choices[:-1] + actions % offered).astype(np.int32)
+    place = np.stack([alias.base[choice], alias.shift[choice].astype(np.int32)], axis=1)
+    threshold = alias.threshold.view(np.int32)
+    entries = np.stack([threshold, tables.successor[alias.first], tables.successor[alias.second]], axis=1)
+    return _Chain(choice, jnp.asarray(pad_rows(place)), jnp.asarray(pad_rows(entries)))
+
+
+@jax.jit(static_argnums=(0, 1), compiler_options=COMPILER_OPTIONS)
+def _act(network: Network, space: Actions, theta: Array, observations: Array) -> Array:
+    """Return the actions of a network for observations `[S, size]`."""
+    return jax.vmap(partial(network.act, space, theta))(observations)
+
+
+def _joined(
+    pieces: list[tuple[NDArray[np.intp], int, NDArray[np.int32]]], count: int, last: int, initial: int
+) -> NDArray[np.int32]:
+    """Return the states of all episodes, `[count, last+1]`."""
+    states = np.full((last + 1, count), initial, np.int32)
+    for rows, begin, piece in pieces:
+        stop = min(begin + len(piece), last)
+        here: Any = slice(None) if len(rows) == count else rows  # a copy of blocks is much faster
+        states[begin + 1 : stop + 1, here] = piece[: stop - begin]
+        if len(rows) < count or begin + len(piece) < last:
+            states[stop + 1 :, here] = piece[-1]
+    return states.T
 
 
 class _Piece(NamedTuple):
     states: Array  # [n, B]
-    choices: Array  # [n, B]
     known: Array  # [B] bits of the decided parts
     steps: Array  # [B] int32 taken
 
@@ -142,18 +208,16 @@ def _timed(decided: Any, step: Any) -> Any:
     return decided.bounded * (step >= decided.after)
 
 
-@jax.jit(static_argnums=(0, 1, 2), compiler_options=COMPILER_OPTIONS)
+@jax.jit(static_argnums=(0, 1), compiler_options=COMPILER_OPTIONS)
 def _piece(
-    network: Network | None,
-    space: Actions,
     words: int,
-    tables: StepTables,
-    observations: Any,
+    blocks: int,
+    place: Array,
+    entries: Array,
     decided: Array,
     every: Array,
     after: Array,
     bounded: Array,
-    theta: Any,
     keys: Array,
     first: Array,
     index: Array,
@@ -161,23 +225,27 @@ def _piece(
 ) -> _Piece:
     """Return a piece of the paths; episodes that are decided stay where they are."""
 
-    def bits(key: Array) -> Array:
-        return jax.random.bits(jax.random.fold_in(jax.random.split(key, 3)[1], first), (PIECE, words), jnp.uint32)
+    def bits(data: Array) -> Array:
+        key = jax.random.split(jax.random.wrap_key_data(data), 3)[1]
+        parts = [jax.random.bits(jax.random.fold_in(key, first + b * BLOCK), (BLOCK, words)) for b in range(blocks)]
+        return jnp.concatenate(parts)
 
     def step(now: tuple[Array, Array, Array], chance: tuple[Array, Array]) -> Any:
         index, known, taken = now
         t, drawn = chance  # [], [B, W]
-        actions = jnp.zeros_like(index)
-        if network is not None:
-            actions = jax.vmap(partial(network.act, space))(theta, observations[index])
-        choice, to = jax.vmap(lambda i, a, d: move(tables, i, a, d))(index, actions, drawn)
+        base, shift = place[index].T
+        entry = base + jax.lax.shift_right_logical(drawn[:, 0], shift.astype(jnp.uint32)).astype(jnp.int32)
+        used = jnp.uint32(32) - shift.astype(jnp.uint32)
+        rest = jax.lax.shift_left(drawn[:, 0], used) if words == 1 else drawn[:, 1]
+        threshold, below, above = entries[entry].T
+        to = jnp.where(rest < jax.lax.bitcast_convert_type(threshold, jnp.uint32), below, above)
         runs = known != every
         to = jnp.where(runs, to, index)
         known = jnp.where(runs, known | decided[to] | jnp.where(t >= after, bounded, 0), known)
-        return (to, known, taken + runs), (to, choice)
+        return (to, known, taken + runs), to
 
     drawn = jnp.swapaxes(jax.vmap(bits)(keys), 0, 1)
-    times = first + 1 + jnp.arange(PIECE)
+    times = first + 1 + jnp.arange(BLOCK * blocks)
     start = index, known, jnp.zeros(len(index), jnp.int32)
-    (_, known, taken), (states, choices) = jax.lax.scan(step, start, (times, drawn))
-    return _Piece(states, choices, known, taken)
+    (_, known, taken), states = jax.lax.scan(step, start, (times, drawn), unroll=4)
+    return _Piece(states, known, taken)

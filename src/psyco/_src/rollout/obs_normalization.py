@@ -15,9 +15,11 @@ from jax import Array
 from numpy.typing import NDArray
 
 from psyco._src.envs.base import Domain
+from psyco._src.envs.gym_env import GymDomain
 from psyco._src.policies.network import Network
-from psyco._src.rollout.episodes import OBS, episode_keys
+from psyco._src.rollout.episodes import OBS, environment_seeds, episode_keys
 from psyco._src.rollout.execution import IN_PROCESS, Execution
+from psyco._src.rollout.gym_sampler import seen_observations
 from psyco._src.rollout.record import record_signals
 
 RANDOM_EPISODES = 32
@@ -45,6 +47,9 @@ def with_obs_normalization(
     keys = episode_keys(jax.random.fold_in(key, 1), 0, len(theta))
     paths = record_signals(domain, network, theta, keys, OBS, execution)
     single = [path["obs"].astype(np.float32, copy=False) for path in paths]  # as the network sees them
+    if isinstance(domain, GymDomain):
+        seeds = environment_seeds(domain, keys)
+        single = [seen_observations(domain, x[None], [seed])[0] for x, seed in zip(single, seeds, strict=True)]
     observations = np.concatenate(single).astype(np.float64)
     shift, scale = standardization(observations, np.inf if policy is None else MAX_NORMALIZED)
     return dataclasses.replace(network, shift=shift, scale=scale)

@@ -1,9 +1,9 @@
 """Gymnasium episodes on a Ray cluster: tasks get parameters and seeds, and return Episodes.
 
-Ray runs a task again when its node is lost. An episode is a function of its parameters and its seed, so that costs time
-and changes no result; with `seeded=False` a lost task of counted episodes is an error. Every node needs PSyCo and the
-environment installed. A task steps its environments in a process beside Ray's own, so that an environment that crashes
-or hangs is named instead of retried without end.
+A task whose node or process is lost is run again, and the loss is counted if its episodes count. An episode is a
+function of its parameters and its seed, so that costs time and changes no result; with `seeded=False` a lost task of
+counted episodes is an error. Every node needs PSyCo and the environment installed. A task steps its environments in a
+process beside Ray's own, so that an environment that crashes or hangs is named.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from psyco._src.core.errors import PsycoError, RunError, format_exception
 from psyco._src.rollout.gym_sampler import Backend, Chunk, Job
 from psyco._src.rollout.process_pool import JobUnpacker, PackedJob, may_repeat, pack, shared_pool
 
+MAX_LOSSES = 10  # a task that was lost so often is lost by what it does
 CONNECT_SECONDS = 5.0  # for a connection to the address
 HEALTH_CHECK_SECONDS = 20.0  # for the cluster's answer
 
@@ -30,11 +31,13 @@ def ray_backend(address: str, step_timeout: float | None) -> tuple[Backend, int]
 
 
 class _RayBackend:
+    """A Backend; `crashes` counts how often a process or a node ended while it played counted episodes."""
+
     def __init__(self, ray: Any, step_timeout: float | None) -> None:
         self.ray, self.step_timeout = ray, step_timeout
-        # Unlimited: a node may be lost at any time, and errors of an environment are returned as values.
-        self.task = ray.remote(max_retries=-1)(_run_chunk)
-        self.single_task = ray.remote(max_retries=0)(_run_chunk)  # for episodes that may not be played again
+        self.crashes = 0
+        # Ray's own retries could not be counted. Errors of an environment are returned as values.
+        self.task = ray.remote(max_retries=0)(_run_chunk)
         self._stored: tuple[PackedJob | None, Any] = (
             None,
             None,
@@ -45,30 +48,40 @@ class _RayBackend:
         packed = pack(job)
         if self._stored[0] != packed:
             self._stored = packed, self.ray.put(packed)
-        tasks = [
-            (self.task if may_repeat(job, chunk) else self.single_task).remote(
-                self._stored[1], chunk, self.step_timeout
-            )
-            for chunk in chunks
-        ]
-        pending = tasks
+
+        def submit(number: int) -> Any:
+            return self.task.remote(self._stored[1], chunks[number], self.step_timeout)
+
+        pending = {submit(number): number for number in range(len(chunks))}
+        losses = [0] * len(chunks)
         try:
             while pending:
-                (task,), pending = self.ray.wait(pending)
-                result = self._result(task)
+                (task,), _ = self.ray.wait(list(pending))
+                number = pending.pop(task)
+                try:
+                    crashes, result = self.ray.get(task)
+                except Exception as error:
+                    losses[number] += 1
+                    if not may_repeat(job, chunks[number]) or losses[number] == MAX_LOSSES or not self._is_loss(error):
+                        raise RunError(f"the Ray cluster failed: {format_exception(error)}") from error
+                    self.crashes += bool(chunks[number].look)
+                    pending[submit(number)] = number
+                    continue
+                self.crashes += crashes
                 if isinstance(result, PsycoError):
                     raise result
-                yield tasks.index(task), result
+                yield number, result
         except BaseException:
             for task in pending:
                 self.ray.cancel(task, force=True)
             raise
 
-    def _result(self, task: Any) -> Any:
-        try:
-            return self.ray.get(task)
-        except Exception as error:  # errors of an environment are values: this one is the cluster's
-            raise RunError(f"the Ray cluster failed: {format_exception(error)}") from error
+    def _is_loss(self, error: Exception) -> bool:
+        """Whether a task has ended with its process or its node, and not by an error of its own."""
+        known = self.ray.exceptions
+        return isinstance(error, known.RayError) and not isinstance(
+            error, known.RayTaskError | known.TaskCancelledError
+        )
 
 
 @cache
@@ -111,15 +124,17 @@ def check_cluster(address: str) -> None:
         )
 
 
-def _run_chunk(packed: PackedJob, chunk: Chunk, step_timeout: float | None) -> Any:
-    """Run a chunk in a Ray task; returns its result, or a PsycoError."""
+def _run_chunk(packed: PackedJob, chunk: Chunk, step_timeout: float | None) -> tuple[int, Any]:
+    """Run a chunk in a Ray task; returns how often its process has ended, and its result or a PsycoError."""
+    pool = shared_pool(1, step_timeout)
+    before = pool.crashes
     try:
-        [(_, result)] = shared_pool(1, step_timeout)(_unpacker()(packed), [chunk])
-        return result
+        [(_, result)] = pool(_unpacker()(packed), [chunk])
     except PsycoError as error:
-        return error
+        result = error
     except Exception as error:  # as in a worker process
-        return RunError(f"a Ray worker failed: {format_exception(error)}")
+        result = RunError(f"a Ray worker failed: {format_exception(error)}")
+    return pool.crashes - before, result
 
 
 @cache

@@ -8,7 +8,7 @@ import jax
 
 from psyco._src.core.errors import DomainError, RequirementError, RunError, suggest
 from psyco._src.envs.base import CompiledDomain, Domain, signal_table
-from psyco._src.envs.gym_env import INFO_PREFIX, GymDomain
+from psyco._src.envs.gym_env import INFO_PREFIX, GymDomain, is_info
 from psyco._src.envs.model_file import ModelFile
 from psyco._src.envs.value_bounds import declared_step_range, warn_about
 from psyco._src.logic.ast import Requirement
@@ -84,6 +84,8 @@ def make_sampler(
     if isinstance(domain, ModelFile) and domain.open_ended:
         if not isinstance(network, Network):
             raise RunError(f"{domain.name} has no horizon, and a policy from elsewhere needs one: --horizon N")
+        if network.recurrent:
+            raise RunError(f"{domain.name} has no horizon, and a policy with a memory needs one: --horizon N")
         return ModelSampler(domain, network, monitor)
     devices = jax.devices() if execution.devices > 1 else []
     if len(devices) < execution.devices > 1:
@@ -114,8 +116,8 @@ def _warn_of_unknown_info(domain: GymDomain, monitor: BatchMonitor) -> None:
             advice="let every member report it, or vary the parameters less",
         )
     for name in sorted(monitor.signals):
-        if name.startswith(INFO_PREFIX) and name not in domain.table:
-            known = [key for key in domain.table if key.startswith(INFO_PREFIX) and key != INFO_PREFIX]
+        if is_info(name) and name not in domain.table:
+            known = [key for key in domain.table if is_info(key) and not key.endswith(INFO_PREFIX)]
             warnings.warn(
                 f"{name} did not appear when {domain.name} was inspected{suggest(name, known)} (keys seen: "
                 f"{', '.join(known) or 'none'}); "

@@ -16,6 +16,7 @@ from psyco._src.envs.gym_env import (
     SINGLE_VALUES,
     GymDomain,
     info_value,
+    is_info,
     signal_values,
     snapshot,
 )
@@ -52,7 +53,7 @@ class SignalRecorder:
         """Prepare for episodes with these seeds, whose signals the monitor will read."""
         self.domain, self.seeds = domain, seeds
         count = len(seeds)
-        names = {name for name in domain.table if name != INFO_PREFIX} if wanted is None else wanted
+        names = {name for name in domain.table if not name.endswith(INFO_PREFIX)} if wanted is None else wanted
         self.steps = "step" in names
         self.arrays: dict[str, NDArray[Any]] = {}  # [n+1, B, ...]
         for name in names & BUILT_IN:
@@ -131,7 +132,7 @@ class SignalRecorder:
 
     def missing_info(self) -> NDArray[np.float32] | None:
         """Return the fraction of states without each wanted key of `info`, `[B, I]`; None if there are no such keys."""
-        keys = [name for name in self.others if name.startswith(INFO_PREFIX)]
+        keys = [name for name in self.others if is_info(name)]
         parts = [[np.mean([value is None for value in row]) for row in self.values[key]] for key in keys]
         return np.array(parts, np.float32).T if keys else None
 
@@ -199,7 +200,7 @@ def _column(domain: GymDomain, name: str) -> Callable[[tuple[Any, ...]], Any]:
         return lambda state: state[place]
     if name == "action":
         return lambda state: None if state[3] is None else domain.action_signal(state[3])
-    if name.startswith(INFO_PREFIX):
+    if is_info(name):
         key = name.removeprefix(INFO_PREFIX)
 
         def of_info(state: tuple[Any, ...]) -> list[Any]:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from psyco._src.core.errors import PsycoError, RunError
 from psyco._src.core.wording import plural
 from psyco._src.envs.actions import Actions, Continuous, Discrete, MultiBinary, MultiDiscrete
+from psyco._src.policies.joint_network import JointNetwork
 from psyco._src.policies.network import Network
 from psyco._src.policies.serialization import Policy
 from psyco._src.rollout.episodes import Episodes, Stream, episode_keys, stream_key
@@ -216,10 +217,10 @@ class _Play(NamedTuple):
 def _trivial_plays(problem: Problem, training: int | None = None) -> list[_Play]:
     """Return the baselines that every run has; the first of them, where the budget has no room for all."""
     network, actions = problem.network, problem.domain.actions
-    none = np.zeros(actions.outputs, np.float32)
+    none, where = np.zeros(actions.outputs, np.float32), " where it is offered" * network.masked
     found = [
         ("random actions", constant_parameters(network, none), UNIFORM_STD),
-        *((name, constant_parameters(network, scores), 0.0) for name, scores in _constant_scores(actions)),
+        *((name + where, constant_parameters(network, s), 0.0) for name, s in _constant_scores(actions)),
     ]
     if problem.initial_policy is None:
         found.append(("untrained network", initial_candidate(problem).theta, 0.0))
@@ -252,6 +253,10 @@ def _constant_scores(actions: Actions) -> Iterator[tuple[str, NDArray[np.float32
 
 def constant_parameters(network: Network, scores: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return parameters `[D]` with which a network has these scores `[outputs]` for every observation."""
+    if isinstance(network, JointNetwork):
+        places = [network.output_places[network.members.index(members[0])] for members in network.sharers]
+        own = [constant_parameters(part, scores[at]) for part, at in zip(network.policies, places, strict=True)]
+        return np.concatenate(own)
     parts = [np.zeros(shape, np.float32) for shape in network.shapes]
     if network.bias == "learned":
         parts[-1] += scores

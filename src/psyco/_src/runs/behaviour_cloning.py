@@ -26,12 +26,13 @@ from psyco._src.core.errors import RunError, format_exception
 from psyco._src.core.files import read_bytes
 from psyco._src.core.wording import plural
 from psyco._src.envs.actions import Actions, Continuous, Discrete, MultiBinary, MultiDiscrete
+from psyco._src.envs.agents import agents_of
 from psyco._src.envs.base import Domain
 from psyco._src.envs.gym_env import GymDomain
-from psyco._src.learners.distributions import log_likelihood
+from psyco._src.learners.distributions import log_likelihood, offered_scores
 from psyco._src.policies.external import ExternalPolicy
 from psyco._src.policies.guard import Guard
-from psyco._src.policies.network import Hidden, Network, network_for
+from psyco._src.policies.network import NOT_OFFERED, Hidden, Network, has_mask, network_for
 from psyco._src.policies.serialization import Policy, policy_for
 from psyco._src.rollout.episodes import Stream, episode_keys, stream_key
 from psyco._src.rollout.execution import IN_PROCESS, Execution
@@ -189,7 +190,16 @@ def clone(
         report: called with the number of updates so far, and of all.
     """
     source, episodes, x, actions = demonstrations
+    if agents := agents_of(domain):
+        raise RunError(
+            f"{domain.name} has the agents {', '.join(agents)}, and demonstrations are cloned for one agent: start from "
+            "a joint policy that was learned (--from RUN)"
+        )
     targets = _targets(source, actions, domain)
+    if has_mask(domain):
+        missing = ~(targets * x[:, -targets.shape[1] :]).any(axis=1)
+        if missing.any():
+            raise RunError(f"{source} has the action {actions[missing][0, 0]:g} in a state that does not offer it")
     shift, scale = standardization(x.astype(np.float64), MAX_NORMALIZED)
     network = dataclasses.replace(network_for(domain, hidden=hidden, bias="learned"), shift=shift, scale=scale)
     rows, wanted = jnp.asarray(x), jnp.asarray(targets)
@@ -220,7 +230,7 @@ def _update(
         scores = jax.vmap(network.scores, (None, 0))(theta, x[rows])
         if isinstance(actions, Continuous):
             return jnp.mean((jnp.tanh(scores) - jnp.clip(targets[rows], -OUTPUT_LIMIT, OUTPUT_LIMIT)) ** 2)
-        beyond = jnp.sum(jnp.maximum(jnp.abs(scores) - SCORE_LIMIT, 0.0) ** 2, axis=-1)
+        beyond = jnp.sum(jnp.maximum(jnp.abs(offered_scores(network, scores)) - SCORE_LIMIT, 0.0) ** 2, axis=-1)
         return jnp.mean(beyond - log_likelihood(actions, scores, jnp.float32(SCORE_STD), targets[rows]))
 
     def step(carry: Any, key: Array) -> Any:
@@ -271,7 +281,8 @@ def limit_scores(policy: Policy, observations: NDArray[np.float32]) -> Policy:
     def parameters() -> NDArray[np.float32]:
         return np.concatenate([part.ravel() for part in parts]).astype(np.float32)
 
-    largest = np.percentile(np.abs(network.numpy_scores(parameters()[None])(observations)), 99)
+    scores = network.numpy_scores(parameters()[None])(observations)
+    largest = np.percentile(np.abs(scores[scores > NOT_OFFERED]), 99)
     for i in (last, -1):
         parts[i] *= SCORE_LIMIT / max(largest, SCORE_LIMIT)
     return dataclasses.replace(policy, theta=parameters())

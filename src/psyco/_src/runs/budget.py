@@ -19,11 +19,15 @@ import numpy as np
 
 from psyco._src.core.errors import RunError
 from psyco._src.envs.actions import Actions, Discrete
+from psyco._src.envs.agents import agent_spaces_of
 from psyco._src.envs.base import Domain
 from psyco._src.envs.gym_env import GymDomain
 from psyco._src.envs.model_file import ModelFile
-from psyco._src.learners.learner_registry import AUTO_LEARNER, learner_class
+from psyco._src.envs.program_file import ProgramFile
+from psyco._src.envs.shield import with_shield
+from psyco._src.learners.learner_registry import AUTO_LEARNER, LEARNERS, learner_class
 from psyco._src.logic.ast import Constraint, Requirement, Signal, walk
+from psyco._src.policies.joint_network import default_sharing
 from psyco._src.policies.network import Bias, Hidden, one_hot_sizes
 from psyco._src.rollout.obs_normalization import RANDOM_EPISODES
 from psyco._src.rollout.repeatability import MAX_REPLAYS
@@ -49,7 +53,8 @@ COMPILED_DEFAULTS = {
 }
 VERIFICATION_SHARE = 1 / 3  # of the training episodes, for checks, selection and certificate
 SELECTION_SHARE = 0.3  # of these, for the selection
-MIN_COMPARED = 20  # episodes of a candidate in the selection
+MIN_COMPARED = 20  # episodes of a candidate in the selection, if there are constraints
+MIN_RETURNS = 3  # episodes of the certificate of a run without constraints
 NUM_CHECKS = 20  # checks during learning
 CHECK_EPISODES = 100  # maximum number of episodes of a check by the method `fixed`
 MAX_PREDICTED_EPISODES = 2000  # longest certificate whose length is computed
@@ -58,6 +63,7 @@ MAX_SHORTEST_CERTIFICATE = 2**24  # episodes; a search ends there
 MAX_TABLE_STATES, MAX_TABLE_ACTIONS = 1000, 32  # of a domain for which a table is chosen
 MAX_MODEL_STATES = 100_000  # of a PRISM or JANI file for which a table is chosen
 PAPER_HIDDEN: Hidden = 32  # hidden units, as in the paper
+TEAM_HIDDEN = 16  # of several agents: a search needs more episodes, the more parameters there are
 CONTROL_HIDDEN: Hidden = (64, 64)  # hidden units of actor-critics on Gymnasium environments
 
 
@@ -81,10 +87,16 @@ def select_learner(settings: Settings, domain: Domain, measure_simulator: Callab
     """
     if settings.learner != AUTO_LEARNER:
         return LearnerChoice(settings.learner, "")
-    most = MAX_MODEL_STATES if isinstance(domain, ModelFile) else MAX_TABLE_STATES
+    if agent_spaces_of(domain) and isinstance(domain, GymDomain):
+        return LearnerChoice("ppo", "it learns the policies of several agents")
+    most = MAX_MODEL_STATES if getattr(domain, "known_transitions", None) else MAX_TABLE_STATES
     states = math.prod(one_hot_sizes(domain) or (most + 1,))
     if states <= most and _is_small(domain.actions) and _fits_table(settings):
         return LearnerChoice("table", f"{states:,} observations and {domain.actions.outputs} actions fit in a table")
+    if settings.memory != "none":
+        return LearnerChoice("ppo", "it learns policies with a memory, from whole sequences of steps")
+    if settings.violations_while_learning and not isinstance(domain, GymDomain):
+        return LearnerChoice("ppo", "it learns more from each violation than an evolution strategy")
     if not isinstance(domain, GymDomain):
         return LearnerChoice("safe-es", "on a compiled domain episodes cost next to nothing")
     if settings.bias == "one":
@@ -100,11 +112,13 @@ def select_learner(settings: Settings, domain: Domain, measure_simulator: Callab
 
 
 def fit_model(domain: Domain, requirement: Requirement, settings: Settings) -> Domain:
-    """Return the domain of a model as learning needs it: with a horizon, and states as observations for a table."""
-    if not isinstance(domain, ModelFile):
-        return domain
-    small = domain.tables.states <= MAX_MODEL_STATES and _is_small(domain.actions) and _fits_table(settings)
-    return domain.for_learning(requirement, table=settings.learner in ("table", *([AUTO_LEARNER] * small)))
+    """Return the domain as learning needs it: a model with a horizon, and states as observations for a table; a shield."""
+    if isinstance(domain, ProgramFile):
+        domain = domain.for_learning(requirement, table=settings.learner == "table")
+    elif isinstance(domain, ModelFile):
+        small = domain.tables.states <= MAX_MODEL_STATES and _is_small(domain.actions) and _fits_table(settings)
+        domain = domain.for_learning(requirement, table=settings.learner in ("table", *([AUTO_LEARNER] * small)))
+    return with_shield(domain, requirement, settings.shield)
 
 
 def _is_small(actions: Actions) -> bool:
@@ -114,7 +128,7 @@ def _is_small(actions: Actions) -> bool:
 def _fits_table(settings: Settings) -> bool:
     """Return whether settings ask for nothing that a table does not have."""
     plain = settings.normalization in ("auto", "none") and settings.bias != "one" and settings.hidden is None
-    return plain and not settings.start_from
+    return plain and not settings.start_from and settings.memory == "none"
 
 
 def expected_episodes(settings: Settings, domain: Domain) -> int:
@@ -124,7 +138,9 @@ def expected_episodes(settings: Settings, domain: Domain) -> int:
 
 def resolve_bias(settings: Settings, learner: str) -> Bias:
     """Return the biases of the network; "auto" is the default of the learner."""
-    return learner_class(learner).default_bias if settings.bias == "auto" else cast(Bias, settings.bias)
+    if settings.bias == "auto":
+        return learner_class(learner).default_bias if settings.memory == "none" else "learned"
+    return cast(Bias, settings.bias)
 
 
 def resolve_normalization(settings: Settings, learner: str, domain: Domain) -> str:
@@ -140,11 +156,18 @@ def resolve_normalization(settings: Settings, learner: str, domain: Domain) -> s
             "running statistics of observations go into the biases of the network, which are 1 here: "
             "use bias='learned', or normalization='sampled'"
         )
+    if settings.normalization == "sampled" and settings.violations_while_learning:
+        raise RunError(
+            "normalization='sampled' plays episodes of random policies, which may violate the requirement: with a limit "
+            "of violations use 'running' or 'none'"
+        )
     if settings.normalization != "auto":
         return settings.normalization
     if not isinstance(domain, GymDomain):
         return "none"
-    return "running" if learner_class(learner).is_actor_critic and bias == "learned" else "sampled"
+    if learner_class(learner).is_actor_critic and bias == "learned":
+        return "running"
+    return "none" if settings.violations_while_learning else "sampled"
 
 
 def resolve_auto(settings: Settings, learner: str, domain: Domain, requirement: Requirement) -> dict[str, Any]:
@@ -152,14 +175,28 @@ def resolve_auto(settings: Settings, learner: str, domain: Domain, requirement: 
     costly = isinstance(domain, GymDomain)
     actor_critic = costly and learner_class(learner).is_actor_critic
     resolved: dict[str, Any] = {"options": dict(settings.options)}
+    if settings.memory != "none" and not learner_class(learner).learns_memory:
+        raise RunError(
+            f"{learner} learns policies without a memory; --memory {settings.memory} needs "
+            f"{' or '.join(name for name in LEARNERS if learner_class(name).learns_memory)}"
+        )
     if learner_class(learner).is_tabular:
         if not _fits_table(settings):
             raise RunError(
                 f"{learner} starts from no policy, and has no hidden layers, biases or normalization: "
-                "leave out --from, hidden, bias and normalization, or use another learner"
+                "leave out --from, hidden, bias, memory and normalization, or use another learner"
             )
     elif settings.hidden is None:
         resolved["hidden"] = CONTROL_HIDDEN if actor_critic else PAPER_HIDDEN
+        if agent_spaces_of(domain) and not learner_class(learner).is_actor_critic:
+            resolved["hidden"] = TEAM_HIDDEN
+    if spaces := agent_spaces_of(domain):
+        if not learner_class(learner).several_agents:
+            raise RunError(f"{learner} learns for one agent, and {domain.name} has {len(spaces)}: use safe-es or ppo")
+        if settings.policies is None and not settings.start_from:
+            resolved["policies"] = default_sharing(spaces)
+    elif settings.policies is not None:
+        raise RunError(f"{domain.name} has one agent, so it has one policy: leave out --policies")
     if costly:
         defaults = learner_class(learner).gymnasium_options(
             domain.actions, domain.horizon, _constrains_return(requirement)
@@ -170,7 +207,20 @@ def resolve_auto(settings: Settings, learner: str, domain: Domain, requirement: 
         resolved |= {name: counts[name] for name in automatic}
         if "max_episodes" in automatic:  # with fewer than the shortest certificate takes, all would be wasted
             resolved["max_episodes"] = max(counts["max_episodes"], least_episodes(settings.method, requirement))
+    if settings.violations_while_learning:
+        _check_violation_limit(settings, requirement)
+        resolved["verify_every"] = 0  # checks would play further episodes
     return resolved
+
+
+def _check_violation_limit(settings: Settings, requirement: Requirement) -> None:
+    if not requirement.probability_bounds:
+        raise RunError("violations while learning are limited for constraints on a probability, P>=p [ ... ]")
+    if settings.until_satisfied or settings.verify_every:
+        raise RunError(
+            "checks while learning play further episodes, which may violate the requirement: with a limit of violations "
+            "leave out --until-satisfied and verify_every"
+        )
 
 
 def _constrains_return(requirement: Requirement) -> bool:
@@ -194,12 +244,15 @@ def _economical_counts(settings: Settings, learner: str, domain: Domain, require
         available -= checks * check_episodes
     # If the episodes do not suffice for selection and certificate, most of them go to the certificate.
     compared = min(int(SELECTION_SHARE * available), max(available - needed, available // 10))
-    candidates = min(COMPILED_DEFAULTS["candidates"], max(1, compared // MIN_COMPARED))
-    certificate = available - (compared if candidates > 1 else 0)
+    fewest = MIN_COMPARED
+    if not requirement.constraints:  # returns of a few episodes tell a policy that has just become worse
+        fewest, compared = 1, max(compared, min(COMPILED_DEFAULTS["candidates"], available - 1))
+    candidates = min(COMPILED_DEFAULTS["candidates"], max(1, compared // fewest))
+    certificate = max(available - (compared if candidates > 1 else 0), min(available, MIN_RETURNS))
     if certificate < (shortest := least_episodes(settings.method, requirement)):
         candidates, certificate = 1, shortest
     expected = max((certificate_length(c) for c in constraints), default=0)
-    attempts = max(1, min(2, candidates, certificate // max(expected, 1)))
+    attempts = max(1, min(2, candidates, certificate // max(expected, 1))) if requirement.constraints else 1
     # The policy that learning starts from is compared too, however few episodes there are.
     started = bool(settings.start_from)
     each = max(MIN_COMPARED if started else 1, compared // (candidates + started))
@@ -380,7 +433,14 @@ class RunPlan:
                 scope, learner = "in all", f"; learning from them makes {self.learning.rate:,.0f} per second"
             lines.append(
                 f"about {duration(self.seconds)} {scope}, by a simulator with {self.throughput.rate:,.0f} steps per "
-                f"second and {self.length:,.0f} steps per episode{learner}"
+                f"second{learner}"
+            )
+            measured, horizon = self.throughput.length, self.length**2 / self.throughput.length
+            lines.append(
+                f"an episode is expected to have {self.length:,.0f} steps: between the {measured:,.0f} of random "
+                f"policies and the horizon of {horizon:,.0f}, of which the plan takes the geometric mean"
+                if round(measured) < round(horizon)
+                else f"an episode has {measured:,.0f} steps"
             )
         return "\n".join([*lines, *([self.certificate] if self.certificate else [])])
 

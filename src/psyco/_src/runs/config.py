@@ -57,19 +57,25 @@ class Config:
         return DomainDescription(self.domain, self.parameters)
 
     def complete(self, problem: Problem) -> Config:
-        """Write out every default, so that later versions with other defaults repeat the run."""
+        """Write out formulas about agents, and every default, so that versions with other defaults repeat the run."""
         return dataclasses.replace(
             self,
+            requirement=problem.requirement.text if self._is_written_out(problem) else self.requirement,
             parameters=dict(problem.description.parameters),
             settings=problem.settings,
         )
+
+    def _is_written_out(self, problem: Problem) -> bool:
+        written = problem.requirement.text.strip()
+        return bool(written) and written != self.requirement.strip()
 
     @property
     def identity(self) -> str:
         """Hash of everything that determines the state after a generation; the budget is not part of it."""
         settings = dataclasses.asdict(self.settings)
         del settings["episodes"], settings["steps"], settings["stop_after"]
-        content = [self.domain, self.parameters, self.requirement, settings]
+        # A configuration that is read from its file has lost the options that are None.
+        content = [self.domain, self.parameters, self.requirement, _without_none(settings)]
         return files.digest(json.dumps(content, sort_keys=True, default=str).encode())
 
     def to_toml(self) -> str:

@@ -11,12 +11,13 @@ from numpy.typing import ArrayLike
 
 from psyco._src.core.errors import RunError, suggest
 from psyco._src.core.provenance import code_digest
-from psyco._src.envs.base import Domain
-from psyco._src.envs.gym_env import INFO_PREFIX
+from psyco._src.envs.base import Domain, written_for
+from psyco._src.envs.gym_env import INFO_PREFIX, is_info
+from psyco._src.envs.shield import with_shield
 from psyco._src.envs.registry import DomainDescription, describe
 from psyco._src.envs.value_bounds import ValueRange
 from psyco._src.learners.base import Learner
-from psyco._src.learners.candidate_buffer import CandidateBuffer
+from psyco._src.learners.candidate_buffer import CandidateBuffer, CandidateBufferState
 from psyco._src.learners.expectation_constraints import expectation_bounds
 from psyco._src.learners.learner_registry import (
     learner_class,
@@ -24,10 +25,13 @@ from psyco._src.learners.learner_registry import (
     make_learner,
     make_options,
 )
+from psyco._src.envs.variants import read_tail
+from psyco._src.learners.robust import RobustLearner, check_robust
 from psyco._src.learners.running_stats import NormalizedLearner
 from psyco._src.logic.ast import Requirement
 from psyco._src.logic.batch_monitor import BatchMonitor, compile_monitor
-from psyco._src.policies.network import Network, network_for, table_for
+from psyco._src.policies.joint_network import joint_network_for, with_actions_of
+from psyco._src.policies.network import Network, has_mask, network_for, table_for
 from psyco._src.policies.serialization import Policy, check_finite
 from psyco._src.rollout.episodes import Sampler, Stream, episode_keys, stream_key
 from psyco._src.rollout.execution import IN_PROCESS, EpisodeCache, Execution
@@ -48,7 +52,7 @@ from psyco._src.runs.budget import (
     select_learner,
 )
 from psyco._src.runs.settings import Settings
-from psyco._src.runs.warm_start import check_initial_policy, initial_network
+from psyco._src.runs.warm_start import check_initial_policy, initial_network, initial_normalization
 from psyco._src.verification.episode_stream import check_info_keys
 from psyco._src.verification.verifier import decidable_ranges
 
@@ -71,6 +75,7 @@ class Problem:
         normalization: resolved observation normalization.
         initial_policy: the policy that learning starts from; None: random parameters.
         learner_reason: why this learner was chosen; empty: the settings name it.
+        simulator: speed of the simulator, if it was needed to choose the learner; None: it was not measured.
         clock: ends learning when the rest of a given time is needed; None: the budget alone ends it.
     """
 
@@ -85,6 +90,7 @@ class Problem:
     normalization: str = "none"
     initial_policy: Policy | None = None
     learner_reason: str = ""
+    simulator: Throughput | None = None
     clock: LearningClock | None = None
 
     @cached_property
@@ -119,9 +125,13 @@ class Problem:
         """The learner with observation normalization and a buffer of candidates; checkpoints hold its state."""
         running = self.normalization == "running"
         inner = self.learner
+        tail = read_tail(self.settings.robust)
         if running and not learner_class(self.settings.learner).normalizes_observations:
             inner = NormalizedLearner(self.learner, self.network)
-        return CandidateBuffer(inner, self.settings.candidates, self.generations, self.settings.steps)
+        if tail is not None:
+            inner = RobustLearner(inner, self.domain, tail, expected_episodes(self.settings, self.domain))
+        limit = self.settings.violations_while_learning or 0
+        return CandidateBuffer(inner, self.settings.candidates, self.generations, self.settings.steps, limit)
 
     @property
     def check_interval(self) -> int:
@@ -140,7 +150,8 @@ class Problem:
 
     def policy(self, theta: ArrayLike) -> Policy:
         """Return the policy with parameters `[D]`."""
-        return Policy(check_finite(theta), self.network, self.domain.actions, *self.description)
+        shield = getattr(self.domain, "shield_table", None)
+        return Policy(check_finite(theta), self.network, self.domain.actions, *self.description, shield=shield)
 
     def with_cache(self, cache: EpisodeCache) -> Problem:
         """Return the problem with a cache of episodes, if episodes cost time and repeat under their seeds."""
@@ -152,11 +163,19 @@ class Problem:
             execution=dataclasses.replace(self.execution, episode_cache=cache),
         )
 
-    def is_finished(self, generation: int, steps: int) -> bool:
-        """Whether the budget is spent after these generations and steps."""
+    def is_finished(self, generation: int, state: CandidateBufferState) -> bool:
+        """Whether the budget is spent after these generations, or the next one might exceed the limit of violations."""
+        left = self.violations_left(state)
+        if left is not None and left < self.learner.episodes_per_generation:
+            return True
         if self.settings.steps:
-            return steps >= self.last_step
+            return int(state.steps) >= self.last_step
         return generation >= self.generations
+
+    def violations_left(self, state: CandidateBufferState) -> int | None:
+        """Return how many episodes may still violate a constraint while learning; None: any number."""
+        limit = self.settings.violations_while_learning
+        return None if limit is None or state.violations is None else limit - int(state.violations)
 
     @property
     def last_step(self) -> int:
@@ -216,32 +235,47 @@ def prepare(
         initial_policy: the policy that the settings say learning starts from.
         simulator: speed of the simulator, if known; else it is measured if the choice of the learner depends on it.
     """
+    requirement = written_for(requirement, domain)
+    domain = with_shield(domain, requirement, settings.shield)
     monitor = make_monitor(domain, requirement, severity=settings.severity)
     ranges = decidable_ranges(requirement, domain)
     check_initial_policy(settings, initial_policy, domain)
+    check_robust(settings.robust, domain, requirement)
 
     def measure() -> Throughput:
-        return simulator or measure_simulator(domain, requirement, settings.seed, execution, monitor)
+        nonlocal simulator
+        simulator = simulator or measure_simulator(domain, requirement, settings.seed, execution, monitor)
+        return simulator
 
     name, reason = select_learner(settings, domain, measure)
     resolved = resolve_auto(settings, name, domain, requirement)
     normalization = resolve_normalization(settings, name, domain)
+    if initial_policy is not None:
+        normalization = initial_normalization(initial_policy, normalization, settings.normalization)
     if network is None:
         key = stream_key(settings.seed, Stream.NORMALIZE)
         if initial_policy is not None:
             network = initial_network(initial_policy, domain, normalization, key, execution)
         else:
             hidden = resolved.get("hidden", settings.hidden)
-            tabular = learner_class(name).is_tabular
-            network = (
-                table_for(domain) if tabular else network_for(domain, hidden=hidden, bias=resolve_bias(settings, name))
-            )
+            if learner_class(name).is_tabular:
+                network = table_for(domain)
+            else:
+                bias, policies = resolve_bias(settings, name), resolved.get("policies", settings.policies)
+                network = joint_network_for(domain, hidden=hidden, bias=bias, memory=settings.memory, policies=policies)
+            if normalization == "running":  # of all inputs, observed parameters of a family among them
+                network = dataclasses.replace(network, shift=(), scale=())
             if normalization == "sampled":
                 network = with_obs_normalization(network, domain, key, execution)
-    elif (network.inputs, network.outputs) != (domain.observation_size, domain.actions.outputs):
+    elif (network.inputs, network.outputs, network.masked) != (
+        domain.observation_size,
+        domain.actions.outputs,
+        has_mask(domain),
+    ):
         raise RunError(f"{domain.name} has changed: the network of the run does not fit its observations and actions")
     elif network.scale and initial_policy is None:
         normalization = "sampled"  # as at the start of the run, whatever "auto" means by now
+    network = with_actions_of(network, domain)
     sampler = make_sampler(
         domain,
         network,
@@ -259,8 +293,15 @@ def prepare(
         horizon=domain.horizon,
         episode_budget=expected_episodes(settings, domain),
         step_budget=settings.steps or None,
+        violation_limit=settings.violations_while_learning,
         transitions=getattr(domain, "known_transitions", None) if learner_class(name).is_tabular else None,
     )
+    limit, least = settings.violations_while_learning, learner.episodes_per_generation
+    if limit is not None and limit < least:
+        raise RunError(
+            f"at most {limit} violations while learning: a generation has {least} episodes, "
+            f"all of which may violate the requirement. Allow at least {least}, or play fewer: --option population=4"
+        )
     # The settings of a run contain every option of its learner, so that later versions with other defaults repeat it.
     options = {option: getattr(learner, option) for option in learner_options(name)}
     return Problem(
@@ -275,6 +316,7 @@ def prepare(
         normalization,
         initial_policy,
         reason,
+        simulator,
     )
 
 
@@ -286,7 +328,7 @@ def check_spelling(problem: Problem) -> None:
     if not isinstance(problem.sampler, GymSampler):
         return
     known, named = (
-        {name.removeprefix(INFO_PREFIX) for name in names if name.startswith(INFO_PREFIX)} - {""}
+        {name.removeprefix(INFO_PREFIX) for name in names if is_info(name) and not name.endswith(INFO_PREFIX)}
         for names in (problem.sampler.domain.table, problem.sampler.monitor.signals)
     )
     if any(suggest(name, known) for name in named - known):

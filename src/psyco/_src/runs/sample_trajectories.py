@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,35 +27,74 @@ from psyco._src.runs.train import Callback, TrainingState, current_policy
 SHOWN_EPISODES = 6
 SAMPLED_EPISODES = 100  # among which violating ones are sought
 SAMPLED_EPISODES_GYM = 3  # the same in a Gymnasium environment, where an episode takes long
-SAMPLE_EVERY = 10.0  # seconds between two samples during learning, since they take time from the run
+FIRST_SAMPLE, SAMPLE_EVERY = 1.0, 1.0  # seconds until the first sample of learning, and between two
+MAX_SAMPLING_SHARE = 0.1  # maximum part of the time of learning that samples may take, after the first two
 BUILT_IN_SIGNALS = ("action", "reward", "return", "terminated", "truncated")
 MAX_COMPONENTS = 4  # shown components of a vector signal that is no position
 
 
 def sampling_callback(path: Path, every: float = SAMPLE_EVERY) -> Callback:
-    """Return a callback that writes sample episodes of the current policy to a file, for the live page."""
-    due = time.monotonic() + every
+    """Return a callback that writes sample episodes of the current policy to a file, for the live page.
+
+    The worst violation and the closest call of all samples of this learning are in it too.
+    """
+    due = time.monotonic() + min(every, FIRST_SAMPLE)
+    best = Extremes()
+    taken = 0
 
     def sample(problem: Problem, state: TrainingState) -> None:
-        nonlocal due
-        if problem.sampler.compiled and time.monotonic() >= due:  # otherwise episodes cost too much time
-            files.write(path, sample_episodes(problem, current_policy(problem, state)))
-            due = time.monotonic() + every
+        nonlocal due, taken
+        began = time.monotonic()
+        if problem.sampler.compiled and began >= due:  # otherwise episodes cost too much time
+            size = problem.learner.episodes_per_generation
+            content = _sample(problem, current_policy(problem, state), best, state.generation * size)
+            files.write(path, _to_json(content))
+            taken += 1
+            now = time.monotonic()
+            # The first ones compile what the end of the run needs anyway.
+            pause = (now - began) / MAX_SAMPLING_SHARE if taken > 2 else 0.0
+            due = now + (max(every, pause) if every else 0.0)
 
     return Callback(on_checkpoint=sample)
 
 
 def sample_episodes(problem: Problem, policy: Policy) -> bytes:
     """Return sample episodes for a page, as JSON; some are violating ones, if any were found."""
-    return json.dumps(_sample(problem, policy), separators=(",", ":")).encode()
+    return _to_json(_sample(problem, policy))
 
 
-def _sample(problem: Problem, policy: Policy) -> dict[str, Any]:
+def _to_json(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, separators=(",", ":")).encode()
+
+
+@dataclass
+class Extremes:
+    """The worst violation and the closest call among the episodes of several samples."""
+
+    worst: tuple[float, dict[str, Any]] | None = None  # cost, episode
+    closest: tuple[float, dict[str, Any]] | None = None  # distance, episode
+
+    def take(self, satisfied: bool, cost: float, distance: float, episode: dict[str, Any]) -> None:
+        """Keep an episode if it is worse, or closer, than those before."""
+        if not satisfied and (self.worst is None or cost > self.worst[0]):
+            self.worst = cost, {**episode, "kind": "worst violation so far"}
+        elif satisfied and math.isfinite(distance) and (self.closest is None or distance > self.closest[0]):
+            self.closest = distance, {**episode, "kind": "closest call so far"}
+
+    @property
+    def episodes(self) -> list[dict[str, Any]]:
+        """Those that there are."""
+        return [found[1] for found in (self.closest, self.worst) if found is not None]
+
+
+def _sample(problem: Problem, policy: Policy, kept: Extremes | None = None, training: int = 0) -> dict[str, Any]:
+    """Return a sample as plain data; `kept` are extremes of earlier samples, after `training` episodes."""
     domain, monitor = problem.domain, problem.constraint_monitor
     constraints = problem.requirement.probability_constraints
     count = SAMPLED_EPISODES_GYM if isinstance(domain, GymDomain) else SAMPLED_EPISODES
     recorded = record_episodes(domain, policy, seed=0, count=count, execution=problem.execution)
-    satisfied = [_satisfied(constraints, monitor, signals) for signals in recorded]
+    judged = [_judged(constraints, monitor, signals) for signals in recorded]
+    satisfied = [each[0] for each in judged]
     bad = [i for i in range(count) if not all(satisfied[i])]
     good = [i for i in range(count) if all(satisfied[i])]
     shown = good[: SHOWN_EPISODES - min(len(bad), SHOWN_EPISODES // 3)]
@@ -67,21 +107,25 @@ def _sample(problem: Problem, policy: Policy) -> dict[str, Any]:
         """Signals of the requirement come first, those of every environment last."""
         return name not in monitor.signals, name != "obs", name in BUILT_IN_SIGNALS, name
 
-    episodes = []
-    for i in shown:
+    def described(i: int) -> dict[str, Any]:
         signals = {name: recorded[i][name] for name in sorted(recorded[i], key=order)}
         decided = episode_verdict(online, signals)
-        episodes.append(
-            {
-                "number": i,
-                "return": _number(float(signals["return"][-1])),
-                "steps": len(signals["step"]) - 1,
-                "satisfied": satisfied[i],
-                "decided": decided and decided[1],  # the step
-                "violations": [] if all(satisfied[i]) else _violations(constraints, satisfied[i], monitor, signals),
-                "signals": _shown_signals(signals, scene),
-            }
-        )
+        return {
+            "number": i,
+            "return": _number(float(signals["return"][-1])),
+            "steps": len(signals["step"]) - 1,
+            "satisfied": satisfied[i],
+            "decided": decided and decided[1],  # the step
+            "violations": [] if all(satisfied[i]) else _violations(constraints, satisfied[i], monitor, signals),
+            "signals": _shown_signals(signals, scene),
+        }
+
+    episodes = [described(i) for i in shown]
+    if kept is not None:
+        for i in _extreme(judged):
+            _, cost, distance = judged[i]
+            kept.take(all(satisfied[i]), cost, distance, {**described(i), "after": training})
+        episodes = [*kept.episodes, *episodes]
     return {
         "scene": scene and {**vars(scene), "bodies": list(scene.bodies)},
         "episodes": episodes,
@@ -104,13 +148,26 @@ def _observation_statistics(observations: list[NDArray[Any]]) -> dict[str, list[
     }
 
 
-def _satisfied(
+def _judged(
     constraints: tuple[Constraint, ...], monitor: BatchMonitor, signals: Mapping[str, NDArray[Any]]
-) -> list[bool]:
-    """Return for each constraint whether its formula has the wanted value in an episode."""
+) -> tuple[list[bool], float, float]:
+    """Return whether each constraint's formula has the wanted value in an episode, its cost, and its distance."""
     used = {name: signals[name] for name in monitor.signals} or {"step": signals["step"]}
-    holds, _ = monitor(used)
-    return [bool(value) == wants_formula(c) for value, c in zip(holds, constraints, strict=True)]
+    holds, costs = monitor(used)
+    satisfied = [bool(value) == wants_formula(c) for value, c in zip(holds, constraints, strict=True)]
+    distances = [d for d, c in zip(monitor.worst_distances(used), constraints, strict=True) if wants_formula(c)]
+    known = [float(d) for d in distances if not math.isnan(d)]
+    cost = sum(float(cost) for cost, good in zip(costs, satisfied, strict=True) if not good)
+    return satisfied, cost, max(known, default=math.nan)
+
+
+def _extreme(judged: Sequence[tuple[list[bool], float, float]]) -> list[int]:
+    """Return the indices of the worst violation and of the closest call in a sample, if there are any."""
+    bad = [i for i, (satisfied, _, _) in enumerate(judged) if not all(satisfied)]
+    good = [i for i, (satisfied, _, distance) in enumerate(judged) if all(satisfied) and not math.isnan(distance)]
+    worst = max(bad, key=lambda i: judged[i][1], default=None)
+    closest = max(good, key=lambda i: judged[i][2], default=None)
+    return [i for i in (worst, closest) if i is not None]
 
 
 def wants_formula(constraint: Constraint) -> bool:

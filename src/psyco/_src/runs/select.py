@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from psyco._src.core.errors import EpisodeError, RangeError
 from psyco._src.policies.serialization import Policy
-from psyco._src.rollout.episodes import Stream, stream_key
+from psyco._src.rollout.episodes import Episodes, Stream, stream_key
 from psyco._src.runs.baselines import NO_REFERENCES, UNIMPROVED, Baselines, compare_with_baselines
 from psyco._src.runs.problem import Problem
 from psyco._src.runs.settings import Settings
@@ -76,6 +76,11 @@ def certify_best(
         references: other policies to compare the certified one with, by name.
     """
     settings = problem.settings
+
+    def report_batch(first: int, episodes: Episodes) -> None:
+        for callback in callbacks:
+            callback.on_look(first, episodes)
+
     try:
         candidates = rank_candidates(problem, at, callbacks)[: settings.attempts]
         chosen, certificate, episodes = certify_candidates(
@@ -92,6 +97,7 @@ def certify_best(
             min_accept_probability=0.0 if problem.sampler.compiled else MIN_ACCEPT_PROBABILITY,
             value_ranges=problem.value_ranges,
             sampler=problem.verification_sampler,
+            on_batch=report_batch,
         )
     except EpisodeError:
         for callback in callbacks:

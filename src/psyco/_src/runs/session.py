@@ -39,6 +39,7 @@ from psyco._src.runs.config import Config, is_sealed, read_config
 from psyco._src.runs.episode_cache import FileEpisodeCache
 from psyco._src.runs.lock import LOCK, lock
 from psyco._src.runs.problem import Problem, prepare
+from psyco._src.runs.live_progress import PROGRESS, LiveProgress
 from psyco._src.runs.sample_trajectories import sample_episodes, sampling_callback
 from psyco._src.runs.select import CertifiedPolicy, certify_best, remark
 from psyco._src.runs.settings import Settings
@@ -69,6 +70,7 @@ from psyco._src.runs.store import (
     resume_command,
     write_certificate,
     write_newest_certificate,
+    check_ledger,
 )
 from psyco._src.runs.tracking import RunName, permitted_trackers, start_trackers
 from psyco._src.runs.train import Callback, RunProgress, TrainingState, initial_state, is_stopped, learn
@@ -306,7 +308,7 @@ def resume_run(
             logger.info("this run was certified before: its new certificate is a further look, with fresh episodes")
         start, size, learned_with = _choose_checkpoint(folder, config, problem, found)
         code = _code_history(folder, problem, learned_with, allow_changed_code=allow_changed_code)
-        open_ledger(folder, held=True).load()  # a damaged ledger should be found before learning, not after
+        check_ledger(folder)  # before learning, not after
         info = dataclasses.replace(info, outcome={}, remark="", baselines=None, network=problem.network)
         info.save(folder)
         _repair(folder / CONFIG, config.to_toml().encode())
@@ -503,11 +505,13 @@ def execute(
     with (
         RunWriter(folder, header, session.metrics_size, checkpoint_every) as writer,
         start_trackers(session.trackers, session.tracked_name) as tracking,
+        LiveProgress(folder / PROGRESS) as progress,
     ):
         own = [
             Callback(writer.on_metrics, writer.on_checkpoint, writer.on_error),
             Callback(on_metrics=tracking.on_metrics),
             sampling_callback(folder / EPISODES),
+            Callback(on_progress=progress.on_progress, on_look=progress.on_look),
         ]
         # Learn. Cached episodes are those that no checkpoint contains yet.
         with (

@@ -11,11 +11,14 @@ from psyco._src.core.checks import check_count, check_seed
 from psyco._src.core.errors import RunError, check_known
 from psyco._src.core.options import changed, check_declared, option
 from psyco._src.learners.learner_registry import AUTO_LEARNER, LEARNERS
-from psyco._src.policies.network import Hidden, check_hidden
+from psyco._src.envs.variants import MEAN, read_tail
+from psyco._src.policies.joint_network import SHARINGS
+from psyco._src.policies.network import MEMORIES, Hidden, check_hidden
 from psyco._src.verification.methods import DEFAULT_METHOD, METHODS
 
 DEFAULT_EPISODES = 60_000
-MAX_STEPS = 2_000_000_000  # they are counted in 32 bits
+DEFAULT_ADVERSARY_EPISODES = 20_000  # of learning an adversary
+MAX_STEPS = 2_000_000_000  # they, and violations, are counted in 32 bits
 NORMALIZATIONS = ("auto", "running", "sampled", "none")
 BIASES = ("auto", "one", "learned")
 # Headings of the command line; the first is that of options without a heading.
@@ -39,6 +42,14 @@ class Settings:
         maximum=MAX_STEPS,
         group=MAIN,
     )
+    violations_while_learning: int = option(
+        None,
+        "Limit on violating training episodes.",
+        kind=int,
+        minimum=1,
+        maximum=MAX_STEPS,
+        group=LEARNING,
+    )
     # Where `--time` ended learning: part of the record that repeats a run.
     stop_after: int = option(
         0,
@@ -58,7 +69,7 @@ class Settings:
     options: Mapping[str, Any] = field(default_factory=dict)
     hidden: Hidden = option(
         None,
-        "Hidden units of the network, by layer. Default: 32; for ppo and sac on Gymnasium environments 64,64.",
+        "Hidden units by layer; default 32, or 64,64.",
         group=LEARNING,
     )
     bias: str = option(
@@ -66,18 +77,44 @@ class Settings:
         "Biases of the network: one (the paper's equation), learned, or auto: one for snes, learned otherwise.",
         choices=BIASES,
     )
+    memory: str = option(
+        "none",
+        "Memory of the policy: none, or gru.",
+        choices=MEMORIES,
+        group=LEARNING,
+    )
     normalization: str = option(
         "auto",
         "Observation normalization: running (statistics of all observations so far), sampled (statistics under "
         "random policies), none, or auto.",
         choices=NORMALIZATIONS,
     )
+    policies: str = option(
+        None,
+        "Policies of several agents: shared, separate, group.",
+        kind=str,
+        choices=SHARINGS,
+        group=LEARNING,
+    )
     # Digest of the policy that learning starts from, "sha256:..."; empty: random parameters.
     start_from: str = ""
-    severity: bool = option(False, "Learn from distances to satisfaction, not numbers of violations.", group=LEARNING)
+    shield: float = option(
+        None,
+        "Models: allow only choices that keep this probability.",
+        kind=float,
+        above=0.0,
+        maximum=1.0,
+        group=LEARNING,
+    )
+    severity: bool = option(False, "Learn from distances to satisfaction.", group=LEARNING)
+    robust: str = option(
+        MEAN,
+        "Part of a family to learn for: mean, cvar:0.1, worst.",
+        group=LEARNING,
+    )
     until_satisfied: bool = option(
         False,
-        "Stop learning once all constraints hold with confidence.",
+        "Stop learning once satisfied.",
         group=LEARNING,
     )
     candidates: int = option(
@@ -133,6 +170,7 @@ class Settings:
             object.__setattr__(self, "hidden", check_hidden(self.hidden))
         check_declared(self)
         object.__setattr__(self, "episodes", episodes)
+        read_tail(self.robust)
         if not isinstance(self.start_from, str) or not re.fullmatch(r"(sha256:[0-9a-f]{64})?", self.start_from):
             raise RunError(
                 f"start_from = {self.start_from!r} is not allowed: settings name the policy that learning starts from "

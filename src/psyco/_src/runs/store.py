@@ -46,6 +46,7 @@ from psyco._src.core.files import from_json, leads_outside, read_bytes, read_tex
 from psyco._src.core.wording import plural
 from psyco._src.envs.registry import proposed_trust
 from psyco._src.learners.metrics import Metrics, from_csv
+from psyco._src.policies.joint_network import JointNetwork
 from psyco._src.policies.network import Network
 from psyco._src.policies.serialization import Policy, load_policy
 from psyco._src.rollout.episodes import Stream
@@ -77,9 +78,9 @@ OUTCOME = {
 }
 FILES = (
     *(CONFIG, REQUIREMENT, START, METRICS, POLICY, CERTIFICATE),
-    *(EPISODES, RUN_INFO, LOG, LOOKS, GENERATION, PLAYED),
+    *(EPISODES, RUN_INFO, LOG, LOOKS, GENERATION, PLAYED, "progress.json"),
 )
-DERIVED = ("report.html", "counterexamples.html", "trajectory.png", "trajectory.gif")  # files that other commands write
+DERIVED = ("report.html", "counterexamples.html", "trajectory.png", *(f"trajectory.{kind}" for kind in ("gif", "mp4", "webm")))  # files that other commands write
 
 FORMAT = "psyco-run-1"
 MAX_TIME = 2**37  # seconds since 1970; later dates cannot be printed
@@ -103,7 +104,7 @@ class RunInfo:
     remark: str = ""  # why a finished run has no certificate
     baselines: Baselines | None = None  # the certified policy beside random actions, doing nothing, ...
     certified_generation: int | None = None  # number of generations after which the certified policy was kept
-    network: Network | None = None  # with its normalization, so that a resumed run need not compute it again
+    network: Network | JointNetwork | None = None  # with its normalization, so that a resumed run need not compute it again
     ledger: bool = False  # looks.json exists, and must not be missing
     learner: str = ""  # the automatically chosen learner and the reason for it
     # Duration of "learning", and of "certifying" together with the selection.
@@ -475,14 +476,17 @@ def load_episodes(run: Run) -> dict[str, Any] | None:
     return content if isinstance(content, dict) else None
 
 
-def open_ledger(folder: Path, *, work: str = "", held: bool = False) -> Ledger:
+def open_ledger(folder: Path, *, work: str = "", held: bool = False, ignored: bool = False) -> Ledger:
     """Return the ledger of the looks at a run's policies; without its file, with the looks of the certificate.
 
     Args:
         folder: the run folder.
         work: name of the work that looks; a resumed run repeats the looks that it began itself.
         held: the caller holds the lock of the folder.
+        ignored: the caller does not count the looks, so the file may be gone or wrong.
     """
+    if ignored:
+        return Ledger()
     missing, listed = not (folder / LOOKS).exists(), []
     if missing and not held and load_run_info(folder).ledger:
         raise RunError(
@@ -491,6 +495,8 @@ def open_ledger(folder: Path, *, work: str = "", held: bool = False) -> Ledger:
         )
     if missing and (folder / CERTIFICATE).exists():
         listed = certificate_entries(load_certificate(folder), work)
+    if not missing and not held:
+        check_ledger(folder)
     return Ledger(
         listed,
         stream=Stream.CERTIFY,
@@ -498,6 +504,19 @@ def open_ledger(folder: Path, *, work: str = "", held: bool = False) -> Ledger:
         path=folder / LOOKS,
         guard=nullcontext if held else partial(lock, folder, patience=LOOK_PATIENCE),
     )
+
+
+def check_ledger(folder: Path) -> None:
+    """Raise RunError if the ledger is damaged, or lacks the look of a certificate: an older ledger was put back."""
+    ledger = Ledger(path=folder / LOOKS)
+    ledger.load()
+    entered = {f"{CERTIFICATES}/{(entry.look.seed_block or 0) + 1:04}.json" for entry in ledger.entries}
+    if (folder / CERTIFICATES).is_dir() and (lost := set(_certificate_names(folder)) - entered):
+        raise RunError(
+            f"{folder / LOOKS} does not have the look of {min(lost)}: an older file was put back, and which looks were "
+            "taken at this run is not known any more; psyco verify --ignore-looks does not count them, and says so in "
+            "the certificate"
+        )
 
 
 def resume_command(folder: Path, config: Config | None, *options: str) -> str:

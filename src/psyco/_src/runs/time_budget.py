@@ -14,7 +14,7 @@ from typing import NamedTuple
 import jax
 
 from psyco._src.core.errors import EpisodeError, RunError
-from psyco._src.envs.base import Domain
+from psyco._src.envs.base import Domain, written_for
 from psyco._src.envs.gym_env import GymDomain
 from psyco._src.learners.learner_registry import learner_class
 from psyco._src.learners.loop import SignalCheck, run_generations
@@ -56,7 +56,9 @@ class TimedProblem(NamedTuple):
 
 
 def simulator_throughput(problem: Problem) -> Throughput:
-    """Measure the speed of the simulator."""
+    """Return the speed of the simulator; measure it, unless the choice of the learner needed that already."""
+    if problem.simulator is not None:
+        return problem.simulator
     key = stream_key(problem.settings.seed, Stream.THROUGHPUT)
     return measure_throughput(problem.sampler, problem.network, key, workers=problem.execution.workers)
 
@@ -119,7 +121,7 @@ def fit_to_time(
     episodes of selection and certificate depend on the number of steps; so a fixed point is sought.
     """
     began = time.perf_counter() - spent
-    simulator = None
+    requirement, simulator = written_for(requirement, domain), None
     if isinstance(domain, GymDomain):
         simulator = measure_simulator(domain, requirement, settings.seed, execution)
         _check_time(seconds, simulator, domain, settings, requirement)

@@ -25,6 +25,7 @@ from psyco._src.learners.candidate_buffer import CandidateBuffer
 from psyco._src.learners.learner_registry import learner_class
 from psyco._src.learners.loop import ReturnCheck, SignalCheck, run_generations
 from psyco._src.learners.metrics import Metrics, tabulate
+from psyco._src.envs.variants import MEAN
 from psyco._src.policies.network import Network
 from psyco._src.policies.serialization import Policy, check_finite
 from psyco._src.rollout.episodes import Episodes, Stream, stream_key
@@ -84,6 +85,7 @@ class Callback:
         on_error: called with the state of training when an episode has failed and the run ends with an error.
         on_progress: called at irregular intervals, always before the rows that belong to it.
         on_plan: called with the plan of the run before learning starts.
+        on_look: called with each batch of episodes of a certificate, and the index of its first episode.
         on_start: called with the policy that learning starts from, unless its parameters are random.
         should_stop: asked after every `on_metrics`; if it returns true, the run ends without a certificate and can be
             resumed.
@@ -96,6 +98,7 @@ class Callback:
     on_plan: Callable[[RunPlan], None] = _ignore
     on_start: Callable[[Policy], None] = _ignore
     should_stop: Callable[[], bool] = _never
+    on_look: Callable[[int, Episodes], None] = _ignore
 
     @property
     def wants_plan(self) -> bool:
@@ -133,7 +136,7 @@ def learn(problem: Problem, callbacks: Sequence[Callback] = (), start: TrainingS
     after_check = at.generation > 0 and at.generation % problem.check_interval == 0
     may_end = problem.settings.until_satisfied and problem.has_checks and after_check
     ended = may_end and _check(problem, at)[1]
-    while not problem.is_finished(at.generation, int(at.state.steps)) and not ended:
+    while not problem.is_finished(at.generation, at.state) and not ended:
         at, ended = run_segment(problem, callbacks, key, at, signal_check)
         if is_stopped(callbacks):
             break
@@ -164,6 +167,7 @@ def run_segment(
         for state, played in run_generations(
             problem.wrapped_learner, problem.sampler, key, at.state,
             first=at.generation, generations=generations, capacity=problem.check_interval, steps=steps,
+            violations=problem.violations_left(at.state),
         ):  # fmt: skip
             check_finite(problem.wrapped_learner.deployed(state))
             if warning := signal_check.warning(played):
@@ -172,7 +176,7 @@ def run_segment(
             checks = _append_checks(problem, at.checks, played.episodes)
             at = TrainingState(at.generation + metrics.rows, state, checks)
             is_over = problem.clock is not None and problem.clock.is_over(metrics["length"][-1])
-            ends = is_over or at.generation == last or problem.is_finished(at.generation, int(state.steps))
+            ends = is_over or at.generation == last or problem.is_finished(at.generation, state)
             held_back = int(problem.has_checks and ends)
             unchecked = metrics.tail(held_back)
             _record(problem, callbacks, at, metrics.head(metrics.rows - held_back))
@@ -270,9 +274,12 @@ def _check(problem: Problem, at: TrainingState, callbacks: Sequence[Callback] = 
 
 
 def _append_checks(problem: Problem, checks: NDArray[np.float64], episodes: Episodes) -> NDArray[np.float64]:
-    """Append the check episodes of further generations `[G, B]`; in a compiled domain they are not needed."""
+    """Append the check episodes of further generations `[G, B]`.
+
+    In a compiled domain they are not needed. Robust learning has chosen their environments, and a check draws its own.
+    """
     size = problem.learner.checks
-    if problem.sampler.compiled or not size or not problem.has_checks:
+    if problem.sampler.compiled or not size or not problem.has_checks or problem.settings.robust != MEAN:
         return checks
 
     def join(x: Any) -> Any:  # without formulas, columns have width 0, so no dimension can be inferred

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from psyco._src.core.errors import RunError
 from psyco._src.envs.base import Domain
 from psyco._src.learners.learner_registry import AUTO_LEARNER, learner_class
+from psyco._src.policies.joint_network import JointNetwork, joint_network_for
 from psyco._src.policies.network import Network
 from psyco._src.policies.serialization import Policy
 from psyco._src.rollout.execution import Execution
@@ -35,7 +36,7 @@ def with_initial_policy(settings: Settings, policy: Policy | None) -> Settings:
     network, default, learner = policy.network, Settings(), settings.learner
     if network.one_hot:
         raise RunError("learning cannot start from a table: it has no hidden layers; leave out --from")
-    for name in ("hidden", "bias"):
+    for name in ("hidden", "bias", "memory"):
         given, own = getattr(settings, name), getattr(network, name)
         if given not in (getattr(default, name), own):
             raise RunError(
@@ -46,7 +47,13 @@ def with_initial_policy(settings: Settings, policy: Policy | None) -> Settings:
             f"{learner} needs learned biases, and those of the policy to start from are 1 (as snes has them): start "
             "from another policy, or learn with ppo or safe-es"
         )
-    return dataclasses.replace(settings, start_from=policy_reference(policy), hidden=network.hidden, bias=network.bias)
+    return dataclasses.replace(
+        settings,
+        start_from=policy_reference(policy),
+        hidden=network.hidden,
+        bias=network.bias,
+        memory=network.memory,
+    )
 
 
 def check_initial_policy(settings: Settings, policy: Policy | None, domain: Domain) -> None:
@@ -57,8 +64,36 @@ def check_initial_policy(settings: Settings, policy: Policy | None, domain: Doma
             f"learning starts from the policy {settings.start_from or '(none)'}, but {given}; "
             "give its file with start_from (--from)"
         )
-    if policy is not None:
-        policy.check(domain)
+    if policy is None:
+        return
+    policy.check(domain)
+    own = policy.network
+    if isinstance(own, JointNetwork) and settings.policies is not None:
+        asked = joint_network_for(domain, hidden=own.hidden, bias=own.bias, policies=settings.policies)
+        if getattr(asked, "sharers", None) != own.sharers:
+            raise RunError(
+                f"policies = {settings.policies!r} does not fit the joint policy to start from: "
+                f"{policy.notes[0].partition('.')[0].lower()}; leave it out"
+            )
+
+
+def initial_normalization(policy: Policy, normalization: str, asked: str) -> str:
+    """Return the observation normalization of learning that starts from a policy; several agents keep what they have.
+
+    Args:
+        policy: the policy to start from.
+        normalization: what fits learner and domain.
+        asked: what the settings ask for, which may be "auto".
+    """
+    has_own = bool(policy.network.scale)
+    if not policy.agents or (normalization, has_own) not in (("running", True), ("sampled", False)):
+        return normalization
+    if asked != "auto":
+        raise RunError(
+            f"normalization = {asked!r} does not fit the joint policy to start from, whose network "
+            f"{'normalizes observations itself' if has_own else 'takes observations as they are'}; leave it out"
+        )
+    return "none"
 
 
 def initial_network(policy: Policy, domain: Domain, normalization: str, key: Array, execution: Execution) -> Network:
@@ -75,10 +110,10 @@ def initial_parameters(policy: Policy, network: Network) -> NDArray[np.float32]:
     if (own.shift, own.scale) == (network.shift, network.scale):
         return policy.theta
     parts = own.unflatten(policy.theta.astype(np.float64))
-    first_bias = len(parts) // 2  # biases follow the weights of all layers
+    first_bias = own.first_bias
     shift, scale = (np.array(network.shift), np.array(network.scale)) if network.scale else (0.0, 1.0)
     own_shift, own_scale = (np.array(own.shift), np.array(own.scale)) if own.scale else (0.0, 1.0)
-    ones = np.ones(own.inputs)
-    parts[first_bias] = parts[first_bias] + (ones * (shift - own_shift) / own_scale) @ parts[0]
-    parts[0] = parts[0] * (ones * scale / own_scale)[:, None]
+    ones, x = np.ones(own.inputs), slice(own.observed)
+    parts[first_bias] = parts[first_bias] + (ones * (shift - own_shift) / own_scale)[x] @ parts[0]
+    parts[0] = parts[0] * (ones * scale / own_scale)[x, None]
     return np.concatenate([part.ravel() for part in parts]).astype(np.float32)

@@ -21,6 +21,7 @@ from psyco._src.core.files import read_bytes, read_text
 from psyco._src.envs.registry import TRUST_NOTHING
 from psyco._src.learners.metrics import Metrics
 from psyco._src.logic.ast import Requirement
+from psyco._src.logic.quantifiers import as_comment
 from psyco._src.runs.checkpoint import checkpoint_files
 from psyco._src.runs.config import Config, is_sealed, read_config
 from psyco._src.runs.lock import is_locked
@@ -92,11 +93,9 @@ def belongs(found: Config, cell: Config) -> bool:
     The configuration of a run has every default written out, so domain, requirement and seed are compared. The folder's
     name has the hash of the rest.
     """
-    return (found.domain, found.requirement.strip(), found.settings.seed) == (
-        cell.domain,
-        cell.requirement.strip(),
-        cell.settings.seed,
-    )
+    written_out = "\n".join(as_comment(cell.requirement)) + "\n"
+    same = found.requirement.strip() == cell.requirement.strip() or found.requirement.lstrip().startswith(written_out)
+    return same and (found.domain, found.settings.seed) == (cell.domain, cell.settings.seed)
 
 
 def first_satisfied_row(metrics: Metrics, requirement: Requirement) -> int | None:

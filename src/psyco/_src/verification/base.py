@@ -129,7 +129,10 @@ class Test(Protocol):
         """Return ACCEPT, REJECT or CONTINUE for each of the counts."""
 
     def bounds(self, counts: Counts, delta: float) -> tuple[float, float]:
-        """Return bounds on the true probability, each wrong with probability (or belief) at most `delta`."""
+        """Return bounds on the true probability, each wrong with probability (or belief) at most `delta`.
+
+        The counts are two numbers, which may both be 0: then the bounds are 0 and 1.
+        """
 
     @property
     def guarantee(self) -> Guarantee:

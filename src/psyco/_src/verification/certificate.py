@@ -22,7 +22,7 @@ from psyco._src.core.errors import RunError
 from psyco._src.core.files import from_json
 from psyco._src.core.provenance import package_versions
 from psyco._src.core.wording import plural
-from psyco._src.envs.variants import adversary_of, describe_family
+from psyco._src.envs.variants import adversary_of, describe_family, observed_parameters
 from psyco._src.logic.ast import Requirement
 from psyco._src.verification.base import Guarantee, MeanTest, Test, Verdict
 from psyco._src.verification.environments import EnvironmentsTally, EnvironmentsTest
@@ -54,6 +54,7 @@ CHANGED_CODE_NOTE = (
     "the episodes of this certificate are of the last version."
 )
 # Start of the note on baselines, which a replay takes over: they are no part of what a certificate shows.
+ENDED_PROCESS_NOTE = "A process was ended "
 BASELINE_NOTE = "Returns of baselines, no part of the guarantee: "
 
 
@@ -324,7 +325,8 @@ class Certificate:
         vary = self.parameters.get("vary")
         if not isinstance(vary, Mapping):
             return ""
-        return f" (family {describe_family({name: str(text) for name, text in vary.items()})})"
+        seen = ", whose parameters the policy observes" if observed_parameters(self.parameters) else ""
+        return f" (family {describe_family({name: str(text) for name, text in vary.items()})}{seen})"
 
     @property
     def _about_environments(self) -> bool:
@@ -441,7 +443,9 @@ def syntax_tree(node: Any) -> Any:
         return [syntax_tree(child) for child in node]
     if not dataclasses.is_dataclass(node):
         return None if node in (-math.inf, math.inf) else node  # None: no bound on the expected value
-    children = {f.name: syntax_tree(getattr(node, f.name)) for f in dataclasses.fields(node) if f.compare}
+    # A requirement of a certificate is written out for all agents.
+    shown = [f.name for f in dataclasses.fields(node) if f.compare and f.name != "for_each"]
+    children = {name: syntax_tree(getattr(node, name)) for name in shown}
     return {"kind": type(node).__name__, **children}
 
 

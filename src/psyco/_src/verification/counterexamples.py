@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
@@ -17,15 +17,17 @@ from psyco._src.core.errors import PsycoError, RunError
 from psyco._src.core.files import read_bytes
 from psyco._src.core.wording import plural
 from psyco._src.envs.base import Domain, counters_of, for_requirement
+from psyco._src.envs.family import format_values, member_parameters
 from psyco._src.envs.gym_env import GymDomain
 from psyco._src.envs.registry import TRUST_NOTHING, DomainDescription, describe, make_from_description
+from psyco._src.envs.variants import is_family
 from psyco._src.logic.ast import Constraint, Expectation, ProbabilityBound, Requirement
 from psyco._src.logic.batch_monitor import compile_monitor
 from psyco._src.logic.explanation import Explanation, explain, margin
 from psyco._src.logic.parser import parse
 from psyco._src.logic.runtime_monitor import Monitor, replay_episode
 from psyco._src.policies.external import AnyPolicy
-from psyco._src.rollout.episodes import Stream, episode_keys, episode_seeds, stream_key
+from psyco._src.rollout.episodes import Stream, episode_keys, episode_seeds, member_numbers, stream_key
 from psyco._src.rollout.execution import IN_PROCESS, Execution
 from psyco._src.rollout.record import record_signals
 from psyco._src.verification.certificate import Certificate, plain_data
@@ -56,7 +58,9 @@ class Counterexample:
     explanation: Explanation | None = field(repr=False)
     signals: Path = field(repr=False)
     remark: str = ""
-    film: bytes | None = field(default=None, repr=False)  # an animated GIF
+    film: bytes | None = field(default=None, repr=False)
+    film_type: str = ""  # media type of the film: image/gif, video/mp4 or video/webm
+    environment: Mapping[str, float] | None = None  # parameters of its member of a family
 
     @property
     def steps(self) -> int:
@@ -92,7 +96,7 @@ class Counterexample:
             "violates": self.violates, "decided": self.decided, "steps": self.steps,
             "cost": _finite(self.cost), "margin": _finite(self.margin), "value": _finite(self.value),
             "reason": self.reason, "deciding": [[str(leaf), step] for leaf, step in cells],
-        }  # fmt: skip
+        } | ({} if self.environment is None else {"environment": dict(self.environment)})  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,6 +146,8 @@ class Counterexamples(Sequence[Counterexample]):
                 decided = "" if each.decided is None else f", decided at step {each.decided} of {each.steps}"
                 lines += [f"  episode {each.episode:,}{seed}: {each.outcome}{decided}"]
                 lines += [f"    {each.reason}"] * bool(each.reason)
+                if each.environment is not None:
+                    lines += [f"    in the environment with {format_values(each.environment)}"]
         return "\n".join(lines)
 
     def to_json(self) -> str:
@@ -185,6 +191,7 @@ class EpisodePlayer:
     counters: tuple[str, ...] = ()
     ranked: int = RANKED
     recorded: bool = False
+    environments: Callable[[list[int]], list[Mapping[str, float] | None]] = lambda episodes: [None] * len(episodes)
 
 
 def policy_player(
@@ -222,9 +229,14 @@ def policy_player(
             paths += map(dict, record_signals(domain, policy.network, theta, keys(filled), None, execution))
         return paths[: len(episodes)]
 
+    def environments(episodes: list[int]) -> list[Mapping[str, float] | None]:
+        if not is_family(domain):
+            return [None] * len(episodes)
+        return [member_parameters(domain, number) for number in member_numbers(keys(episodes))]
+
     return EpisodePlayer(
         record, lambda episodes: list(episode_seeds(keys(episodes))), domain.horizon, counters_of(domain),
-        RANKED if isinstance(domain, GymDomain) else RANKED_COMPILED,
+        RANKED if isinstance(domain, GymDomain) else RANKED_COMPILED, environments=environments,
     )  # fmt: skip
 
 
@@ -323,7 +335,10 @@ def find_counterexamples(
     for k, (stated, finding) in enumerate(zip(requirement.constraints, certificate.findings, strict=True)):
         notes = certificate.episode_notes[k]
         if isinstance(stated, Constraint) and not isinstance(finding, Finding):
-            raise RunError(f"{stated} is about a share of environments, whose certificate keeps no list of episodes")
+            raise RunError(
+                f"{stated} is about a share of environments, whose certificate keeps no list of episodes: verify the "
+                "same bound without `in ...% of environments`, and show the episodes of that certificate"
+            )
         if isinstance(stated, Constraint):
             found += _worst_outcomes(requirement, k, notes, finding.episodes, player, worst)
         else:
@@ -355,13 +370,13 @@ def _worst_outcomes(
         ranks[episode] = (episode in violating, cost, margin(bound.formula, path))
     shown = sorted(ranks, key=lambda episode: (*(-x for x in ranks[episode]), episode))[:worst]
     monitor = Monitor(requirement, horizon=player.horizon, counters=player.counters)
-    for episode, seed in zip(shown, player.seeds(shown), strict=True):
+    for episode, seed, where in zip(shown, player.seeds(shown), player.environments(shown), strict=True):
         path, (violates, cost, own_margin) = paths[episode], ranks[episode]
         decided, why = max(replay_episode(monitor, path)[k].decided or 0, 0), explain(bound.formula, path)
         cut = why.satisfied == violates  # of a recording
         yield Counterexample(
             requirement.constraints[k], episode, seed, violates, None if cut else decided, cost, own_margin, None,
-            None if cut else why, path, "it has no end, so it counts as violated" if cut else "",
+            None if cut else why, path, "it has no end, so it counts as violated" if cut else "", environment=where,
         )  # fmt: skip
 
 
@@ -376,8 +391,9 @@ def _cost(bound: ProbabilityBound, path: Path) -> tuple[bool, float]:
 
 def _worst_values(stated: Expectation, episodes: list[int], player: EpisodePlayer) -> Iterator[Counterexample]:
     measured = compile_monitor([], measured=[stated.subject])
-    for episode, seed, path in zip(episodes, player.seeds(episodes), player.record(episodes), strict=True):
+    played = player.seeds(episodes), player.record(episodes), player.environments(episodes)
+    for episode, seed, path, where in zip(episodes, *played, strict=True):
         used = {name: path[name] for name in measured.signals} or {"step": path["step"]}
         total = float(np.asarray(measured.measure(used).value)[0])
         value = total / max(len(path["step"]) - 1, 1) if is_rate(stated) else total
-        yield Counterexample(stated, episode, seed, None, None, None, None, value, None, path)
+        yield Counterexample(stated, episode, seed, None, None, None, None, value, None, path, environment=where)

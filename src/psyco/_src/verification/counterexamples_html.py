@@ -37,6 +37,7 @@ def counterexamples_html(found: Counterexamples) -> str:
 
 def _facts(each: Counterexample) -> dict[str, str]:
     facts = {} if each.seed is None else {"seed": str(each.seed)}
+    facts |= {name: f"{value:.6g}" for name, value in (each.environment or {}).items()}
     if each.decided is not None:
         facts["decided at step"] = f"{each.decided:,} of {each.steps:,}"
     else:
@@ -46,12 +47,14 @@ def _facts(each: Counterexample) -> dict[str, str]:
     if each.cost is not None and each.violates:
         facts["distance from satisfying"] = f"{each.cost:.4g}"
     if each.margin is not None and math.isfinite(each.margin):
-        facts["beyond its bound by" if each.margin > 0 else "within its bound by"] = f"{100 * abs(each.margin):.3g}%"
+        percent = 100 * abs(each.margin)
+        distance = f"{percent:.3g}%" if percent >= 0.1 else "less than 0.1%"
+        facts["beyond its bound by" if each.margin > 0 else "within its bound by"] = distance
     return facts
 
 
 def _film(each: Counterexample) -> str:
-    return "" if each.film is None else f"data:image/gif;base64,{b64encode(each.film).decode()}"
+    return "" if each.film is None else f"data:{each.film_type};base64,{b64encode(each.film).decode()}"
 
 
 class _TimelineBar(NamedTuple):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from psyco._src.core.errors import RangeError, RequirementError, SourceLocation, suggest
 from psyco._src.envs.base import Domain, signal_table
-from psyco._src.envs.gym_env import INFO_PREFIX
+from psyco._src.envs.gym_env import INFO_PREFIX, is_info
 from psyco._src.envs.value_bounds import ValueRange, value_ranges
 from psyco._src.logic.ast import (
     Constraint,
@@ -53,6 +53,7 @@ class EpisodeStream:
         domain: the domain of the sampler.
         requirement: the requirement of the sampler.
         progress: called with the number of episodes of each batch.
+        on_batch: called with each batch and the index of its first episode.
         value_ranges: ranges of the measured values; computed from requirement and domain if not given.
     """
 
@@ -63,6 +64,7 @@ class EpisodeStream:
     requirement: Requirement
     progress: Callable[[int], None] | None = None
     value_ranges: tuple[ValueRange, ...] = ()
+    on_batch: Callable[[int, Episodes], None] | None = None
 
     def __post_init__(self) -> None:
         if not self.value_ranges:
@@ -73,6 +75,9 @@ class EpisodeStream:
         for episodes in sample_episodes(self.sampler, self.theta, self.key, count, first=first):
             if self.progress is not None:
                 self.progress(len(episodes.returns))
+            if self.on_batch is not None:
+                self.on_batch(first, episodes)
+            first += len(episodes.returns)
             yield episodes
 
     def keys_at(self, index: NDArray[np.intp]) -> Array:
@@ -184,7 +189,7 @@ def check_info_keys(requirement: Requirement, domain: Domain, missing: Any) -> l
         for subject in subjects(requirement)
         for tree in roots(subject)
         for node in walk(tree)
-        if isinstance(node, Signal | Label) and node.name.startswith(INFO_PREFIX)
+        if isinstance(node, Signal | Label) and is_info(node.name)
     }
     notes = []
     for key, fraction in zip(sorted(named), missing.T, strict=True):
@@ -203,7 +208,7 @@ def check_info_keys(requirement: Requirement, domain: Domain, missing: Any) -> l
 
 def unknown_key_error(domain: Domain, key: str, where: str, place: SourceLocation | None = None) -> RequirementError:
     """Return the error for a key that was never reported, with its place in the requirement."""
-    known = [name for name in signal_table(domain) if name.startswith(INFO_PREFIX) and name != INFO_PREFIX]
+    known = [name for name in signal_table(domain) if is_info(name) and not name.endswith(INFO_PREFIX)]
     return RequirementError(
         f"{domain.name} reported {key} {where}{suggest(key, known)}",
         place,

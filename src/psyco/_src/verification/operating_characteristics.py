@@ -396,7 +396,9 @@ def operating_characteristics(test: Any, p: ArrayLike, max_episodes: int) -> Cha
         0,
     )  # [P, width] probability of first, first+1, ... satisfying episodes
     for n in range(1, max_episodes + 1):
-        alive = np.pad(alive * (1.0 - p)[:, None], ((0, 0), (0, 1))) + np.pad(alive * p[:, None], ((0, 0), (1, 0)))
+        before, alive = alive, np.zeros((p.size, alive.shape[1] + 1))
+        alive[:, :-1] = before * (1.0 - p)[:, None]
+        alive[:, 1:] += before * p[:, None]
         satisfied = first + np.arange(alive.shape[1])
         decided = test.decide(Counts(satisfied, n - satisfied))
         for decision, absorbed in by.items():

@@ -11,11 +11,18 @@ from typing import Any, NamedTuple
 from psyco._src.core.errors import PsycoError, RunError
 from psyco._src.envs.base import Domain
 from psyco._src.envs.registry import TRUST_NOTHING, DomainDescription, make_from_description
+from psyco._src.envs.variants import adversary_of
 from psyco._src.logic.parser import parse
 from psyco._src.policies.external import AnyPolicy, with_version
 from psyco._src.rollout.episodes import Stream
 from psyco._src.rollout.execution import IN_PROCESS, Execution
-from psyco._src.verification.certificate import BASELINE_NOTE, CHANGED_CODE_NOTE, Certificate, Look
+from psyco._src.verification.certificate import (
+    BASELINE_NOTE,
+    CHANGED_CODE_NOTE,
+    ENDED_PROCESS_NOTE,
+    Certificate,
+    Look,
+)
 from psyco._src.verification.ledger import IGNORED_LOOKS_NOTE, Ledger, certificate_entries
 from psyco._src.verification.methods import METHODS
 from psyco._src.verification.verifier import verify
@@ -75,7 +82,7 @@ def replay(
     except (PsycoError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
         # A forged file may hold anything.
         raise RunError(f"{origin} cannot be repeated: {error}") from error
-    for path, claim, result in _compare(json.loads(text), json.loads(repeated.to_json())):
+    for path, claim, result in _compare(*map(_without_ends, (text, repeated.to_json()))):
         reported = path[-1] == "policy" and claimed.policy != policy.digest  # once, above
         if path[0] not in NOT_COMPARED and not reported:
             name = "requirement, " * (path[0] == "syntax_tree") + ".".join(map(str, path))
@@ -90,7 +97,9 @@ def replay(
     unused = METHODS[claimed.method].open_ended and claimed.episodes < (claimed.max_episodes or 0)
     cap = [f"max_episodes beyond the {claimed.episodes:,} that were needed"] * unused
     baselines = ["the returns of baselines"] * any(note.startswith(BASELINE_NOTE) for note in claimed.notes)
-    return Replay(tuple(differences), ("when it was issued", "the versions of packages", *baselines, *cap, *looks))
+    ended = ["processes that were ended"] * any(note.startswith(ENDED_PROCESS_NOTE) for note in claimed.notes)
+    what = ("when it was issued", "the versions of packages", *baselines, *ended, *cap, *looks)
+    return Replay(tuple(differences), what)
 
 
 def _repeat(
@@ -152,7 +161,16 @@ def _why_not_repeatable(look: Look, claimed: Certificate, policy: AnyPolicy) -> 
         return ""
     if look.policy != policy.digest:
         return "which was at another policy"
+    if adversary_of(claimed.parameters):
+        return "which may have been against another adversary"
     return "which was begun and never finished" if not look.episodes else ""
+
+
+def _without_ends(text: str) -> Any:
+    """Return the content of a certificate without notes on processes that were ended, which is no part of its seeds."""
+    content = json.loads(text)
+    content["notes"] = [note for note in content["notes"] if not note.startswith(ENDED_PROCESS_NOTE)]
+    return content
 
 
 def _compare(a: Any, b: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any, Any]]:

@@ -22,6 +22,8 @@ from psyco._src.core.errors import RequirementError, RunError, check_has
 from psyco._src.envs.value_bounds import RecordedSystem, ValueRange, value_ranges, warn_about
 from psyco._src.logic.ast import Constraint, Expectation, Quantity, Question, Requirement, SignalInfo
 from psyco._src.logic.batch_monitor import compile_monitor
+from psyco._src.logic.quantifiers import write_out
+from psyco._src.logic.trace_check import team_of_path
 from psyco._src.logic.validate import check_signals
 from psyco._src.verification.episode_stream import is_rate, make_columns
 from psyco._src.verification.methods import mean_task
@@ -281,6 +283,21 @@ def read_traces(
         _check_in_range(stated, value_range, values, judged.lines, origin)
     found = RecordedEpisodes(columns, known, judged.reached, horizon, cut=judged.cut, warnings=warnings)
     return found.sort(judged.order)
+
+
+def written_for_traces(
+    data: bytes, requirement: Requirement, groups: Mapping[str, Sequence[str]] | None, *, origin: str
+) -> Requirement:
+    """Return a requirement written out for the agents of traces, such as pursuer_0 of the column `pursuer_0.x`.
+
+    Args:
+        data: the traces.
+        requirement: it may be about groups of agents.
+        groups: names of groups and their agents; None: by their numbers.
+        origin: of the traces, for messages.
+    """
+    columns = _signal_columns(_trace_rows(data, origin, {EPISODE, INDEX, STARTED})[0], origin)
+    return write_out(requirement, team_of_path(columns, groups), origin, columns)
 
 
 class _JudgedRecordings(NamedTuple):

@@ -28,14 +28,12 @@ from psyco._src.core.wording import plural
 from psyco._src.envs.base import Domain
 from psyco._src.envs.family import (
     check_member,
-    host_values,
     member_parameters,
-    member_values,
-    parameter_names,
+    values_of_members,
     vary_parameters,
 )
 from psyco._src.envs.gym_env import GymDomain
-from psyco._src.envs.registry import describe
+from psyco._src.envs.registry import DomainDescription, describe
 from psyco._src.envs.variants import describe_family, is_family
 from psyco._src.logic.ast import Constraint, Requirement
 from psyco._src.logic.validate import refuse_intervals
@@ -47,6 +45,7 @@ from psyco._src.verification.anytime import confidence_sequence, lower_bound
 from psyco._src.verification.base import Counts, Verdict
 from psyco._src.verification.episode_stream import EpisodeStream
 from psyco._src.verification.findings import AnyFinding, joint_guarantee, make_findings
+from psyco._src.verification.ledger import Ledger, make_target, single_look
 from psyco._src.verification.member_stream import MemberStream, draw_members
 from psyco._src.verification.methods import DEFAULT_MAX_EPISODES, DEFAULT_METHOD
 from psyco._src.verification.rounding import confidence_percent, rounded_down, rounded_up
@@ -61,9 +60,13 @@ RACE_ERROR = 0.05  # of the bounds by which candidates are dropped; it only guid
 FINALISTS = 12  # candidates that play further episodes at the end of the search; one after the other drops out
 FINAL_SHARE = 0.25  # of the episodes of the search
 CLAIM = (
-    "It is the worst that the search found. Environments that it did not try may be worse: nothing is said about them. "
-    "The error counts this one search only: to repeat the search until it ends in SATISFIED is not covered."
+    "It is the worst that the search found. Environments that it did not try may be worse: nothing is said about them."
 )
+ONE_SEARCH = (
+    "The error counts this one search only: to repeat the search until it ends in SATISFIED is not covered. A run "
+    "keeps an account of its searches: give its folder instead of a policy."
+)
+SEARCH = "the worst environment that a search finds"  # in the statement of a look
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,7 @@ def stress(
     search_episodes: int = DEFAULT_SEARCH_EPISODES,
     max_episodes: int = DEFAULT_MAX_EPISODES,
     seed: int = 0,
+    ledger: Ledger | None = None,
     execution: Execution = IN_PROCESS,
     progress: Callable[[int], None] | None = None,
 ) -> StressResult:
@@ -146,6 +150,7 @@ def stress(
         search_episodes: number of episodes of the search, roughly.
         max_episodes: maximum number of fresh episodes of the statement.
         seed: of search and episodes.
+        ledger: earlier searches at this run, which share one permitted error; None: this is the only one.
         execution: where episodes are made.
         progress: called with the number of episodes of each batch.
     """
@@ -171,13 +176,16 @@ def stress(
     search = _Search(members, domain, search_episodes, seed)
     found = search.run()
     check_member(domain, found.member)
-    fresh = OneMember(
-        sampler, theta, stream_key(seed, Stream.VERIFY), domain, requirement, progress, ranges, member=found.member
-    )
-    done = verify_parameters(fresh, method=DEFAULT_METHOD, max_episodes=max_episodes)
-    findings = make_findings(requirement, done.tests, done.tallies, done.consumed.reached, domain.horizon)
-    guarantee = joint_guarantee(findings, answered=False, looks=1, share=1.0)
     name, parameters = describe(domain)
+    looks = ledger or single_look()
+    target = make_target(requirement, DomainDescription(name, {**parameters, "search": SEARCH}), DEFAULT_METHOD, {})
+    *earlier, look = looks.begin(target, policy.digest, seed, seeded=getattr(domain, "seeded", True))
+    key = stream_key(seed, looks.stream, look.seed_block or 0)
+    fresh = OneMember(sampler, theta, key, domain, requirement, progress, ranges, member=found.member)
+    done = verify_parameters(fresh, method=DEFAULT_METHOD, max_episodes=max_episodes, share=look.share)
+    looks.end(dataclasses.replace(look, verdict=done.verdict, episodes=done.episodes, max_episodes=max_episodes))
+    findings = make_findings(requirement, done.tests, done.tallies, done.consumed.reached, domain.horizon)
+    guarantee = joint_guarantee(findings, answered=False, looks=1 + len(earlier), share=look.share)
     level = confidence_percent(1.0 - (guarantee.false_accept or 0.0))
     family = describe_family(vary_parameters(domain.distributions))  # type: ignore[attr-defined]
     return StressResult(
@@ -185,7 +193,8 @@ def stress(
         found,
         findings,
         f"This is about one environment of the family {family}, at {level} confidence: it was fixed before its fresh "
-        f"episodes were sampled. {guarantee.statement} {CLAIM}",
+        f"episodes were sampled. {guarantee.statement} {CLAIM}"
+        f"{'' if ledger else f' {ONE_SEARCH}'}",
         tuple(sorted(search.tried(), key=lambda each: (each.share, -each.violated))),
         search.played,
         str(requirement),
@@ -226,7 +235,7 @@ class _Search:
         self.counts: dict[int, tuple[int, int]] = {}  # member -> satisfied, violated
         size = HOST_POOL if isinstance(domain, GymDomain) else POOL
         self.numbers = np.array(list(itertools.islice(draw_members(members.key), size)))
-        values = _pool_values(domain, self.numbers)
+        values = values_of_members(domain, self.numbers)
         # Ranks: the search sees every parameter as uniform, whatever its distribution.
         self.unit = np.stack([np.searchsorted(np.sort(x), x) / (size - 1) for x in values.T], axis=1)
 
@@ -303,13 +312,3 @@ class _Search:
                 old = self.counts.get(number, (0, 0))
                 self.counts[number] = old[0] + satisfied, old[1] + size - satisfied
             self.played += lanes * size
-
-
-def _pool_values(domain: Any, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the parameters `[N, m]` of members."""
-    if isinstance(domain, GymDomain):
-        return np.stack([host_values(domain.distributions, number) for number in numbers.tolist()])  # type: ignore[attr-defined]
-    draw = jax.vmap(lambda number: member_values(domain.distributions, number))
-    return np.asarray(draw(jnp.asarray(numbers, jnp.uint32)), np.float64).reshape(
-        len(numbers), len(parameter_names(domain.distributions))
-    )

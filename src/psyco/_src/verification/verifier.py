@@ -23,6 +23,7 @@ from psyco._src.core.wording import plural
 from psyco._src.envs.base import Domain, for_requirement
 from psyco._src.envs.gym_env import GymDomain
 from psyco._src.envs.registry import DomainDescription, describe
+from psyco._src.envs.shield import Shielded
 from psyco._src.envs.value_bounds import ValueRange, requirement_warnings
 from psyco._src.envs.value_bounds import value_ranges as compute_value_ranges
 from psyco._src.logic.ast import Constraint, Expectation, Requirement
@@ -45,7 +46,7 @@ from psyco._src.rollout.repeatability import MAX_REPLAYS, ReplayCheck, choose_re
 from psyco._src.rollout.sampler import make_sampler
 from psyco._src.verification.base import ACCEPT, Counts, MeanTest, Task, Test, Verdict
 from psyco._src.verification.bayes import belief
-from psyco._src.verification.certificate import Certificate, EpisodeOrigin, certify, now
+from psyco._src.verification.certificate import ENDED_PROCESS_NOTE, Certificate, EpisodeOrigin, certify, now
 from psyco._src.verification.environments import check_environments
 from psyco._src.verification.episode_notes import EpisodeNotes, note_episodes
 from psyco._src.verification.episode_stream import EpisodeStream, check_info_keys, episode_columns, is_rate
@@ -163,6 +164,7 @@ def certify_candidates(
     progress: Callable[[int], None] | None = None,
     value_ranges: tuple[ValueRange, ...] | None = None,
     sampler: Sampler | None = None,
+    on_batch: Callable[[int, Episodes], None] | None = None,
 ) -> Selection:
     """Certify the first candidate that passes, each on its own fresh block of the certificates' stream.
 
@@ -173,7 +175,8 @@ def certify_candidates(
     The arguments are those of `verify`, and: a test stops as UNDECIDED once the predictive probability that it accepts
     is below `min_accept_probability`; `progress` is called with the number of episodes of each batch; `value_ranges`
     are those of the measured values, if `check_decidable` has accepted them already; `sampler` is that of the common
-    network of all candidates, if there is one already.
+    network of all candidates, if there is one already; `on_batch` is called with each batch of a look
+    and the index of its first episode.
     """
     if not candidates:
         raise RunError("there is no candidate to certify")
@@ -181,7 +184,7 @@ def certify_candidates(
         domain, requirement, method, options, max_episodes, seed, execution,
         ledger or Ledger(share=partial(look_share, of=len(candidates))), issued or now(),
         width=width, min_accept_probability=min_accept_probability, progress=progress, known_ranges=value_ranges,
-        known_sampler=sampler,
+        known_sampler=sampler, on_batch=on_batch,
     )  # fmt: skip
     looks: list[_Look] = []
     for policy in candidates:
@@ -236,6 +239,7 @@ class _Verifier:
     progress: Callable[[int], None] | None = None
     known_ranges: tuple[ValueRange, ...] | None = None
     known_sampler: Sampler | None = None
+    on_batch: Callable[[int, Episodes], None] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", check_seed(self.seed))
@@ -279,7 +283,7 @@ class _Verifier:
         target = make_target(requirement, where, method, options)
         *earlier, look = ledger.begin(target, policy.digest, self.seed, seeded=_is_seeded(self.domain))
         theta, key = jnp.asarray(policy.theta), stream_key(self.seed, ledger.stream, look.seed_block or 0)
-        source = EpisodeStream(sampler, theta, key, self.domain, requirement, self.progress, ranges)
+        source = EpisodeStream(sampler, theta, key, self.domain, requirement, self.progress, ranges, self.on_batch)
         done: Verification | EnvironmentsResult
         if about_environments:
             members = MemberStream(sampler, theta, key, self.domain, self.progress)
@@ -313,7 +317,7 @@ class _Verifier:
             earlier=tuple(earlier), issued=self.issued,
             notes=[
                 *self.notes, *requirement_warnings(requirement, self.domain), *getattr(self.domain, "return_notes", ()),
-                *policy.notes, *_fallback_notes(consumed),
+                *policy.notes, *_fallback_notes(self.domain, consumed),
                 *_early_end_notes(requirement, self.domain.horizon, consumed),
                 *check_info_keys(requirement, self.domain, missing),
                 *([] if requirement.questions else replayed(consumed)),
@@ -365,8 +369,9 @@ def check_replays(
     notes = []
     if isinstance(sampler, GymSampler) and (crashes := sum(sampler.crashes)):
         notes.append(
-            f"A process was ended {plural(crashes, 'time')} while it played counted episodes "
-            f"of {domain.name}; they were played again by their seeds."
+            f"{ENDED_PROCESS_NOTE}{plural(crashes, 'time')} while it played counted episodes "
+            f"of {domain.name}; they were played again by their seeds. If what ended it depends on their outcome, "
+            "outcomes were left out."
         )
     if len(digests) > 1 and (digests == digests[0]).all():
         notes.append(
@@ -386,13 +391,15 @@ def _is_seeded(domain: Domain) -> bool:
     return not isinstance(domain, GymDomain) or domain.seeded
 
 
-def _fallback_notes(episodes: Episodes) -> list[str]:
-    """Return a note on how often the fallback of a guard acted, if there is one."""
+def _fallback_notes(domain: Domain, episodes: Episodes) -> list[str]:
+    """Return a note on how often the fallback of a guard acted, or a shield changed a choice, if there is one."""
+    shield = f"A shield of level {domain.level:g} is part of the policy" if isinstance(domain, Shielded) else ""
     if episodes.fallback_steps is None:
-        return []
+        return [f"{shield}."] if shield else []
     handed, steps = np.asarray(episodes.fallback_steps), np.asarray(episodes.length)
+    what = f"{shield}: it changed a choice" if shield else "The fallback acted"
     return [
-        f"The fallback acted in {np.count_nonzero(handed):,} of {len(handed):,} episodes, and in "
+        f"{what} in {np.count_nonzero(handed):,} of {len(handed):,} episodes, and in "
         f"{handed.sum() / max(steps.sum(), 1):.1%} of their steps."
     ]
 
