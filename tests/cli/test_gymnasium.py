@@ -129,7 +129,7 @@ def test_a_policy_of_others_needs_a_domain_and_a_requirement(cli: Cli) -> None:
         ("raise", (), "fell over"),
         ("nan", (), "not finite"),
         ("shape", (), "its space says"),
-        ("hang", ("--step-timeout", "2"), "step timeout of 2 s"),
+        pytest.param("hang", ("--step-timeout", "2"), "step timeout of 2 s", marks=pytest.mark.more),
     ],
 )
 def test_a_fault_ends_with_status_2_and_keeps_what_was_learned(

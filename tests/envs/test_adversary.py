@@ -169,7 +169,7 @@ def test_the_exact_worst_case_is_that_of_value_iteration_by_definition(share):
     assert best_probability(domain, VIOLATED) == pytest.approx(worst_by_definition(share, policy), abs=1e-9)
 
 
-@pytest.mark.slow  # enumerates
+@pytest.mark.more  # enumerates
 def test_policy_against_adversary_and_adversary_against_policy_are_the_same_episodes():
     policy, size = random_policy(SMALL, 2), Disturbance("draws", 0.4)
     domain = adversary_domain(policy, SMALL, size)

@@ -179,7 +179,7 @@ def test_an_onnx_file_with_a_memory_is_verified_as_the_policy_is(tmp_path: Path)
     assert (ours.mean_return, ours.verdict) == (theirs.mean_return, theirs.verdict)
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_a_run_resumes_to_the_same_bytes_on_any_number_of_workers(tmp_path: Path) -> None:
     domain = psyco.make(HiddenWalk, horizon=11)
     whole = psyco.synthesize(domain, NEAR, settings=QUICK, episodes=60)

@@ -20,7 +20,9 @@ def violations(metrics) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("learner", ["safe-es", "ppo", "snes"])
+@pytest.mark.parametrize(
+    "learner", ["ppo", *(pytest.param(name, marks=pytest.mark.more) for name in ("safe-es", "snes"))]
+)
 def test_a_limit_is_never_exceeded_and_mostly_used(learner: str) -> None:
     limit = 61
     domain = psyco.make("particle-dance", horizon=10, start=0.2)

@@ -141,8 +141,15 @@ def test_onnx_is_written_for_one_agent(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("learner", ["safe-es", "ppo"])
-@pytest.mark.parametrize("policies", ["shared", "separate"])
+@pytest.mark.parametrize(
+    ("policies", "learner"),
+    [
+        ("shared", "ppo"),
+        ("separate", "safe-es"),
+        pytest.param("shared", "safe-es", marks=pytest.mark.more),
+        pytest.param("separate", "ppo", marks=pytest.mark.more),
+    ],
+)
 def test_learners_learn_joint_policies_and_certificates_name_the_agents(learner, policies):
     settings = psyco.Settings(policies=policies, hidden=8)
     run = psyco.synthesize(

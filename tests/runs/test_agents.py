@@ -24,6 +24,7 @@ def start(folder: Path, text: str) -> psyco.Run:
     )
 
 
+@pytest.mark.more
 def test_a_run_is_that_of_the_requirement_that_is_written_out(tmp_path: Path) -> None:
     run, same = start(tmp_path / "run", TEXT), start(tmp_path / "same", WRITTEN)
     assert run.config.requirement.startswith(f"// {TEXT}\n")

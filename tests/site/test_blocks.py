@@ -36,6 +36,7 @@ LAST_PICTURES = {
 # Pages whose blocks take long together: `make test-all`.
 MORE = [
     "README.md",
+    "docs/agents.md",
     "docs/counterexamples.md",
     "docs/deployment.md",
     "docs/explanation/posterior.md",
