@@ -73,6 +73,8 @@ def _memory() -> int:
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
     if _folder is None:
         return
+    if event == "subprocess.Popen" and Path(os.fsdecode(arguments[0])).name.startswith("ffmpeg"):
+        return  # the encoder of films
     if event in PROCESSES or event in CONNECTIONS or event == "pickle.find_class":
         _seen.append(f"{event} {arguments!r:.200}")
     elif event == "open":
