@@ -127,7 +127,12 @@ class Shielded(DerivedDomain):
     @property
     def parameters(self) -> dict[str, Any]:
         """Parameters of the base, and of the shield."""
-        return parameters_of(self.base) | {"shield": {"level": self.level, "requirement": self.stated}}
+        return parameters_of(self.base) | {"shield": self.shield}
+
+    @property
+    def shield(self) -> dict[str, Any]:
+        """Level and requirement, as a policy file names them."""
+        return {"level": self.level, "requirement": self.stated}
 
     @property
     def ranges(self) -> dict[str, tuple[float, float]]:

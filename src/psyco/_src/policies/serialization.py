@@ -18,7 +18,7 @@ from psyco._src.core.errors import RunError
 from psyco._src.core.files import from_json, read_bytes
 from psyco._src.envs.actions import ACTIONS, Actions
 from psyco._src.envs.agents import agent_spaces_of, agents_of
-from psyco._src.envs.shield_table import ShieldProgress, ShieldTable
+from psyco._src.envs.shield_table import ShieldProgress, ShieldTable, same_shield
 from psyco._src.envs.variants import observed_parameters
 from psyco._src.policies.joint_network import JointNetwork, TeamMember, member_of
 from psyco._src.policies.network import NEEDS_EPISODE, Network, has_mask
@@ -82,6 +82,8 @@ class Policy:
         """
         if self.network.recurrent:
             raise RunError(NEEDS_EPISODE)
+        if self.shield is not None and mask is None:
+            raise RunError("this policy has a shield: ask policy.begin() for an episode, or give mask")
         return self._act(observation, mask)
 
     def _act(
@@ -95,10 +97,7 @@ class Policy:
         if mask is not None:
             x = self._with_mask(x, np.asarray(mask, np.float32))
         if self.network.masked and x.shape[-1:] == (self.network.observed,):
-            raise RunError(
-                f"this policy needs to know which of {self.actions.outputs} actions are offered: give mask"
-                + (", or ask policy.begin() for an episode, which has it from the shield" if self.shield else "")
-            )
+            raise RunError(f"this policy needs to know which of {self.actions.outputs} actions are offered: give mask")
         if x.shape[-1:] != (self.network.inputs,):
             raise RunError(f"this policy takes {self.network.inputs} numbers, the observation has shape {x.shape}")
         rows = self._scores(x.reshape(-1, x.shape[-1]), *([] if memory is None else [memory]))
@@ -172,6 +171,22 @@ class Policy:
         Path(path).write_bytes(self.to_bytes())
 
     def check(self, domain: Domain) -> None:
+        """Raise RunError if spaces or shield of a domain are not those that this policy was made for."""
+        self.check_spaces(domain)
+        own, theirs = self.parameters.get("shield"), getattr(domain, "shield", None)
+        if own != theirs:
+            words = [f"a shield of level {each['level']:g}" if each else "no shield" for each in (own, theirs)]
+            raise RunError(
+                f"this policy was made with {words[0]}, and {domain.name} has {words[1]} here: it would not act as its "
+                "file does. Leave out the domain, which the file names"
+            )
+        if not same_shield(self.shield, getattr(domain, "shield_table", None)):
+            raise RunError(
+                f"the shield in this policy was computed from {domain.name} with other parameters, and would be "
+                "computed anew: the certificate would be about another policy. Learn with these parameters"
+            )
+
+    def check_spaces(self, domain: Domain) -> None:
         """Raise RunError if observations or actions of a domain are not those that this policy was made for."""
         observed, offered = observed_parameters(self.parameters), tuple(getattr(domain, "observed_parameters", ()))
         if observed and observed != offered:

@@ -66,7 +66,7 @@ def check_initial_policy(settings: Settings, policy: Policy | None, domain: Doma
         )
     if policy is None:
         return
-    policy.check(domain)
+    policy.check_spaces(domain)
     own = policy.network
     if isinstance(own, JointNetwork) and settings.policies is not None:
         asked = joint_network_for(domain, hidden=own.hidden, bias=own.bias, policies=settings.policies)
