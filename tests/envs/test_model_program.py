@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -167,6 +168,30 @@ def test_episodes_of_a_program_are_those_of_the_built_model(tmp_path: Path) -> N
         assert answer.upper - answer.lower < 0.3
 
 
+@pytest.mark.parametrize("first", ["p", "1-p"])
+def test_rare_branches_have_their_probability(first: str, tmp_path: Path) -> None:
+    """A failure of probability 1e-8 in a step has some draw that leads to it, and few: the others lead on."""
+    lost, on = ("(x'=9)", "(x'=x+1)")
+    branches = f"p : {lost} + 1-p : {on}" if first == "p" else f"1-p : {on} + p : {lost}"
+    file = tmp_path / "rare.prism"
+    file.write_text(
+        "dtmc\nconst double p = 1e-8;\nmodule m\n x : [0..9] init 0;\n"
+        f" [] x<8 -> {branches};\n [] x>=8 -> true;\nendmodule"
+    )
+    domain = psyco.make(str(file), max_states=3, horizon=9)
+    state = domain.reset(None)
+
+    def fails(u: float) -> bool:
+        drawn = np.array([0.0, u], np.float32)
+        return int(domain.step(drawn, state, np.int32(0))[0].values[0]) == 9
+
+    assert [fails(u) for u in (0.0, 0.9e-8, 1.1e-8, 0.5, 1 - 2.0**-24)] == [True, True, False, False, False]
+    numbers = np.asarray(domain.draw(jax.random.key(0)))
+    big = jax.vmap(replace(domain, given_horizon=1000).draw)(jax.random.split(jax.random.key(0), 300))
+    near = np.sort(np.asarray(big).ravel())[:2000]  # below 2^-8, numbers that 24 bits do not have
+    assert numbers.dtype == np.float32 and (near * 2.0**24 % 1 != 0).mean() > 0.9
+
+
 def test_a_policy_is_answered_exactly_on_a_model_of_200_million_states() -> None:
     domain = psyco.make(CONVOY, N=100, max_states=5000)
     answer = psyco.exact(lambda obs: 0, domain, 'P=? [ F "arrived" ]; R{"time"}=? [ F ("arrived" | "broken") ]')
@@ -207,6 +232,7 @@ REFUSED = {
     "computes with real numbers in a guard": "x : [0..90] init 0;\n [] x*0.1<7 -> (x'=x+1);",
     "its variable x is no integer with a range": "x : int init 0;\n [] true -> (x'=x+1);",
     "several initial states, since y has no initial value": "x : [0..9];\n y : [0..90];\n [] true -> (y'=min(y+1,90));",
+    "computes with integers of 2^31 and more: (x * x)": "x : [0..90000] init 1;\n [] x*x>0 -> (x'=min(2*x,65536));",
     "has the number 99999999, above 2^24": "x : [0..90] init 0;\n [] x<99999999 -> (x'=min(x+1,90));",
 }
 
@@ -218,9 +244,8 @@ def test_programs_that_cannot_be_simulated_are_refused_with_the_reason(words: st
     file.write_text(f"dtmc\nmodule m\n {REFUSED[words]}\nendmodule\n{initial}")
     with pytest.raises(DomainError) as caught:
         psyco.make(str(file), max_states=5)
-    assert f"it is too large to build, and {'it ' if ' in a guard' in words or 'number' in words else ''}" in str(
-        caught.value
-    )
+    own = any(part in words for part in (" in a guard", "number", "2^31"))
+    assert f"it is too large to build, and {'it ' if own else ''}" in str(caught.value)
     assert words in str(caught.value)
 
 
