@@ -35,6 +35,9 @@ def formula_of(sentence):
         ("Whenever request, the server shall within 5 steps satisfy answer", "G (request => (F<=5 answer))"),
         ("speed shall stay between 1 and 2 until goal", "(speed >= 1 & speed <= 2) W goal"),
         ("the arm shall satisfy locked before moving", "locked R !moving"),
+        ("the arm shall reach goal before timeout", "!timeout U (goal & !timeout)"),
+        ("collisions shall occur at most twice until goal", "collisions <= 2 W goal"),
+        ("crashed shall occur at least once within 9 steps", "F<=9 (crashed >= 1)"),
         ("while dark, the lamp shall always satisfy on", "G (dark => on)"),
         ("while dark, the lamp shall eventually satisfy on", "F (dark & on)"),
         ("after start, x shall always be above 2", "!start W (start & (G (x > 2)))"),
@@ -94,6 +97,13 @@ P>=0.9 [ F b ] & C>=0.9"""
         (f"a shall hold within 2.5 steps {TAIL}", (1, 21), "not a whole number"),
         ("a shall always hold with probability at least 90", (1, 47), "write 95% as 0.95"),
         ("a shall always hold with probability 0.9", (1, 38), "at least, at most"),
+        (f"the arm shall never avoid goal {TAIL}", (1, 15), "write avoid φ, or never satisfy φ"),
+        (f"whenever a, x shall within 5 steps occur at least twice {TAIL}", (1, 15), "not whenever"),
+        (f"when a, x shall occur at most twice {TAIL}", (1, 11), "counted from the first state of an episode"),
+        (f"after a, x shall occur at least 3 times {TAIL}", (1, 12), "not after"),
+        (f"while a, x shall occur at least 3 times {TAIL}", (1, 12), "(a and x) shall occur"),
+        (f"info.cost shall occur at most twice {TAIL}", (1, 1), "write info.cost > 0 shall occur"),
+        (f"x shall occur at least 3 times from step 2 to 4 {TAIL}", (1, 3), "not from a later step on"),
         ("maximise the fun", (1, 14), "maximise the return"),
         ("a shall always hold with probability at least 0.5; P>=0.5 [ F", (1, 62), "the text ends too early"),
     ],
@@ -150,6 +160,7 @@ def timings(k, low, high, stop):
         "until STOP": (every, until),
         "never until STOP": (no, until),
         "before STOP": ("before", whole),
+        "eventually before STOP": ("earlier", whole),
     }
 
 
@@ -164,6 +175,9 @@ def meaning(path, start, how, states, response, stop, inside):
     if how == "before":  # every state with the stop condition has an earlier one with the response
         done = [j for j in found if at(response, j) and at(inside, j)]
         return all(any(j < m for j in done) for m in found if at(stop, m))
+    if how == "earlier":  # some state has the response, and neither it nor an earlier one the stop condition
+        done = [j for j in found if at(response, j) and at(inside, j)]
+        return any(not any(at(stop, m) for m in found if m <= j) for j in done)
     seen = [at(response, j) for j in found if at(inside, j)]
     return {"every": all(seen), "no": not any(seen), "some": any(seen)}[how]
 
@@ -266,6 +280,7 @@ def test_every_property_has_words(requirement):
         "when a, the system shall never satisfy b",
         "after a, the system shall eventually satisfy b",
         "the system shall satisfy a before b",
+        "the system shall eventually satisfy a before b",
         "the system shall satisfy a and (b or not c) until x is more than 3",
     ],
 )

@@ -159,6 +159,7 @@ class Response(NamedTuple):
 
     formula: ParsedExpression
     quantifier: str | None
+    counts: bool = False  # whether it is about how often something has occurred in the episode so far
 
 
 class Window(NamedTuple):
@@ -234,9 +235,15 @@ class SentenceBuilder(TreeBuilder):
         def respond(of: _Subject) -> Response:
             body = of.expression(word)
             is_counter = isinstance(body.node, Signal)  # `collisions`: a number that counts itself
+            if is_counter and "info" in of.text.split("."):
+                raise RequirementError(
+                    f"{of.text} may be the number of one step or a total",
+                    of.location,
+                    f"write {of.text} > 0 shall occur ..., or {of.text} shall always be at most ...",
+                )
             term = body.node if is_counter else Aggregate("count", self.state(word, body), self.at(word))
             held = self.build(Compare(symbol, cast(Any, term), limit), self.at(word), body)
-            return Response(held, "always" if "<" in symbol else "eventually")
+            return Response(held, "always" if "<" in symbol else "eventually", counts=True)
 
         return _Predicate(respond)
 
@@ -329,6 +336,13 @@ class SentenceBuilder(TreeBuilder):
         where = parts["window"].location if "window" in parts else at
         scope: tuple[str, Any] = parts["scope"].value if "scope" in parts else ("", None)
         word, states = scope
+        begins = word or ("condition" in parts and parts["condition"].value[0])
+        if response.counts and (begins or (window and window.word in ("from", "later"))):
+            raise RequirementError(
+                f"occurrences are counted from the first state of an episode, not {begins or 'from a later step on'}",
+                at,
+                "leave that out: x shall occur at most twice; or count in one formula: (a and x) shall occur ...",
+            )
         body = self.negation(response.formula) if quantifier == "never" else response.formula
         if word == "while":
             some = quantifier == "eventually" or (quantifier is None and window and window.word in ("within", "before"))
@@ -347,6 +361,9 @@ class SentenceBuilder(TreeBuilder):
         if response.quantifier not in (None, stated.value):
             problem = f"the verb says {response.quantifier}, and the sentence {stated.value}"
             raise RequirementError(problem, stated.location, "leave out the second, or use satisfy")
+        if response.quantifier == "never":
+            advice = "write avoid φ, or never satisfy φ"
+            raise RequirementError("never avoid is a double negation", stated.location, advice)
         return cast(str, stated.value)
 
     def timed(
@@ -365,8 +382,11 @@ class SentenceBuilder(TreeBuilder):
                 return self.over_time("F", bound, body)
             case (None | "always" | "never", "until") | ("always" | "never", "before"):
                 return self.over_time("W", None, body, until)
-            case None | "eventually", "before":
+            case None, "before":
                 return self.over_time("R", None, body, self.negation(cast(ParsedExpression, until)))
+            case "eventually", "before":
+                not_yet = self.negation(cast(ParsedExpression, until))
+                return self.over_time("U", None, not_yet, self.connect("&", word, body, not_yet))
             case None, "":
                 raise RequirementError("a sentence without a timing", at, TIMINGS)
         problem = f"{word!r} without always, never or eventually" if quantifier is None else f"{quantifier} and {word}"
