@@ -60,9 +60,7 @@ def main() -> None:
             oracle = "" if new == old else f"{_wald(win, loss):.0f}"
             power = _sign_test(size, win, loss)
             print(f"| {new} | {old} | {size} | {better:.3f} | {played.sum():.0f} | {power:.3f} | {oracle} |")
-    print(
-        "\n| p_new | p_old | N | error | shown better | expected pairs | half of all runs | STEP, Lai, SAVI: one run each |"
-    )
+    print("\n| p_new | p_old | N | error | shown better | expected pairs | half of all | one run of STEP, Lai, SAVI |")
     print("|---|---|---|---|---|---|---|---|")
     for new, old, size, error, others in RECORDED:
         better, played = behaviour(size, new * (1 - old), old * (1 - new), stops(size, error))
