@@ -42,6 +42,8 @@ BAD = {
     "its constants N, p have no values; give them, as in --set N=3 --set p=0.5": "dtmc\nconst int N;\nconst double p;\n"
     + MODULE.format("[] s<N -> p : (s'=1) + (1-p) : (s'=2);"),
     "sum to 0.9, not to 1, in the state s=0": "dtmc\n" + MODULE.format("[] s=0 -> 0.5 : (s'=1) + 0.4 : (s'=2);"),
+    "a branch has the probability -0.5, below 0, in the state s=2": "dtmc\n"
+    + MODULE.format("[] s<3 -> (1-s)/2 : (s'=0) + (1+s)/2 : (s'=s+1);\n [] s=3 -> true;"),
     "has 2 initial states; choose one by a formula, as in --set start='s=1'": "dtmc\nmodule m\n s : [0..3];\n"
     "[] s<2 -> (s'=3);\n[] s>1 -> true;\nendmodule\ninit s<2 endinit",
     "its initial state is a deadlock": "dtmc\n" + MODULE.format("[] s=1 -> (s'=2);"),
@@ -74,6 +76,11 @@ def test_a_bad_model_is_an_error_in_words(words: str, tmp_path: Path) -> None:
 def test_bad_jani_and_bad_parameters_are_errors_in_words(tmp_path: Path) -> None:
     with pytest.raises(DomainError, match="line 2, column 1"):
         psyco.make(write(tmp_path, '{"jani-version":\n}', "model.jani"))
+    with pytest.raises(DomainError, match=r"model\.jani: ") as listed:
+        psyco.make(write(tmp_path, "[]", "model.jani"))
+    assert "Storm ended" not in str(listed.value)
+    with pytest.raises(psyco.PsycoError, match="max_states must be a whole number of at least 1, got 0"):
+        psyco.make(DICE, max_states=0)
     with pytest.raises(DomainError, match="timed automaton"):
         psyco.make(write(tmp_path, json.dumps({"jani-version": 1, "name": "m", "type": "pta"}), "model.jani"))
     with pytest.raises(DomainError, match="'M' is unknown; its undefined constants are: N"):

@@ -253,6 +253,7 @@ def test_a_step_that_the_model_does_not_allow_is_an_error_never_a_satisfied_epis
     """The first seven states are explored before Storm stops; the eighth is wrong."""
     for name, command, words in (
         ("sum", "[] x=7 -> 0.5 : (x'=0) + 0.4 : (x'=1);", "sum to 0.9, not to 1, in the state x=7"),
+        ("below", "[] x=7 -> (6-x)/4 : (x'=8) + (x-2)/4 : (x'=0);", "the probability -0.25, below 0, in the state x=7"),
         ("range", "[] x=7 -> (x'=x+5);", "leaves its range, from the state x=7 to the state x=12"),
     ):
         file = tmp_path / f"{name}.prism"

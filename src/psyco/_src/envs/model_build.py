@@ -75,7 +75,8 @@ def build(
 
     if file.suffix == ".jani":
         with contextlib.suppress(json.JSONDecodeError):  # Storm's message is good; but it ends hard on some types
-            _refuse(str(_content(file).get("type", "")).upper())
+            content = _content(file)
+            _refuse(str(content.get("type", "") if isinstance(content, dict) else "").upper())
         parsed, properties = stormpy.parse_jani_model(str(file))
     else:
         text = file.read_text(encoding="utf-8-sig", errors="replace")

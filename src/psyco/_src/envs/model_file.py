@@ -513,7 +513,8 @@ def model_domain(name: str, **parameters: Any) -> ModelFile | ProgramFile:
     horizon, reward = parameters.pop("horizon", None), parameters.pop("reward", None)
     observe, start = parameters.pop("observe", None) or "variables", parameters.pop("start", None)
     until = parameters.pop("until", None)
-    max_states, digest = parameters.pop("max_states", None) or MAX_STATES, parameters.pop("sha256", None)
+    max_states, digest = parameters.pop("max_states", None), parameters.pop("sha256", None)
+    max_states = MAX_STATES if max_states is None else check_count("max_states", max_states)
     if horizon is not None:
         horizon = check_count("horizon", horizon)
     if observe not in ("variables", "index"):
@@ -526,7 +527,7 @@ def model_domain(name: str, **parameters: Any) -> ModelFile | ProgramFile:
     if digest is not None and digest != found:
         raise DomainError(f"{name} has changed: its SHA-256 is {found[:16]}..., and was {str(digest)[:16]}...")
     given = json.dumps(parameters, sort_keys=True)
-    tables = _built(str(Path(name).resolve()), found, given, check_count("max_states", max_states))
+    tables = _built(str(Path(name).resolve()), found, given, max_states)
     reward = _reward(name, tables.rewards, reward)
     if isinstance(tables, ModelProgram):
         return _unbuilt(ProgramFile(name, tables, parameters, horizon, reward, None, max_states), observe, start, until)
@@ -613,6 +614,9 @@ def _tables(file: str, digest: str, facts: dict[str, Any], arrays: dict[str, NDA
     if (wrong := np.flatnonzero(np.abs(total - 1) > SUM_TOLERANCE)).size:
         state = describe_state(tables, int(tables.state_of_choice[wrong[0]]))
         raise DomainError(f"{file}: the probabilities of a choice sum to {total[wrong[0]]:g}, not to 1, in {state}")
+    if (wrong := np.flatnonzero(probability < 0)).size:
+        state = describe_state(tables, int(tables.state_of_choice[tables.choice_of_branch[wrong[0]]]))
+        raise DomainError(f"{file}: a branch has the probability {probability[wrong[0]]:g}, below 0, in {state}")
     if len(tables.initial) == 1 and tables.labels.get("deadlock", np.zeros(tables.states, bool))[tables.initial[0]]:
         raise DomainError(f"{file}: its initial state is a deadlock: no command is enabled, so no step is possible")
     return tables

@@ -162,7 +162,8 @@ class ProgramFile:
         taken = jnp.take_along_axis(branches, number[:, None], -1)[:, 0]
         after = program.next_values(jnp, values, taken)
         takes_part = commands < len(program.commands)
-        right = program.in_range(jnp, after) & jnp.where(takes_part, jnp.abs(total - 1) <= SUM_TOLERANCE, True).all()
+        proper = (likely >= 0).all(-1) & (jnp.abs(total - 1) <= SUM_TOLERANCE)
+        right = program.in_range(jnp, after) & (proper | ~takes_part).all()
         gained = program.gains(jnp, values, taken).astype(jnp.float32)
         reward = gained[list(program.rewards).index(self.reward)] if self.reward else jnp.float32(0)
         error = jnp.where(right, jnp.float32(0), jnp.float32(jnp.nan))
