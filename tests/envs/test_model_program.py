@@ -150,6 +150,48 @@ def test_operators_have_the_values_of_the_language() -> None:
         np.testing.assert_array_equal(evaluate(np, expression, environment), values)
 
 
+def remainder_jani() -> str:
+    """As `REMAINDERS`, with one label."""
+    equal = {"op": "=", "left": {"op": "%", "left": "x", "right": 3}, "right": 2}
+    place = {"name": "at", "transient-values": [{"ref": "r2", "value": equal}]}
+    bounded = {"kind": "bounded", "base": "int", "lower-bound": -4, "upper-bound": 4}
+    up = {"op": "min", "left": {"op": "+", "left": "x", "right": 1}, "right": 4}
+    edge = {"location": "at", "destinations": [{"location": "at", "assignments": [{"ref": "x", "value": up}]}]}
+    automaton = {"name": "A", "locations": [place], "initial-locations": ["at"], "variables": [], "edges": [edge]}
+    content = {
+        "jani-version": 1, "name": "m", "type": "dtmc", "actions": [], "constants": [], "properties": [],
+        "variables": [
+            {"name": "x", "type": bounded, "initial-value": -4},
+            {"name": "r2", "type": "bool", "transient": True, "initial-value": False},
+        ],
+        "automata": [automaton], "system": {"elements": [{"automaton": "A"}], "syncs": []},
+    }  # fmt: skip
+    return json.dumps(content)
+
+
+REMAINDERS = """dtmc
+module m // mod(
+  x : [-4..4] init -4;
+  [] true -> (x'=min(x+1,4));
+endmodule
+""" + "".join(f'label "r{r}" = mod(mod(x+max(0,3),100),3)={r};\n' for r in range(3))
+
+
+@pytest.mark.parametrize("name", ["mod.prism", "mod.jani"])
+def test_remainders_of_negative_numbers_are_not_negative(name: str, tmp_path: Path) -> None:
+    """Storm alone has mod(-3, 3) = 3; and a program took the remainder that Storm writes for another one."""
+    for domain in both(tmp_path, name, REMAINDERS if name == "mod.prism" else remainder_jani()):
+        if isinstance(domain, ModelFile):
+            order = np.argsort(domain.tables.variables["x"])
+            found = {label: column[order] for label, column in domain.tables.labels.items()}
+        else:
+            columns = [np.arange(-4, 5) * (variable.name == "x") for variable in domain.program.variables]
+            found = domain.state_signals(np, np.stack(columns, axis=1).astype(np.int32))
+        for r in range(3) if name == "mod.prism" else [2]:
+            wanted = [(x + 3) % 100 % 3 == r if name == "mod.prism" else x % 3 == r for x in range(-4, 5)]
+            np.testing.assert_array_equal(found[f"r{r}"], wanted)
+
+
 def test_episodes_of_a_program_are_those_of_the_built_model(tmp_path: Path) -> None:
     """Each interval misses with probability 1e-6 or less, at a fixed seed."""
     built, program = both(tmp_path, "workshop.prism", WORKSHOP, 8, horizon=12)

@@ -78,11 +78,17 @@ def build(
             content = _content(file)
             _refuse(str(content.get("type", "") if isinstance(content, dict) else "").upper())
         parsed, properties = stormpy.parse_jani_model(str(file))
+        if (mended := _without_percent(content := _content(file))) != content:
+            (folder / "model.jani").write_text(json.dumps(mended))
+            parsed, properties = stormpy.parse_jani_model(str(folder / "model.jani"))
     else:
         text = file.read_text(encoding="utf-8-sig", errors="replace")
         if stated := re.match(PRISM_TYPE, re.sub("//.*", "", text)):
             _refuse({"stochastic": "CTMC", "popta": "POMDP", "csg": "SMG"}.get(stated[1], stated[1].upper()))
         parsed, properties = stormpy.parse_prism_program(str(file)), []
+        if (mended := _without_mod(text)) != text:  # only now, so that a syntax error has its place
+            (folder / "model.prism").write_text(mended)
+            parsed = stormpy.parse_prism_program(str(folder / "model.prism"))
     kind = str(parsed.model_type).rpartition(".")[2]
     _refuse(kind)
     if kind not in ("DTMC", "MDP"):
@@ -134,6 +140,35 @@ def build(
                 found = valuations.get_values_states(variable)
             arrays[f"variable:{variable.name}"] = np.array(found)
     return arrays, facts
+
+
+def _without_mod(text: str) -> str:
+    """Return a PRISM program with mod(a, b) as a - b * floor(a/b); Storm has mod(-4, 2) = 2, and floor is right."""
+    text = re.sub("//[^\n]*", "", text)
+    while found := list(re.finditer(r"\bmod\s*\(", text)):
+        begin, depth, comma, end = found[-1].end(), 0, 0, 0  # the last one contains no other
+        for end in range(begin, len(text)):
+            depth += (text[end] == "(") - (text[end] == ")")
+            if depth < 0:
+                break
+            comma = end if text[end] == "," and depth == 0 else comma
+        a, b = text[begin:comma], text[comma + 1 : end]
+        text = f"{text[: found[-1].start()]}(({a})-({b})*floor(({a})/({b}))){text[end + 1 :]}"
+    return text
+
+
+def _without_percent(tree: Any) -> Any:
+    """Return a JANI document with a % b as a - b * floor(a/b), for the same reason."""
+    if isinstance(tree, list):
+        return [_without_percent(each) for each in tree]
+    if not isinstance(tree, dict):
+        return tree
+    found = {key: _without_percent(each) for key, each in tree.items()}
+    if found.get("op") != "%":
+        return found
+    a, b = found["left"], found["right"]
+    quotient = {"op": "floor", "exp": {"op": "/", "left": a, "right": b}}
+    return {"op": "-", "left": a, "right": {"op": "*", "left": b, "right": quotient}}
 
 
 def _explore(model: Any, options: Any, max_states: int) -> Any:

@@ -307,8 +307,10 @@ class _Reader(NamedTuple):
 
 
 def _whole_division(expression: tuple[Any, ...]) -> Expression:
-    """Return a rounded quotient of integers as a division of integers, which is exact in every precision."""
+    """Return a rounded quotient of integers, or a remainder, as one operation, which is exact in every precision."""
     match expression:
+        case ("-", left, ("*", right, ("//", *parts))) if parts == [left, right]:
+            return ("%", left, right)
         case ("floor" | "ceil" as rounds, ("/", left, right)) if not isinstance(left, float) and right:
             whole = int(right) if isinstance(right, float) and right.is_integer() else right
             if not isinstance(whole, float):
