@@ -76,7 +76,7 @@ class Guard:
         self._check_rules()
         if isinstance(policy, Policy) and isinstance(fallback, Policy):
             _check_spaces(policy, fallback)
-        if any(isinstance(each, Policy) and "shield" in each.parameters for each in (policy, fallback)):
+        if any(isinstance(each, Policy) and each.stated_shield for each in (policy, fallback)):
             raise RunError(NO_SHIELD)
 
     def _check_rules(self) -> None:

@@ -54,6 +54,12 @@ class Policy:
         return () if not isinstance(self.network, JointNetwork) else (_describe_team(self.network),)
 
     @property
+    def stated_shield(self) -> Mapping[str, Any] | None:
+        """Level and requirement of the shield with which it was made; None: it has none."""
+        found = self.parameters.get("shield")
+        return found if isinstance(found, Mapping) else None  # a domain may have another parameter of that name
+
+    @property
     def agents(self) -> tuple[str, ...]:
         """Names of the agents, in the order of observations and actions; empty where there is one."""
         return tuple(each.name for each in self.network.members) if isinstance(self.network, JointNetwork) else ()
@@ -173,7 +179,9 @@ class Policy:
     def check(self, domain: Domain) -> None:
         """Raise RunError if spaces or shield of a domain are not those that this policy was made for."""
         self.check_spaces(domain)
-        own, theirs = self.parameters.get("shield"), getattr(domain, "shield", None)
+        own, theirs = self.stated_shield, None
+        if hasattr(domain, "shield_table"):
+            theirs = getattr(domain, "shield", None)
         if own != theirs:
             words = [f"a shield of level {each['level']:g}" if each else "no shield" for each in (own, theirs)]
             raise RunError(
