@@ -57,7 +57,7 @@ class Policy:
     def stated_shield(self) -> Mapping[str, Any] | None:
         """Level and requirement of the shield with which it was made; None: it has none."""
         found = self.parameters.get("shield")
-        return found if isinstance(found, Mapping) else None  # a domain may have another parameter of that name
+        return found if isinstance(found, dict) else None  # a domain may have another parameter of that name
 
     @property
     def agents(self) -> tuple[str, ...]:
