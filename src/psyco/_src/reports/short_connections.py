@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
@@ -53,8 +52,8 @@ class KeptConnection(H11Protocol):
 
     def _drop_half_sent(self, before: RequestResponseCycle | None) -> None:
         """Drop the connection if its first request, or the bytes of a later one, have not become a request."""
-        cycle: Any = self.cycle
-        if cycle is None or (cycle is before and cycle.response_complete and self.conn.trailing_data[0]):
+        cycle = self.cycle
+        if cycle is None or (cycle.response_complete and cycle is before and self.conn.trailing_data[0]):
             self.transport.abort()
         else:
             self._look_again()
