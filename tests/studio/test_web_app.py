@@ -90,8 +90,27 @@ def test_sliders_write_into_the_requirement(studio):
             "a shall always hold with probability at least 0.5",
             "the system shall always satisfy a with probability at least 0.8, 99% sure",
         ),
+        ("Rmin=? [ C ]; P>=0.9 [ F a ]", "Rmin=? [ C ];\nP>=0.8 [ F a ] & C>=0.99"),
+        ('"fast": Rmax=? [ C ]; P>=0.9 [ F a ]', '"fast": Rmax=? [ C ];\nP>=0.8 [ F a ] & C>=0.99'),
     ):
         assert studio.post("rewrite", {"requirement": text, "p": 0.8, "c": 0.99}).json()["requirement"] == changed
+
+
+def test_a_formula_is_offered_as_a_sentence_and_a_sentence_as_a_formula(studio):
+    def other(text):
+        return studio.post("check", {"requirement": text}).json()["other"]
+
+    formula = "P>=0.9 [ G (x >= 1) ] & C>=0.98"
+    sentence = "x shall always be at least 1 with probability at least 0.9, 98% sure"
+    assert (other(formula), other(sentence)) == (sentence, formula)
+    assert other(f"Rmin=? [ C ]; {formula}") == f"minimise the return;\n{sentence}"
+
+
+def test_the_groups_of_a_team_are_known(studio):
+    team = studio.post("domain", {"domain": "particle-dance", "parameters": {"agents": 2}}).json()
+    assert team["groups"] == {"agent": ["agent_0", "agent_1"]}
+    assert "agent_1.distance" in {signal["name"] for signal in team["signals"]}
+    assert studio.post("domain", {"domain": "particle-dance"}).json()["groups"] == {}
 
 
 def test_the_first_requirement_is_that_of_the_domain(studio):
@@ -123,12 +142,13 @@ def test_no_request_imports_code(studio, tmp_path):
 
 
 def test_a_run_is_an_ordinary_run(studio):
-    answer = studio.post("runs", {**SMALL, "name": "small", "seed": 3})
+    answer = studio.post("runs", {**SMALL, "name": "small", "seed": 3, "max_episodes": 500})
     assert answer.json()["name"] == "small"
     found = studio.wait(lambda state: any(run["name"] == "small" and run["verdict"] for run in state["runs"]))
     (row,) = [run for run in found["runs"] if run["name"] == "small"]
     run = psyco.open_run(studio.folder / "small")
     assert run.certificate is not None and run.certificate.verdict.name == row["verdict"]
+    assert (run.config.settings.episodes, run.config.settings.max_episodes, run.config.settings.seed) == (2000, 500, 3)
     page = studio.get(f"runs/{row['id']}/")
     assert page.status == 200 and "frame-ancestors 'self'" in page.headers["content-security-policy"]
     assert studio.get(f"runs/{row['id']}/data.json").json()["data"]["state"] == "finished"

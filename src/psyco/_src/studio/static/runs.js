@@ -32,8 +32,8 @@ export function makeRuns(studio) {
       open.addEventListener("click", () => show(run.id, true));
       const begun = run.created ? new Date(run.created * 1000).toLocaleString() : "–";
       return html("tr", { "aria-current": String(run.id === state.shown), title: run.requirement },
-        html("td", {}, box), html("td", {}, open), html("td", {}, run.domain), html("td", {}, short(run.return)),
-        html("td", {}, badge(run)), html("td", {}, `${Math.round(run.progress * 100)}%${run.state === "running" ? ` ${run.moment?.phase || "starting"}` : ""}`), html("td", {}, begun));
+        html("td", {}, box), html("td", {}, open), html("td", { class: "wide" }, run.domain), html("td", {}, short(run.return)),
+        html("td", {}, badge(run)), html("td", {}, `${Math.round(run.progress * 100)}%${run.state === "running" ? ` ${run.moment?.phase || "starting"}` : ""}`), html("td", { class: "wide" }, begun));
     }));
     if (focused) $("runs").querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
     document.querySelectorAll("#runs th[aria-sort]").forEach((head) => {
@@ -83,7 +83,7 @@ export function makeRuns(studio) {
     const say = (text) => { $("run-status").textContent = text; };
     const files = run.files.map((name) => html("a", { href: `runs/${run.id}/files/${name}`, download: name }, name));
     if (run.files.includes("policy.safetensors")) files.push(exporter(run, "policy.onnx", "ONNX", say), exporter(run, "policy-c.zip", "C with monitor", say));
-    if (files.length) files.unshift(html("span", { class: "muted" }, "Take along:"));
+    if (files.length) files.unshift(html("span", { class: "muted" }, "Download:"));
     const drawn = JSON.stringify([run.id, run.state, run.verdict, run.counterexamples, run.files, job?.state]);
     if ($("run-actions").dataset.drawn === drawn) return; // keep the focus of the keyboard
     $("run-actions").dataset.drawn = drawn;
