@@ -279,12 +279,25 @@ def test_names_of_a_stranger_are_text(page, studio):
     shutil.rmtree(study)
 
 
+def test_a_run_is_stopped_before_it_has_a_folder(page, studio):
+    page.fill("#requirement", EASY)
+    page.fill("#episodes", "2000000")
+    page.fill("#name", "early")
+    page.click("#learn")
+    page.locator("#run-actions button", has_text="Stop").click()
+    page.locator("#answer", has_text="early: interrupted before its first results").wait_for()
+    assert page.locator("#run").is_hidden() and not (studio.folder / "early").exists()
+    (job,) = [each for each in studio.get("state").json()["jobs"] if each["run"] == "early"]
+    assert (job["state"], job["interrupted"]) == ("ended", True)
+
+
 @pytest.mark.more
 def test_a_run_is_stopped_and_resumed(page, studio):
     page.fill("#requirement", EASY)
     page.fill("#episodes", "2000000")
     page.fill("#name", "long")
     page.click("#learn")
+    page.locator("[data-run=long]").wait_for()
     page.locator("#run-actions button", has_text="Stop").click()
     page.locator("#run-actions button", has_text="Resume").wait_for()
     run = psyco.open_run(studio.folder / "long")

@@ -105,7 +105,7 @@ class Studio:
         listed = [
             {
                 "number": job.number, "kind": job.kind, "run": job.run, "state": job.state, "status": job.status,
-                "interrupted": job.interrupted, "log": self.jobs.problem(job),
+                "interrupted": job.interrupted, "stopped": job.stopped, "log": self.jobs.problem(job),
             }
             for job in self.jobs.all
         ]  # fmt: skip
