@@ -202,14 +202,18 @@ def test_every_control_has_a_name_and_is_reached_with_tab(page):
 
 
 def test_the_page_is_small_and_soon_there(browser, studio):
-    """Without a wait for Python: the first paint needs no import of what takes seconds."""
-    painted = []
+    """Below a second, beside what the browser itself takes for a word: a busy machine is slower with both."""
+    first_paint = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
+    painted, empty = [], []
     for _ in range(3):
         tab = open_page(browser, studio)
-        painted.append(tab.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime"))
+        painted.append(tab.evaluate(first_paint))
         sizes = tab.evaluate("performance.getEntriesByType('resource').map((each) => each.transferSize)")
+        tab.goto("data:text/html,<p>word")
+        tab.wait_for_function(first_paint)
+        empty.append(tab.evaluate(first_paint))
         tab.context.close()
-    assert min(painted) < 1000
+    assert min(painted) < 1000 + 2 * min(empty)
     assert sum(sizes) < 100_000  # and a run's page has about 50,000
 
 
