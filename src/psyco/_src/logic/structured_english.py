@@ -20,6 +20,7 @@ from lark.exceptions import UnexpectedInput, VisitError
 from psyco._src.core.errors import RequirementError, SourceLocation
 from psyco._src.logic.ast import (
     DEFAULT_CONFIDENCE,
+    END,
     Aggregate,
     Bound,
     Compare,
@@ -54,9 +55,11 @@ COMPARATIVES = {
     "different from": "!=",
 }
 TIMINGS = (
-    "say when: always, never, eventually, immediately, at the next step, within k steps, for k steps, k steps later, "
+    "say when: always, never, eventually, immediately, finally, at the next step, within k steps, for k steps, "
+    "after k steps, k steps later, "
     "until ..., before ..., or always, never or eventually from step a to b"
 )
+SOME = ("within", "after", "before")  # windows in which one state is enough
 _NOT_CODE = re.compile(r'"[^"\n]*"|//[^\n]*')
 _FULL_STOP = re.compile(r"\.(?=\s|$)")
 
@@ -119,6 +122,7 @@ _PARTS = {
     "NEVER",
     "EVENTUALLY",
     "IMMEDIATELY",
+    "FINALLY",
     "NEXT",
     "WITHIN_FIRST",
     "FOR_FIRST",
@@ -126,6 +130,7 @@ _PARTS = {
     "PROBABILITY",
 }
 _PARTS |= {"WHILE", "BEFORE", "AFTER", "WHENEVER", "WHEN", "UNTIL", "EPISODES", "SURE", "CONFIDENCE", "ENVIRONMENTS"}
+_PARTS |= {"ALMOST_SURELY"}
 _VERBS = {"BE", "HOLD", "OCCUR", "SATISFY", "REACH", "AVOID", "KEEP"}
 _PHRASES: Phrases = (
     (
@@ -163,7 +168,7 @@ class Response(NamedTuple):
 
 
 class Window(NamedTuple):
-    """The states that a timing is about: `within`, `for`, `from`, `later` with a bound, `until`, `before` a formula."""
+    """The states of a timing: `within`, `for`, `after`, `from`, `later` with a bound, `until`, `before` a formula."""
 
     word: str
     bound: Bound | None
@@ -277,7 +282,7 @@ class SentenceBuilder(TreeBuilder):
 
     def window(self, word: Token, steps: ParsedNumber, _: Token) -> SentencePart:
         bound = Bound(0, steps.natural("the number of steps"), steps.location)
-        name = "within" if word.type == "WITHIN_FIRST" else "for"
+        name = {"WITHIN_FIRST": "within", "FOR_FIRST": "for", "AFTER": "after"}[word.type]
         return SentencePart("window", Window(name, bound, None), self.at(word))
 
     def step_range(self, word: Token, lower: ParsedNumber, _: Token, upper: ParsedNumber) -> SentencePart:
@@ -299,6 +304,10 @@ class SentenceBuilder(TreeBuilder):
 
     def percentage(self, digits: Token, percent: Token | None) -> ParsedNumber:
         return ParsedNumber(_fraction(digits) if percent else str(digits), self.at(digits))
+
+    def almost_surely(self, word: Token) -> SentencePart:
+        at = self.at(word)
+        return SentencePart("probability", ParsedBounds(">=", (ParsedNumber("1", at),), at), at)
 
     def share_of_episodes(self, words: Token) -> SentencePart:
         bound, digits = re.fullmatch(r"in\s+(\w+\s+\w+)\s+([0-9.]+).*", words, re.I | re.S).groups()  # type: ignore[union-attr]
@@ -345,7 +354,7 @@ class SentenceBuilder(TreeBuilder):
             )
         body = self.negation(response.formula) if quantifier == "never" else response.formula
         if word == "while":
-            some = quantifier == "eventually" or (quantifier is None and window and window.word in ("within", "before"))
+            some = quantifier == "eventually" or (quantifier is None and window and window.word in SOME)
             body = self.connect("&" if some else "=>", "while", states, body)
         found = self.timed(body, quantifier, window, where)
         if "condition" in parts:
@@ -376,6 +385,12 @@ class SentenceBuilder(TreeBuilder):
                 return body
             case "next", "":
                 return self.over_time("X", None, body)
+            case "finally", "":
+                return self.over_time("F", None, self.connect("&", "finally", ParsedExpression(END, at), body))
+            case None, "after":  # not for so long, and then at once
+                first = Bound(0, cast(Bound, bound).upper + 1, at)
+                none = self.over_time("G", bound, self.negation(body))
+                return self.connect("&", "after", none, self.over_time("F", first, body))
             case ("always" | "never", "" | "for" | "from") | ("never", "within") | (None, "for"):
                 return self.over_time("G", bound, body)
             case ("eventually", "" | "within" | "from") | (None, "within" | "later"):
