@@ -173,8 +173,21 @@ def test_checks_wrap_beside_their_names_on_a_terminal_and_not_in_a_pipe(monkeypa
     assert check._wrapped(message) == message
 
 
-@pytest.mark.parametrize("command", [("plan", "P>=0.5", "--max-episodes", "2"), ("check", "CartPole-v1")])
-def test_long_commands_say_what_they_do(cli: Any, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (("plan", "P>=0.5", "--max-episodes", "2"), "computing"),
+        (("check", "CartPole-v1"), "checking"),
+        (("export", "RUN", "--onnx", "policy.onnx"), "exporting to ONNX"),
+        (("render", "RUN"), "playing and drawing episodes"),
+        (("exact", "RUN"), "computing exact values"),
+        (("exact", "RUN", "--optimum", "--require", "P=? [ F x=1 ]"), "computing the optimum"),
+    ],
+    ids=lambda case: case[0] if isinstance(case, tuple) else None,
+)
+def test_long_commands_say_what_they_do(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], says: str
+) -> None:
     shown, name = list[str](), command[0]
 
     @contextmanager
@@ -182,11 +195,12 @@ def test_long_commands_say_what_they_do(cli: Any, monkeypatch: pytest.MonkeyPatc
         shown.append(text)
         yield shown.append
 
+    monkeypatch.chdir(tmp_path)
     module = importlib.import_module(f"psyco._src.cli.{name}")
     monkeypatch.setattr(module, "show_activity", show)
-    assert cli(*command).status == 0
-    assert shown[0] == {"plan": "computing", "check": "checking"}[name]
-    assert name == "check" or "computing anytime" in shown
+    assert cli(*command).status == (2 if "RUN" in command else 0)  # there is no such run
+    assert shown[0] == says
+    assert name != "plan" or "computing anytime" in shown
 
 
 def test_an_activity_is_shown_with_its_duration(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -437,10 +437,10 @@ class RunPlan:
             )
             measured, horizon = self.throughput.length, self.length**2 / self.throughput.length
             lines.append(
-                f"an episode is expected to have {self.length:,.0f} steps: between the {measured:,.0f} of random "
+                f"an episode is expected to have {self.length:,.0f} steps: between the {measured:,.0f} of untrained "
                 f"policies and the horizon of {horizon:,.0f}, of which the plan takes the geometric mean"
                 if round(measured) < round(horizon)
-                else f"an episode has {measured:,.0f} steps"
+                else f"an episode is expected to have {measured:,.0f} steps, the horizon, as those of untrained policies have"
             )
         return "\n".join([*lines, *([self.certificate] if self.certificate else [])])
 
