@@ -537,5 +537,6 @@ def _describe_certificate(settings: Settings, requirement: Requirement) -> str:
         takes = (
             f"more than {MAX_PREDICTED_EPISODES:,} episodes with a probability above {1.0 - DECISION_PROBABILITY:.0%}"
         )
-    short = "" if needed <= settings.max_episodes else f"; more than the {settings.max_episodes:,} of max_episodes"
+    most = settings.max_episodes
+    short = "" if needed <= most else f"; this run allows {most:,}, and more with --max-episodes {needed:.0f}"
     return f"a certificate of a policy with probability {p:g} takes {takes}{short}"
