@@ -24,7 +24,8 @@ class CellProgress:
     phase: str = ""  # "starting", "learning", "certifying"
     error: str = ""  # of a failed cell
     reused: bool = False  # finished before this session
-    started_at: float | None = None  # by `time.monotonic`
+    started_at: float | None = None  # by `time.monotonic`, as the next
+    reported_at: float = 0.0  # when `done` grew last
     done_before: int = 0  # `done` when this session began
     seconds: float = 0.0  # duration in this session, once finished
 
@@ -82,12 +83,12 @@ class StudyProgress:
         """Estimate of the seconds left; None before a cell has shown its speed in this session.
 
         A cell is expected to take as long, per episode or step, as the median of those that have finished; before one
-        has, as those that run seem to take. Cells that wait go one by one to the next free worker, of as many as were
-        seen.
+        has, as those that run took until their last report. Cells that wait go one by one to the next free worker, of
+        as many as were seen.
         """
         finished = [cell.seconds / cell.work for cell in self.cells.values() if cell.seconds and cell.work]
         now = time.monotonic()
-        paces = finished or [cell.elapsed(now) / cell.done_now for cell in self.running if cell.done_now]
+        paces = finished or [cell.elapsed(cell.reported_at) / cell.done_now for cell in self.running if cell.done_now]
         if not paces:
             return None
         pace = median(paces)
@@ -113,7 +114,10 @@ class StudyProgress:
 
     def update(self, name: str, done: int, phase: str) -> None:
         """Record how far a cell has come."""
-        self.cells[name].done, self.cells[name].phase = done, phase
+        cell = self.cells[name]
+        if done > cell.done:
+            cell.reported_at = time.monotonic()
+        cell.done, cell.phase = done, phase
         self.notify()
 
     def mark_ended(self, name: str, error: str = "") -> None:
