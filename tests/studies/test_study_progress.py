@@ -33,7 +33,7 @@ def test_the_time_left_is_that_of_two_workers_and_counts_down(clock: list[float]
     progress.mark_started("a")
     progress.mark_started("b")
     assert progress.seconds_left is None
-    for now, done in ((50.0, 53), (99.0, 100)):  # the rest is selection and certificate
+    for now, done in ((50.0, 50), (97.5, 100)):  # the rest is selection and certificate
         clock[0] = now
         for name in "ab":
             progress.update(name, done, "learning")
@@ -59,6 +59,9 @@ def test_the_time_left_counts_down_between_two_reports(clock: list[float]) -> No
         clock[0] = now
         progress.update("a", 50, "learning")
         assert progress.seconds_left == pytest.approx(expected - now)
+    clock[0] = 70.0
+    progress.update("a", 90, "learning")  # 40 in 40 s, and compiling is over for both
+    assert progress.seconds_left == pytest.approx((200 - 0.95 * 90) * 40 / (0.95 * 40))
 
 
 def test_a_line_is_repeated_every_ten_seconds_only(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
