@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from psyco._src.cli import check, display
+from psyco._src.cli import check, common, display
 from psyco._src.cli.common import visible
 from psyco._src.cli.display import NARROW, summary
 from psyco._src.cli.synthesize import _took
@@ -201,6 +201,25 @@ def test_long_commands_say_what_they_do(
     assert cli(*command).status == (2 if "RUN" in command else 0)  # there is no such run
     assert shown[0] == says
     assert name != "plan" or "computing anytime" in shown
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_certificate_and_a_plan_wrap_at_words_on_a_terminal_only(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    out = io.StringIO()
+    monkeypatch.setattr(common, "console", Console(file=out, width=60, force_terminal=terminal, no_color=True))
+    common.say_wrapped("word " * 30 + "end")
+    lines = out.getvalue().splitlines()
+    assert len(lines) == (3 if terminal else 1) and " ".join(" ".join(lines).split()) == "word " * 30 + "end"
+    said = list[str]()
+    for name in ("plan", "verify"):
+        monkeypatch.setattr(importlib.import_module(f"psyco._src.cli.{name}"), "say_wrapped", said.append)
+    cli("plan", "P>=0.5", "--max-episodes", "2")
+    (Path("outcomes.txt")).write_text("1\n0\n")
+    cli("verify", "--outcomes", "outcomes.txt", "--require", "P>=0.5")
+    assert said[0].startswith("✓ the constraint holds") and said[1].startswith("UNDECIDED")
 
 
 def test_an_activity_is_shown_with_its_duration(monkeypatch: pytest.MonkeyPatch) -> None:
