@@ -255,7 +255,7 @@ def remark(
     Args:
         certificate: certificate of the policy that came closest.
         candidate: results of that policy in the selection, which may have played many more episodes.
-        baselines: what was played beside it; where one of them meets the constraints, they are within reach.
+        baselines: of the same run; constraints that one of them meets are not called out of reach.
     """
     if certificate.verdict in (Verdict.SATISFIED, Verdict.ANSWERED):
         return ""

@@ -39,12 +39,12 @@ class CellProgress:
         """The part of the budget that is left to this session when it begins."""
         return self.total - self.done_before
 
-    @property
-    def pace(self) -> float | None:
-        """Seconds per episode or step; once it can be, without the time before the first report, which compiles."""
+    def pace(self, *, compiled: bool = False) -> float | None:
+        """Return the seconds per episode or step, `compiled`: without the time before the first of several reports."""
         if not self.marks or self.started_at is None:
             return None
-        (first, before), (last, done) = [(self.started_at, self.done_before), *self.marks][-2:]
+        points = [(self.started_at, self.done_before), *self.marks]
+        (first, before), (last, done) = points[-2 if compiled else 0], points[-1]
         return (last - first) / (LEARNING_FRACTION * (done - before))
 
     def seconds_left(self, pace: float, now: float) -> float:
@@ -91,11 +91,11 @@ class StudyProgress:
         """
         finished = [cell.seconds / cell.work for cell in self.cells.values() if cell.seconds and cell.work]
         now = time.monotonic()
-        paces = finished or [pace for cell in self.running if (pace := cell.pace)]
+        paces = finished or [pace for cell in self.running if (pace := cell.pace())]
         if not paces:
             return None
         pace = median(paces)
-        left = [cell.seconds_left(pace, now) for cell in self.running]
+        left = [cell.seconds_left(cell.pace(compiled=True) or pace, now) for cell in self.running]
         free_after = left + [0.0] * (self.workers - len(left))  # of each worker
         heapify(free_after)
         for cell in self.cells.values():
