@@ -281,6 +281,11 @@ def say(text: str) -> None:
     console.print(visible(text), soft_wrap=True)
 
 
+def say_wrapped(text: str, style: str = "") -> None:
+    """Print a longer result: a terminal wraps it at words, a pipe or a file gets whole lines."""
+    console.print(plain(text, style), soft_wrap=not console.is_terminal)
+
+
 def remark(text: str, style: str = "") -> None:
     """Print a remark to standard error."""
     status.print(visible(text), soft_wrap=True, style=style)

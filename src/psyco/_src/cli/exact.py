@@ -22,6 +22,7 @@ from psyco._src.cli.common import (
     say,
     trusted,
 )
+from psyco._src.cli.display import show_activity
 from psyco._src.core.errors import RunError
 
 if TYPE_CHECKING:
@@ -78,10 +79,15 @@ def exact(
         _print_optimum(policy, require, values, as_json=as_json)
         return
     code_of(policy)
-    subject = as_subject(policy, domain, require, values, trusted(trust, domain, values))
-    answer = answer_exactly(*subject)
-    second = storm_value(*subject) if storm else None
-    files = write_model(*subject, export) if export else []
+    with show_activity("computing exact values") as update:
+        subject = as_subject(policy, domain, require, values, trusted(trust, domain, values))
+        answer = answer_exactly(*subject)
+        if storm:
+            update("computing the values by Storm")
+        second = storm_value(*subject) if storm else None
+        if export:
+            update("writing the model")
+        files = write_model(*subject, export) if export else []
     if as_json:
         _print_json(_content(subject.requirement, answer, second))
     else:
@@ -109,7 +115,8 @@ def _print_json(content: Any) -> None:
 def _print_optimum(model: str, require: str | None, values: dict[str, Any], *, as_json: bool) -> None:
     if require is None:
         raise RunError("--optimum needs a property, as in --require 'P=? [ F \"goal\" ]'")
-    found = psyco.optimum(model, require, parameters=values)
+    with show_activity("computing the optimum"):
+        found = psyco.optimum(model, require, parameters=values)
     if as_json:
         _print_json([each._asdict() for each in found])
         return

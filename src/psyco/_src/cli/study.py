@@ -29,13 +29,13 @@ from psyco._src.cli.common import (
     status,
     trusted,
 )
+from psyco._src.cli.display import LINE_AT_LEAST_EVERY, LINE_EVERY
 from psyco._src.core.errors import RunError
 from psyco._src.core.wording import plural
 
 if TYPE_CHECKING:
     from psyco._src.studies.study_progress import CellProgress, StudyProgress
 
-LINE_INTERVAL = 2.0  # seconds between two lines without a terminal
 STATUS = "status"
 MAX_PRINTED_CELLS = 200
 EXIT_FAILED, EXIT_UNFINISHED = 1, 3
@@ -216,7 +216,7 @@ class StudyDisplay:
     def __init__(self) -> None:
         self.live = Live(console=status, transient=True, refresh_per_second=5) if status.is_terminal else None
         self.known: dict[str, str] = {}
-        self.said = time.monotonic()
+        self.said, self.line = time.monotonic(), ""
 
     def __enter__(self) -> StudyDisplay:
         if self.live:
@@ -241,10 +241,12 @@ class StudyDisplay:
                 self._say(f"{standing.state}{took}: {standing.cell.label}{why}{self._rest(progress)}")
         if self.live:
             self.live.update(_table(progress))
-        elif time.monotonic() - self.said >= LINE_INTERVAL:
-            running = "; ".join(f"{s.cell.label} {_where(s)}" for s in progress.running[:4])
-            more = f" and {len(progress.running) - 4} more" if len(progress.running) > 4 else ""
-            self._say(f"{running or 'starting'}{more}{self._rest(progress)}")
+            return
+        line = "; ".join(f"{s.cell.label} {_where(s)}" for s in progress.running[:4]) or "starting"
+        line += f" and {len(progress.running) - 4} more" * (len(progress.running) > 4)
+        if time.monotonic() - self.said >= (LINE_AT_LEAST_EVERY if line == self.line else LINE_EVERY):
+            self.line = line
+            self._say(f"{line}{self._rest(progress)}")
 
     def _say(self, text: str) -> None:
         self.said = time.monotonic()

@@ -27,6 +27,7 @@ from psyco._src.cli.common import (
     read_parameters,
     remark,
     say,
+    say_wrapped,
     trusted,
 )
 from psyco._src.cli.declared_options import declared_options
@@ -203,7 +204,7 @@ def verify(
         if as_json:
             print(compared.to_json(), end="")
         else:
-            say(str(compared))
+            say_wrapped(str(compared))
         if out is not None:
             _write(out, compared.to_json())
         raise typer.Exit({"BETTER": 0, "NOT_WORSE": 0, "WORSE": 1, "UNDECIDED": 3}[compared.verdict.name])
@@ -283,7 +284,7 @@ def verify(
     if as_json:
         print(certificate.to_json(), end="")
     else:
-        say(str(certificate))
+        say_wrapped(str(certificate))
     if out is not None:
         _write(out, certificate.to_json())
     leave(certificate)

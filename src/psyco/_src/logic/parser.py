@@ -728,6 +728,10 @@ def _other_prism(token: Token, accepts: set[str]) -> str:
         return _NO_CALCULATION if token.type == "NUMBER" else _OTHER_STARTS.get(str(token), "")
     if "NAME" in accepts and token.type in _PROPERTY | {"PROB", "INSTANT"}:
         return f"{token} cannot name a signal, nor stand inside a formula: {_LETTERS}"
+    if accepts == {"CONF"} and token.type in _PROPERTY | {"PROB"}:
+        return (
+            "separate constraints by ; and give each its own confidence, as in P>=p [ ... ] & C>=c; P>=q [ ... ] & C>=c"
+        )
     if "NUMBER" in accepts and "NAME" not in accepts and token.type in ("NAME", "LPAR"):
         return "constants and expressions are not known here: write the number itself"
     if token.type == "IN" and "ENVIRONMENTS" in accepts:

@@ -197,7 +197,7 @@ def check_info_keys(requirement: Requirement, domain: Domain, missing: Any) -> l
         nowhere, sometimes = int((fraction == 1).sum()), int(((fraction > 0) & (fraction < 1)).sum())
         if nowhere == count:
             raise unknown_key_error(domain, key, f"in none of the {count:,} episodes", named[key].location)
-        where = [f"all states of {nowhere:,}"] * bool(nowhere) + [f"some of {sometimes:,}"] * bool(sometimes)
+        where = [f"all states of {nowhere:,}"] * bool(nowhere) + [f"some states of {sometimes:,}"] * bool(sometimes)
         if where:
             notes.append(
                 f"{key} was missing in {' and '.join(where)} of the {count:,} episodes; where it is missing it "
