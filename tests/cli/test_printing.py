@@ -104,7 +104,7 @@ def test_a_name_that_cannot_be_is_one_sentence_and_status_2(
     [MemoryError("Unable to allocate 7 TiB"), RuntimeError("RESOURCE_EXHAUSTED: Out of memory\nat x")],
 )
 def test_what_memory_cannot_hold_is_one_sentence(cli: Any, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    def fail() -> None:
+    def fail(**_: object) -> None:
         raise error
 
     monkeypatch.setattr("psyco._src.cli.app.app", fail)
