@@ -21,8 +21,8 @@ from psyco._src.cli.common import (
     Trust,
     Vary,
     code_of,
-    given,
     read_domain_parameters,
+    refuse_options,
     say,
     trusted,
 )
@@ -125,11 +125,13 @@ def stress(
     values = read_domain_parameters(parameters, horizon, vary, observe_parameters)
     code_of(policy)
     if adversary is not None:
-        _refuse(context, "an adversary acts in one environment, and is not searched for", {"search_episodes"})
+        refuse_options(context, "an adversary acts in one environment, and is not searched for", {"search_episodes"})
         if values.get("vary"):
             raise RunError("choose one of --vary and --adversary: an adversary acts in one environment")
         if not train_against:
-            _refuse(context, "these belong to --train-against", {"policy_learner", "policy_episodes", "save_policy"})
+            refuse_options(
+                context, "these belong to --train-against", {"policy_learner", "policy_episodes", "save_policy"}
+            )
         _refuse_files_of_runs(save, save_policy, out)
         shared = {
             "adversary": adversary,
@@ -148,7 +150,7 @@ def stress(
                 policy, domain, require, shared | own, {"save": save, "policy": save_policy, "out": out}, as_json
             )
         _attack(policy, domain, require, shared, {"save": save, "out": out}, as_json)
-    _refuse(context, "these belong to --adversary", ADVERSARY_OPTIONS)
+    refuse_options(context, "these belong to --adversary", ADVERSARY_OPTIONS)
     with show_episodes() as count:
         found = psyco.stress(
             policy,
@@ -207,12 +209,6 @@ def _print(found: psyco.AttackResult | psyco.AdversarialTraining, as_json: bool)
     else:
         say(str(found))
     raise typer.Exit(EXIT[found.verdict.name])
-
-
-def _refuse(context: typer.Context, why: str, names: set[str]) -> None:
-    """Raise an error for options that would be ignored."""
-    if unfit := sorted(names & given(context).keys()):
-        raise RunError(f"{why}: leave out {', '.join(unfit)}")
 
 
 def _refuse_files_of_runs(*paths: Path | None) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -81,20 +83,16 @@ def study(
     folder = out or default_folder(source)
     count = len(as_plan(source, seeds=seeds).cells)
     remark(f"{plural(count, 'run')} in {folder}; checking")
-    try:
-        with StudyDisplay() as display:
-            done = psyco.study(
-                source,
-                folder,
-                seeds=seeds,
-                workers=workers,
-                ray=ray,
-                trust=trusted(trust, None),
-                on_progress=display.show,
-            )
-    except KeyboardInterrupt as interruption:
-        remark(f"interrupted; finished runs are kept in {folder}, and the same command continues")
-        raise typer.Exit(status_of(interruption)) from None
+    with show_runs(folder) as display:
+        done = psyco.study(
+            source,
+            folder,
+            seeds=seeds,
+            workers=workers,
+            ray=ray,
+            trust=trusted(trust, None),
+            on_progress=display.show,
+        )
     _print(done, as_json=as_json)
     raise typer.Exit(0 if done.complete else EXIT_FAILED)
 
@@ -208,6 +206,17 @@ def _percent(row: dict[str, Any], name: str) -> str:
 
 
 # ---- progress ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def show_runs(folder: Path) -> Iterator[StudyDisplay]:
+    """Show the progress of the runs in a folder; after an interruption say that they are kept, and exit."""
+    try:
+        with StudyDisplay() as display:
+            yield display
+    except KeyboardInterrupt as interruption:
+        remark(f"interrupted; finished runs are kept in {folder}, and the same command continues")
+        raise typer.Exit(status_of(interruption)) from None
 
 
 class StudyDisplay:

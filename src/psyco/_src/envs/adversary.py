@@ -165,16 +165,6 @@ class AttackedDomain(_Derived):
     """A domain in which a policy acts against a fixed adversary."""
 
     @property
-    def actions(self) -> Actions:
-        """Action space of the base."""
-        return self.base.actions
-
-    @property
-    def observation_size(self) -> int:
-        """Length of an observation vector."""
-        return self.base.observation_size
-
-    @property
     def parameters(self) -> dict[str, Any]:
         """Parameters of the base, and kind, size and policy of the adversary."""
         return parameters_of(self.base) | adversary_parameters(self.disturbance, [self.fixed.digest])
@@ -221,16 +211,6 @@ class MixtureDomain(DerivedDomain):
     def ranges(self) -> dict[str, tuple[float, float]]:
         """Smallest and largest values of signals."""
         return self.members[0].ranges
-
-    @property
-    def actions(self) -> Actions:
-        """Action space of the base."""
-        return self.base.actions
-
-    @property
-    def observation_size(self) -> int:
-        """Length of an observation vector."""
-        return self.base.observation_size
 
     @property
     def parameters(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from psyco._src.core.errors import DomainError, RequirementError
-from psyco._src.envs.actions import Actions, Discrete, first_offered
+from psyco._src.envs.actions import Discrete, first_offered
 from psyco._src.envs.agents import agents_of
 from psyco._src.envs.base import CompiledDomain, Domain, FiniteDomain, State, is_finite_domain
 from psyco._src.envs.base import parameters as parameters_of
@@ -105,11 +105,6 @@ class Shielded(DerivedDomain):
     stated: str
 
     has_mask = True
-
-    @property
-    def actions(self) -> Actions:
-        """Action space of the base."""
-        return self.base.actions
 
     @property
     def observation_size(self) -> int:

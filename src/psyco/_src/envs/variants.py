@@ -116,6 +116,16 @@ class DerivedDomain:
         return self.base.horizon
 
     @property
+    def actions(self) -> Any:
+        """Action space of the base."""
+        return self.base.actions
+
+    @property
+    def observation_size(self) -> int:
+        """Length of an observation vector."""
+        return self.base.observation_size
+
+    @property
     def counters(self) -> tuple[str, ...]:
         """Signals that never decrease during an episode."""
         return tuple(getattr(self.base, "counters", ()))
