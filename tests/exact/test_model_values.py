@@ -50,6 +50,17 @@ def test_optima_over_all_policies_and_under_a_constraint() -> None:
     assert psyco.optimum(COURIER, asked, parameters={"N": 4})[0][1:] == pytest.approx((1.9, 4.0))
 
 
+def test_optima_need_no_policy() -> None:
+    asked = 'Pmax=? [ F "delivered" ]; Pmin=? [ F "delivered" ]; R{"time"}min=? [ F ("delivered" | wet) ]'
+    found = psyco.exact(COURIER, requirement=asked, parameters={"N": 4})
+    assert found.answers == pytest.approx((1.0, 0.81, 1.9))
+    assert math.isnan(found.value.expected_return)  # there is no policy
+    with pytest.raises(psyco.RunError, match="give the policy first"):
+        psyco.exact(COURIER, requirement=f'{asked}; P=? [ F "delivered" ]', parameters={"N": 4})
+    with pytest.raises(psyco.RequirementError, match="asks for the best of all controllers"):
+        psyco.verify(COURIER, requirement=asked, parameters={"N": 4})
+
+
 def test_what_storm_does_not_answer_is_refused_in_words() -> None:
     for asked, words in (
         ("P=? [ F return >= 3 ]", "over variables and labels"),

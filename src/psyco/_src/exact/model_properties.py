@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from psyco._src.core.errors import PsycoError
+from psyco._src.core.wording import plural
 from psyco._src.envs.base import signal_table
 from psyco._src.envs.model_file import ModelFile
 from psyco._src.envs.model_program import ModelProgram
@@ -75,7 +76,8 @@ def _translate(domain: ModelFile | ProgramFile, name: str, text: str) -> ModelPr
     try:
         check_signals(parse(ours), signal_table(domain), domain.name)
     except PsycoError as error:
-        return ModelProperty(name, text, "", best, bound, str(error).splitlines()[0])
+        # The place is one in the translation, which is not shown.
+        return ModelProperty(name, text, "", best, bound, re.sub(r" at line \d.*", "", str(error).splitlines()[0]))
     return ModelProperty(name, text, ours, best, bound, "")
 
 
@@ -118,7 +120,9 @@ def _size(tables: ModelTables | ModelProgram) -> str:
     if isinstance(tables, ModelProgram):
         variables, commands = len(tables.variables), len(tables.commands)
         return f"too large to build; {variables:,} variables and {commands:,} commands, from which steps are simulated"
-    return f"{tables.states:,} states, {len(tables.branches) - 1:,} choices, {len(tables.successor):,} branches"
+    branches = len(tables.successor)
+    sizes = plural(tables.states, "state"), plural(len(tables.branches) - 1, "choice")
+    return f"{', '.join(sizes)}, {branches:,} branch{'es' * (branches != 1)}"
 
 
 def _verdict(domain: ModelFile | ProgramFile, stated: ModelProperty) -> str:
@@ -129,4 +133,5 @@ def _verdict(domain: ModelFile | ProgramFile, stated: ModelProperty) -> str:
         return f"{stated.requirement}: accepted; psyco verify samples it{unbuilt}, psyco exact answers it"
     if isinstance(domain, ProgramFile):
         return f"{stated.text}: accepted for a policy; psyco verify samples it, with a horizon"
-    return f"{stated.text}: answered exactly, by psyco exact --optimum; of a policy, psyco verify samples it"
+    command = "psyco exact --optimum" if stated.bound or not stated.best else "psyco exact"
+    return f"{stated.text}: answered exactly, by {command}; of a policy, psyco verify samples it"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -50,6 +51,9 @@ BY_STORM = Guarantee(
     0.0,
     0.0,
 )
+OPTIMUM_BY_STORM = replace(
+    BY_STORM, statement=BY_STORM.statement.replace("the states that the policy reaches", "all policies")
+)
 
 
 class Optimum(NamedTuple):
@@ -83,6 +87,11 @@ def model_exact(policy: PolicyLike, domain: ModelFile | ProgramFile, requirement
         _refuse_optima(domain, [question.best for question in requirement.questions])
         domain = reached_chain(domain, act)
     _check(domain, requirement)
+    if requirement.only_optima:
+        everything = whole_part(domain)
+        best = tuple(_solve(domain, everything, each.subject, each.best or "") for each in requirement.questions)
+        states = len(everything.states)
+        return ExactAnswer(Verdict.ANSWERED, Value(math.nan, (), ()), None, states, best, OPTIMUM_BY_STORM)
     part = reached_part(domain, act)
     whole: _Part | None = None
 
