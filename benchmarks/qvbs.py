@@ -14,6 +14,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -35,6 +36,7 @@ from psyco._src.runs.problem import prepare
 from psyco._src.runs.train import learn
 
 LEVEL = 0.95
+MAX_HORIZON = 1000
 TOLERANCE = 0.01  # of a learned probability; of a learned reward, relative
 SPEED_MODELS = ("brp", "consensus", "zeroconf")
 
@@ -137,10 +139,14 @@ def reward_of(stated: ModelProperty) -> str:
     return stated.requirement.partition('R{"')[2].partition('"')[0] or "none"
 
 
-def learn_table(folder: Path, instance: dict[str, Any], requirement: str, episodes: int, **parameters: Any) -> Any:
-    """Return a policy that a table has learned, with a horizon by which most episodes have ended."""
-    half_life = load(folder, instance, **parameters).horizon // HALVINGS
-    domain = load(folder, instance, horizon=min(max(8 * half_life, 50), 1000), **parameters)
+def learn_table(
+    folder: Path, instance: dict[str, Any], requirement: str, episodes: int, bound: int = 0, **parameters: Any
+) -> Any:
+    """Return a policy that a table has learned, with a horizon of `bound`, or by which most episodes have ended."""
+    if not 0 < bound <= MAX_HORIZON:
+        half_life = load(folder, instance, **parameters).horizon // HALVINGS
+        bound = min(max(8 * half_life, 50), MAX_HORIZON)
+    domain = load(folder, instance, horizon=bound, **parameters)
     wanted, settings = parse(requirement), psyco.Settings(episodes=episodes, learner="table", verify_every=0)
     problem = prepare(fit_model(domain, wanted, settings), wanted, settings)
     return problem.policy(problem.wrapped_learner.deployed(learn(problem, []).state))
@@ -158,7 +164,8 @@ def learned_row(
     else:
         requirement = f"P>=0.9999 [ {subject} ]" if stated.best == "max" else f"P<=0.0001 [ {subject} ]"
     reward = reward_of(stated)
-    policy = learn_table(folder, instance, requirement, episodes, reward=reward, **target_of(stated))
+    bound = max(map(int, re.findall(r"[UFC]<=(\d+)", stated.requirement)), default=0)
+    policy = learn_table(folder, instance, requirement, episodes, bound, reward=reward, **target_of(stated))
     plain = load(folder, instance, reward=reward, observe="index")
     value = psyco.exact(policy, plain, stated.requirement).answers[0]
     seconds = clock() - began

@@ -50,6 +50,20 @@ def test_optima_over_all_policies_and_under_a_constraint() -> None:
     assert psyco.optimum(COURIER, asked, parameters={"N": 4})[0][1:] == pytest.approx((1.9, 4.0))
 
 
+def test_properties_of_the_file_mean_its_own_labels_and_variables_where_names_are_taken(tmp_path: Path) -> None:
+    text = WALK.replace("x", "step") + 'label "end" = step=1;\n'
+    model = write(tmp_path, text, '"a": P=? [ F<=1 "end" ];\n"b": P=? [ F<=9 step=1 & !"end" ];\n')
+    found = {each.name: each for each in model_properties(model_domain(model))}
+    assert [each.requirement for each in found.values()] == [
+        "P=? [ true U<=1 label.end ]", "P=? [ true U<=9 ((var.step = 1) & (!label.end)) ]"
+    ]  # fmt: skip
+    assert psyco.exact(model, requirement=found["a"].requirement).answers == (0.5,)
+    assert psyco.exact(model, requirement=found["b"].requirement).answers == (0.0,)
+    listed = {each.name: each.message for each in psyco.check(model)}
+    assert listed["variables"].startswith("var.step (")
+    assert "label.end" in listed["labels"]
+
+
 def test_optima_need_no_policy() -> None:
     asked = 'Pmax=? [ F "delivered" ]; Pmin=? [ F "delivered" ]; R{"time"}min=? [ F ("delivered" | wet) ]'
     found = psyco.exact(COURIER, requirement=asked, parameters={"N": 4})

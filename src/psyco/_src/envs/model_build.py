@@ -192,7 +192,8 @@ def _text(stated: Any, initial: Any) -> str:
     """Return a property without its filter if this is its value in the initial state, else with it."""
     formula, filtered = str(stated.get_raw_formula()), FILTER.search(str(stated))
     what, states = filtered.groups() if filtered else ("unknown filter", "")
-    same = ("values", *(("minimum", "maximum") if len(initial) == 1 else ()))
+    # Storm 2.0 prints `minumum`.
+    same = ("values", *(("minimum", "minumum", "maximum") if len(initial) == 1 else ()))
     return formula if what in same and states == '"init"' else f"filter({what}, {formula}, {states})"
 
 
