@@ -50,6 +50,15 @@ def test_optima_over_all_policies_and_under_a_constraint() -> None:
     assert psyco.optimum(COURIER, asked, parameters={"N": 4})[0][1:] == pytest.approx((1.9, 4.0))
 
 
+def test_optima_are_not_computed_by_the_exact_methods_that_may_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Storm's policy iteration did not end on `consensus.2` with K=2, which has 272 states.
+    import stormpy
+
+    monkeypatch.setattr(stormpy.environments, "exact", lambda: pytest.fail("exact methods"))
+    (found,) = psyco.optimum(COURIER, 'P=? [ F "delivered" ]', parameters={"N": 6})
+    assert found[1:] == pytest.approx((0.9**3, 1.0), rel=1e-10)
+
+
 def test_properties_of_the_file_mean_its_own_labels_and_variables_where_names_are_taken(tmp_path: Path) -> None:
     text = WALK.replace("x", "step") + 'label "end" = step=1;\n'
     model = write(tmp_path, text, '"a": P=? [ F<=1 "end" ];\n"b": P=? [ F<=9 step=1 & !"end" ];\n')

@@ -42,6 +42,7 @@ from psyco._src.verification.base import Guarantee, Verdict
 
 MAX_EXACT_STATES = 2000  # up to which Storm solves by elimination; larger models with this relative error:
 RELATIVE_ERROR = 1e-6
+OPTIMUM_ERROR = "1/10000000000"  # relative error of an optimum of a model that is not larger
 MULTI_DIGITS = 4  # decimals of an optimum under constraints: Storm computes it with an error of 1e-4
 
 BY_STORM = Guarantee(
@@ -379,8 +380,12 @@ def _check_model(
     )
     kind = stormpy.models.SparseMdp if part.nondeterministic else stormpy.models.SparseDtmc
     (query,) = stormpy.parse_properties(text)
-    small = len(part.states) <= MAX_EXACT_STATES and not text.startswith("multi")
-    environment = stormpy.environments.exact() if small else stormpy.environments.sound()
+    environment = stormpy.environments.sound()
+    if len(part.states) <= MAX_EXACT_STATES and not text.startswith("multi"):
+        if part.nondeterministic:  # Storm's exact methods may never end on choices: rounding lets them cycle
+            environment.solver().min_max().precision = stormpy.Rational(OPTIMUM_ERROR)
+        else:
+            environment = stormpy.environments.exact()
     try:
         result = stormpy.model_checking(kind(components), query, environment=environment)
         if not hasattr(result, "get_value"):  # only whether there is a policy
