@@ -184,8 +184,8 @@ def constrained_row(
     The constraint is halfway between the smallest and the largest probability.
     """
     began = clock()
-    reward = reward_of(goal)
-    plain = load(folder, instance, reward=reward, observe="index")
+    given: dict[str, Any] = {"reward": reward_of(goal), **target_of(goal)}
+    reward, plain = given["reward"], load(folder, instance, observe="index", **given)
     (span,) = psyco.optimum(plain, bound.requirement)
     half = (span.smallest + span.largest) / 2
     formula = parse(bound.requirement).questions[0].subject
@@ -195,7 +195,7 @@ def constrained_row(
     storm = clock() - began
     if not math.isfinite(optimum.largest):
         return Row(*about, f"{goal.name} under {bound.name}", "refused", None, None, optimum.text[:90], 0, storm)
-    policy = learn_table(folder, instance, requirement, episodes, reward=reward)
+    policy = learn_table(folder, instance, requirement, episodes, **given)
     answer = psyco.exact(policy, plain, requirement)
     seconds, value = clock() - began - storm, answer.value.expected_return
     p, holds = answer.value.probabilities[0], answer.verdict is psyco.Verdict.SATISFIED

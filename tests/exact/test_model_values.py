@@ -102,7 +102,9 @@ def test_properties_of_the_file_are_listed_with_what_becomes_of_them() -> None:
     assert "P=? [ F (d = 6) ]: accepted" in messages["six"]
     assert "13 states, 13 choices, 20 branches" in messages["model"]
     messages = {each.name: each.message for each in psyco.check(COURIER, parameters={"N": 3})}
-    assert "answered exactly" in messages["safest"]
+    shown, _, words = messages["safest"].partition(": answered exactly")
+    assert words
+    assert psyco.exact(COURIER, requirement=shown, parameters={"N": 3}).answers == pytest.approx((1.0,))
     assert "0 to 1" in messages["actions"]
 
 

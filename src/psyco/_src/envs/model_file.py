@@ -349,6 +349,11 @@ class ModelFile:
         bounds = [bound for _, bound in self._parts(requirement)]
         if all(bound is not None for bound in bounds):
             return replace(self, given_horizon=max(1, *(bound or 0 for bound in bounds)))
+        if self.is_chain:
+            raise DomainError(
+                f"{self.name} is a Markov chain, in which there is nothing to learn: psyco verify and psyco exact need "
+                "no policy"
+            )
         try:
             half_life: int | None = max(1, self.for_requirement(requirement).horizon // HALVINGS)
         except DomainError:

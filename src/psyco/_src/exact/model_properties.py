@@ -157,5 +157,8 @@ def _verdict(domain: ModelFile | ProgramFile, stated: ModelProperty) -> str:
         return f"{stated.requirement}: accepted; psyco verify samples it{unbuilt}, psyco exact answers it"
     if isinstance(domain, ProgramFile):
         return f"{stated.text}: accepted for a policy; psyco verify samples it, with a horizon"
-    command = "psyco exact --optimum" if stated.bound or not stated.best else "psyco exact"
-    return f"{stated.text}: answered exactly, by {command}; of a policy, psyco verify samples it"
+    if not stated.best:
+        return f"{stated.requirement}: answered exactly, by psyco exact --optimum; of a policy, psyco verify samples it"
+    question = stated.requirement.replace("=?", f"{stated.best}=?", 1)
+    bound = f", for the bound {stated.bound}" * bool(stated.bound)
+    return f"{question}: answered exactly, by psyco exact{bound}; of a policy, psyco verify samples it"
