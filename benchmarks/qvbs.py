@@ -37,6 +37,7 @@ from psyco._src.runs.train import learn
 
 LEVEL = 0.95
 MAX_HORIZON = 1000
+ENDS = {"consensus": ' | "finished"'}  # there the rewards of a model go on for ever, so that no state is absorbing
 TOLERANCE = 0.01  # of a learned probability; of a learned reward, relative
 SPEED_MODELS = ("brp", "consensus", "zeroconf")
 
@@ -128,10 +129,10 @@ class About(NamedTuple):
     family: str
 
 
-def target_of(stated: ModelProperty) -> dict[str, str]:
-    """Return where the episodes of a property end: its target, if it asks for reaching one."""
+def target_of(stated: ModelProperty, family: str) -> dict[str, str]:
+    """Return where the episodes of a property end: its target, if it asks for reaching one, or the end of the model."""
     target = stated.requirement.partition("[ F ")[2].removesuffix(" ]")
-    return {"until": target} if target else {}
+    return {"until": f"({target}){ENDS.get(family, '')}"} if target else {}
 
 
 def reward_of(stated: ModelProperty) -> str:
@@ -165,7 +166,8 @@ def learned_row(
         requirement = f"P>=0.9999 [ {subject} ]" if stated.best == "max" else f"P<=0.0001 [ {subject} ]"
     reward = reward_of(stated)
     bound = max(map(int, re.findall(r"[UFC]<=(\d+)", stated.requirement)), default=0)
-    policy = learn_table(folder, instance, requirement, episodes, bound, reward=reward, **target_of(stated))
+    ends = target_of(stated, about.family)
+    policy = learn_table(folder, instance, requirement, episodes, bound, reward=reward, **ends)
     plain = load(folder, instance, reward=reward, observe="index")
     value = psyco.exact(policy, plain, stated.requirement).answers[0]
     seconds = clock() - began
@@ -184,7 +186,7 @@ def constrained_row(
     The constraint is halfway between the smallest and the largest probability.
     """
     began = clock()
-    given: dict[str, Any] = {"reward": reward_of(goal), **target_of(goal)}
+    given: dict[str, Any] = {"reward": reward_of(goal), **target_of(goal, about.family)}
     reward, plain = given["reward"], load(folder, instance, observe="index", **given)
     (span,) = psyco.optimum(plain, bound.requirement)
     half = (span.smallest + span.largest) / 2
