@@ -187,12 +187,12 @@ def constrained_row(
     """
     began = clock()
     given: dict[str, Any] = {"reward": reward_of(goal), **target_of(goal, about.family)}
-    reward, plain = given["reward"], load(folder, instance, observe="index", **given)
+    plain = load(folder, instance, observe="index", **given)
     (span,) = psyco.optimum(plain, bound.requirement)
     half = (span.smallest + span.largest) / 2
     formula = parse(bound.requirement).questions[0].subject
     sign = ">=" if bound.best == "max" else "<="
-    requirement = f"R{{{reward}}}{goal.best}=? [ C ]; P{sign}{half:.6g} [ {formula} ]"
+    requirement = f"R{goal.best}=? [ C ]; P{sign}{half:.6g} [ {formula} ]"
     optimum = psyco.optimum(plain, requirement)[-1]
     storm = clock() - began
     if not math.isfinite(optimum.largest):
