@@ -142,6 +142,11 @@ def _make(name: str | Callable[..., Any], parameters: dict[str, Any]) -> Domain:
         return _make_compiled(name, source, parameters) if _is_compiled(source) else gym_domain(name, **parameters)
     if is_gym_name(name):
         return gym_domain(name, **parameters)
+    if os.path.isfile(name):
+        raise DomainError(
+            f"{name} is a file, and no model by its ending: PRISM models end in {', '.join(MODEL_SUFFIXES[:-1])}, JANI "
+            "models in .jani. A policy or a run comes before its domain"
+        )
     known = domain_names()
     raise DomainError(
         f"unknown domain {name!r}{suggest(name, [*known, *gym_names()])}; known are: {', '.join(known)}, "
