@@ -126,6 +126,12 @@ def test_agents_may_differ_in_their_spaces_by_groups():
         ({"actions": {"pursuer": Discrete(2)}}, "actions of chase lacks the group prey"),
         ({"actions": {"pursuer": Discrete(2), "prey": Continuous((0.0,), (1.0,))}}, "different kinds of actions"),
         ({"has_mask": True}, "several agents and action masks"),
+        ({"agents": "left"}, "agents of chase is the text 'left'; give a tuple of names"),
+        ({"agents": ("left", "max", "right")}, "has the agent 'max', a word of the language"),
+        ({"groups": ("left", "right")}, "groups of chase must map names to tuples of agents"),
+        ({"groups": {"pursuer": ("left", "right"), "prey": "evader"}}, "groups of chase must map names to tuples"),
+        ({"groups": {"left": ("evader",), "prey": ("left", "right")}}, "left of chase is the name of an agent and of"),
+        ({"observation_size": {"pursuer": 1, "prey": "two"}}, "observation_size must be a whole number"),
     ],
 )
 def test_agents_that_do_not_fit_are_refused(change, words):
@@ -147,6 +153,21 @@ def test_rewards_and_observations_of_the_wrong_shape_are_refused():
         signal_table(joint_domain(TwoRewards(3)))
     with pytest.raises(DomainError, match=r"an array of shape \[48\]; give \[3, 16\]"):
         signal_table(joint_domain(Flat(3)))
+
+
+@pytest.mark.parametrize("name", ["agent_1.obs", "agent_0.action", "agent_0.reward", "agent_1.return"])
+def test_a_signal_that_every_agent_has_is_refused(name):
+    class Hiding(DanceTeam):
+        def signals(self, state):
+            return {**super().signals(state), name: jnp.float32(0.0)}
+
+    with pytest.raises(DomainError, match=f"signals of particle-dance has '{name}', which is there already"):
+        signal_table(joint_domain(Hiding(2)))
+
+
+def test_agents_in_a_list_are_agents_too():
+    listed = joint_domain(type("Listed", (Chase,), {"agents": ["left", "evader", "right"]})())
+    assert isinstance(listed, JointDomain) and listed.agents == Chase.agents
 
 
 @pytest.mark.parametrize("agents", [0, -1, 2.5, True, "two", 101])
