@@ -1,6 +1,7 @@
 """Several agents act as one: joint observations and actions, a team's reward, exact answers known by hand."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import jax
@@ -17,6 +18,7 @@ from psyco._src.envs.multi_agent import JointDomain, joint_domain
 from psyco._src.envs.obstacle_run import ObstacleRun
 from psyco._src.envs.particle_dance import ParticleDance
 from psyco._src.envs.registry import describe
+from psyco._src.rollout.episodes import COMPILER_OPTIONS
 
 REQUIRE = "P>=0.85 [ G (distance >= 0.1 | collisions <= 1) ] & C>=0.98"
 
@@ -46,6 +48,23 @@ def test_the_dance_of_a_team_is_the_dance_of_each_agent_and_counts_collisions_of
         expected = [bodies[2], speed[2], *(x[j] - x[2] for j in (0, 3, 1) for x in (bodies, speed))]
         np.testing.assert_allclose(own, np.concatenate(expected), atol=2e-5)
     assert counts.max() > 1 and (counts[1:, 1:] > 0).any()
+
+
+@pytest.mark.parametrize("agents", [2, 3])
+def test_an_episode_of_a_team_does_not_depend_on_its_place_in_a_batch(agents):
+    """Otherwise episodes of pure functions would differ when they are played again alone, and be refused."""
+    team = DanceTeam(agents)
+
+    @partial(jax.jit, compiler_options=COMPILER_OPTIONS)
+    @jax.vmap
+    def moved(key):
+        state, reward, _ = team.step(team.draw(key)[0], team.reset(key), jnp.full((agents, 2), 0.03))
+        return reward, team.signals(state)
+
+    keys, order = jax.random.split(jax.random.key(0), 512), np.random.default_rng(0).permutation(512)
+    for whole, same, few in zip(*map(jax.tree.leaves, map(moved, (keys, keys[order], keys[64:128]))), strict=True):
+        np.testing.assert_array_equal(np.asarray(whole)[order], same)
+        np.testing.assert_array_equal(whole[64:128], few)
 
 
 def test_one_agent_is_the_domain_without_agents():
