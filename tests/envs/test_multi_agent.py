@@ -149,7 +149,7 @@ def test_agents_may_differ_in_their_spaces_by_groups():
         ({"agents": ("left", "max", "right")}, "has the agent 'max', a word of the language"),
         ({"groups": ("left", "right")}, "groups of chase must map names to tuples of agents"),
         ({"groups": {"pursuer": ("left", "right"), "prey": "evader"}}, "groups of chase must map names to tuples"),
-        ({"groups": {"left": ("evader",), "prey": ("left", "right")}}, "left of chase is the name of an agent and of"),
+        ({"groups": {"left": ("evader",), "prey": ("left", "right")}}, "left of chase names an agent, and a group of"),
         ({"observation_size": {"pursuer": 1, "prey": "two"}}, "observation_size must be a whole number"),
     ],
 )

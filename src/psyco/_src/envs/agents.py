@@ -77,7 +77,7 @@ def check_agents(name: str, agents: tuple[str, ...], groups: Mapping[str, Sequen
             if each not in agents:
                 raise DomainError(f"the group {group} of {name} has {each!r}, which is no agent{suggest(each, agents)}")
         if group in agents and tuple(members) != (group,):
-            raise DomainError(f"{group} of {name} is the name of an agent and of a group of others; change one of them")
+            raise DomainError(f"{group} of {name} names an agent, and a group of different agents; change one of them")
     counts = {each: sum(each in members for members in groups.values()) for each in agents}
     if wrong := [each for each, count in counts.items() if count != 1]:
         raise DomainError(f"{wrong[0]} of {name} is in {counts[wrong[0]]} groups; put every agent in one group")
