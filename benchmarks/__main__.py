@@ -26,6 +26,7 @@ BENCHMARKS = {
     "deployment": "runtime and monitor beside rtamt, how soon a change is found, what a guard leaves of a return",
     "adversary": "learned adversaries on Obstacle Run beside the exact worst case, 5 seeds (ten minutes)",
     "shield": "violations while learning with and without a shield, on Obstacle Run and, with QVBS=FOLDER, two models",
+    "teams": "what three agents cost beside one; `python -m benchmarks.teams spread` learns simple_spread (an hour)",
     "checkpoint": "what a device run pays for its checkpoints",
 }
 LONG = ("learners", "ablation", "terms", "exploration", "robust")

@@ -91,6 +91,12 @@ def test_agents_that_a_policy_lacks_are_refused():
         one.agent("agent_0")
 
 
+def test_a_joint_policy_takes_numbers_and_says_how_to_ask_one_agent():
+    own = dict.fromkeys(TEAM.agents, np.zeros(16))
+    with pytest.raises(RunError, match=r"takes 48 numbers, got .*; of one agent: policy.agent\('agent_0'\)"):
+        team_policy()(own)
+
+
 def test_a_policy_is_refused_for_other_agents():
     with pytest.raises(RunError, match=r"with the agents agent_0, agent_1, agent_2; particle-dance has one agent"):
         team_policy().check(psyco.make("particle-dance"))

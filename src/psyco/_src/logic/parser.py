@@ -97,6 +97,14 @@ def parse_formula(text: str) -> Formula:
     return cast(Formula, _parse(text, "formula"))
 
 
+def is_signal_name(name: str) -> bool:
+    """Return whether a word, or several with dots between them, can name a signal in formulas."""
+    try:
+        return cast(Compare, parse_formula(f"{name} > 0")).left == Signal(name)
+    except RequirementError:
+        return False
+
+
 # Trees are immutable. A study parses the same text for every cell, at about 2 ms each without a cache.
 @lru_cache(maxsize=1024)
 def _parse(text: str, start: str) -> Requirement | Formula:

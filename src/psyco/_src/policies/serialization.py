@@ -97,6 +97,9 @@ class Policy:
     ) -> NDArray[Any]:
         """Return the action, and update the memory `[1, memory_size]`, if there is one."""
         raw, sizes = np.asarray(observation), self.network.one_hot or (self.network.observed,)
+        if raw.dtype.kind not in "biuf":
+            advice = f"; of one agent: policy.agent({self.agents[0]!r})" if self.agents else ""
+            raise RunError(f"this policy takes {self.network.inputs} numbers, got {observation!r:.80}{advice}")
         if raw.dtype.kind in "iu" and raw.shape == (() if len(sizes) == 1 else (len(sizes),)):
             raw = raw.ravel() if self.network.indexed else _one_hot(raw.ravel(), sizes)
         x = raw.astype(np.float32, copy=False)
