@@ -9,7 +9,7 @@ import psyco
 GAME = psyco.make("obstacle-run", opponent=True)
 REQUIREMENT = "P>=0.9 [ G (!caught | collisions <= 1) ] & C>=0.98"
 RESPONSE_SEEDS = (501, 502, 503, 504, 505)
-TURN_SEEDS, ROUNDS = (511, 512, 513), 4
+TURN_SEEDS, ROUNDS = (511, 512, 513), 3
 
 
 def main() -> None:

@@ -100,7 +100,8 @@ def stress(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Write the page with a map of the family, HTML, or the certificates against adversaries, JSON."
+            help="Write the page with a map of the family, HTML, or the certificates against adversaries, JSON; with "
+            "--train-against also a page, FILE.html."
         ),
     ] = None,
     horizon: Horizon = None,
@@ -193,7 +194,10 @@ def learn_in_turn(
         trained = psyco.train_against(policy, domain, require, callbacks=[shown], **options)
     write_file(paths["policy"], trained.policy.to_bytes())
     write_file(paths["save"], trained.rounds[trained.chosen].adversary.to_bytes())
-    write_file(paths["out"], trained.to_json().encode())
+    if (out := paths["out"]) is not None:
+        from psyco._src.reports.training_page import training_page  # loads templates, which --help need not wait for
+
+        write_file(out, (training_page(trained) if out.suffix == ".html" else trained.to_json()).encode())
     print_result(trained, as_json)
 
 
