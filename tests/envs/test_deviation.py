@@ -187,6 +187,12 @@ def test_a_domain_without_that_agent_is_an_error(domain, agent, words):
         check_deviation(domain, Deviation(agent))
 
 
+@pytest.mark.extra("mpe2")
+def test_an_environment_of_pettingzoo_is_refused():
+    with pytest.raises(DomainError, match="is stepped by PettingZoo, and a best response is learned in compiled"):
+        check_deviation(psyco.make("pettingzoo:mpe2.simple_spread_v3"), Deviation("agent_0"))
+
+
 def test_a_deviated_domain_has_no_second_deviation():
     policy = joint_policy(GAME, 0)
     with pytest.raises(DomainError, match="deviates already"):

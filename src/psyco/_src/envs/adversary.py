@@ -279,7 +279,8 @@ def check_attackable(domain: Domain, disturbance: Disturbance) -> CompiledDomain
     """Return the domain if an adversary can make this disturbance in it; else raise DomainError."""
     if agents := agents_of(domain):
         raise DomainError(
-            f"{domain.name} has the agents {', '.join(agents)}, and an adversary acts against a policy of one agent"
+            f"{domain.name} has the agents {', '.join(agents)}, and an adversary acts against a policy of one agent; "
+            "psyco exploit learns what one of several gains by deviating"
         )
     if is_family(domain):
         raise DomainError(f"{domain.name} is a family, and an adversary acts in one environment (--vary none)")

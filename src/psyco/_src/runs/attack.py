@@ -21,7 +21,7 @@ from psyco._src.envs.gym_env import GymDomain
 from psyco._src.envs.deviation import DeviatedDomain, ResponseDomain, check_deviation
 from psyco._src.envs.variants import AnyAdversary, Deviation, Disturbance
 from psyco._src.exact.matrix_games import simultaneous_game_value
-from psyco._src.exact.solver import best_probability, evaluate, game_value
+from psyco._src.exact.solver import best_probability, constrained_optimum, evaluate, game_value
 from psyco._src.exact.unfold import policy_actions, reachable_observations, unfold
 from psyco._src.learners.learner_registry import AUTO_LEARNER, learner_class
 from psyco._src.logic.ast import Connective, Formula, Not, Requirement, Signal, roots, walk
@@ -92,7 +92,7 @@ class AttackResult:
         kind = "an adversary"
         if self.gain is not None:
             whose, kind = ("team", "agent")[_rewards_agents(self.domain)], "a deviation"
-            lines.append(f"  {whose}'s {self.gain}; an estimate, no part of the guarantee")
+            lines.append(f"  {whose}'s {self.gain}")
         if self.exact is not None:
             lines.append(
                 f"  exact probability of a violation: {self.exact.describe(kind, 'this one')}; the best policy has "
@@ -161,6 +161,9 @@ def attack(
     gain = None
     if isinstance(disturbance, Deviation) and isinstance(policy, Policy):
         gain = measure_gain(policy, domain, disturbance, adversary, seed=settings.seed, execution=execution)
+        if with_exact and disturbance.goal == "return":
+            best = constrained_optimum(response_domain(policy, domain, disturbance), Requirement(goal=requirement.goal))
+            gain = gain._replace(best=best and best.expected_return)
     return AttackResult(adversary, fixed, certificate, exact, gain)
 
 

@@ -37,11 +37,14 @@ class Gain(NamedTuple):
     lower: float  # bounds on the expected difference at 95%, by Student's t
     upper: float
     pairs: int
+    best: float | None = None  # exact expected return of the best response, where it was computed
 
     def __str__(self) -> str:
+        best = "" if self.best is None else f"; the best response has exactly {self.best:.6f}"
         return (
             f"return {self.after:.2f} instead of {self.before:.2f}: a difference of {self.difference:+.2f}, between "
-            f"{self.lower:+.2f} and {self.upper:+.2f} (95%, by Student's t), in {self.pairs:,} pairs of episodes"
+            f"{self.lower:+.2f} and {self.upper:+.2f} (95%, by Student's t), in {self.pairs:,} pairs of episodes; an "
+            f"estimate, no part of the guarantee{best}"
         )
 
 
