@@ -47,7 +47,7 @@ class TeamMember:
     actions: Actions
     policy: int
     index: int
-    hidden: Hidden | None = None
+    hidden: int | tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
