@@ -56,7 +56,7 @@ def test_the_joint_policy_with_the_deviating_agent_is_a_policy_of_its_own(found)
     joined, before = found.adversary, joint_policy()
     assert joined.agents == ("runner", "opponent") and joined.digest != before.digest
     assert joined.origin.endswith(f"from the joint policy sha256:{before.digest}")
-    seen = jax.random.randint(jax.random.key(0), (40, 4), 0, 3)
+    seen = jax.random.randint(jax.random.key(0), (40, 8), 0, 3)
     assert (joined(seen)[:, 0] == before(seen)[:, 0]).all()
     violated = 1.0 - psyco.exact(joined, GAME, REQUIREMENT).value.probabilities[0]
     assert violated == pytest.approx(found.exact.learned, abs=1e-9)
@@ -66,10 +66,10 @@ def test_the_joint_policy_with_the_deviating_agent_is_a_policy_of_its_own(found)
 def test_a_certificate_against_a_deviation_is_repeated_with_its_file(found, tmp_path):
     found.adversary.save(tmp_path / "deviation.safetensors")
     where = {"domain": GAME, "adversary": tmp_path / "deviation.safetensors"}
-    assert not psyco.replay(found.certificate, joint_policy(), **where).differences
+    assert psyco.replay(found.certificate, joint_policy(), **where).matches
     again = exploit(joint_policy(), deviation=tmp_path / "deviation.safetensors")
     assert again.certificate.findings == found.certificate.findings
-    with pytest.raises(DomainError, match="psyco exploit POLICY --agent opponent --deviation FILE"):
+    with pytest.raises(RunError, match="psyco exploit POLICY --agent opponent --deviation FILE"):
         psyco.replay(found.certificate, joint_policy())
 
 
