@@ -216,7 +216,7 @@ def as_adversary(adversary: Any) -> tuple[Disturbance, Policy | None]:
     if not isinstance(adversary, Policy):
         return read_disturbance(adversary), None
     about = adversary_of(adversary.parameters)
-    if about is None:
+    if about is None or "kind" not in about:
         raise RunError(f"{adversary!r} is no adversary; psyco.attack learns one and returns it as `adversary`")
     return Disturbance(about["kind"], about["size"]), adversary
 

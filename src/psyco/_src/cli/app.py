@@ -22,6 +22,7 @@ from psyco._src.cli import (
     domains,
     exact,
     explain,
+    exploit,
     export,
     pareto,
     plan,
@@ -101,7 +102,7 @@ GROUPS: dict[str, dict[str, Callable[..., None]]] = {
         "pareto": pareto.pareto,
         "tune": tune.tune,
     },
-    "Verify": {"verify": verify.verify, "stress": stress.stress, "exact": exact.exact},
+    "Verify": {"verify": verify.verify, "stress": stress.stress, "exploit": exploit.exploit, "exact": exact.exact},
     "Inspect": {
         "runs": runs.runs,
         "report": report.report,

@@ -205,6 +205,14 @@ class JointDomain(DerivedDomain):
             slices([action_width(each.actions) for each in self.agent_spaces]),
         )
 
+    def observed_by(self, agent: int) -> slice:
+        """Return the place of an agent's observation in a joint one."""
+        return self._places[0][agent]
+
+    def chosen_by(self, agent: int) -> slice:
+        """Return the place of an agent's action in a joint one."""
+        return self._places[1][agent]
+
     @property
     def draw(self) -> Callable[[Array], Any]:
         """The draws of all steps."""
@@ -262,6 +270,12 @@ class JointDomain(DerivedDomain):
         if taken := sorted(found.keys() & {*own, *self.views}):
             raise DomainError(f"signals of {self.name} has {taken[0]!r}, which is there already; give it another name")
         return found | own
+
+    def signals_and_observations(self, state: State) -> Mapping[str, Array]:
+        """Return the signals, and the observation of each agent, `agent_0.obs`."""
+        seen = self.observe(state)
+        own = {name: seen[place] for name, (whole, place) in self.views.items() if whole == "obs"}
+        return {**self.signals(state), **own}
 
     # ---- of a finite domain ----
 
@@ -349,9 +363,7 @@ class NumberedActions(DerivedDomain):
 
     def signals(self, state: State) -> Mapping[str, Array]:
         """Return the signals of the base, and the observation of each agent."""
-        seen = self.joint.observe(state)
-        own = {name: seen[place] for name, (whole, place) in self.joint.views.items() if whole == "obs"}
-        return {**self.joint.signals(state), **own}
+        return self.joint.signals_and_observations(state)
 
     def initial_distribution(self) -> tuple[NDArray[np.float64], State]:
         """Return the initial states and their probabilities."""

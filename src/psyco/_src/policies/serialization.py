@@ -319,7 +319,11 @@ class PolicyEpisode:
 def _network_fields(network: Network) -> dict[str, Any]:
     found = {k: v for k, v in dataclasses.asdict(network).items() if k not in OPTIONAL or v != getattr(Network, k)}
     if isinstance(network, JointNetwork):
-        found["members"] = [vars(each) | {"actions": _action_fields(each.actions)} for each in network.members]
+        found["members"] = [
+            {name: value for name, value in vars(each).items() if value is not None}
+            | {"actions": _action_fields(each.actions)}
+            for each in network.members
+        ]
     return found
 
 
@@ -327,7 +331,9 @@ def _read_network(about: dict[str, Any]) -> Network:
     fields = _tuples(about)
     if "members" not in fields:
         return Network(**fields)
-    members = tuple(TeamMember(**each | {"actions": _read_actions(each["actions"])}) for each in fields.pop("members"))
+    members = tuple(
+        TeamMember(**_tuples(each) | {"actions": _read_actions(each["actions"])}) for each in fields.pop("members")
+    )
     return JointNetwork(**fields, members=members)
 
 

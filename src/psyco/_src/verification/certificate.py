@@ -317,7 +317,10 @@ class Certificate:
         """The adversary that acted in the episodes, in a few words; empty if there was none."""
         if (found := adversary_of(self.parameters)) is None:
             return ""
-        return f" against an adversary ({found['kind']} {found['size']}, policy sha256:{str(found.get('policy'))[:16]})"
+        policy = f"policy sha256:{str(found.get('policy'))[:16]}"
+        if "agent" in found:
+            return f" against the deviation of {found['agent']} for {found['goal']} ({policy})"
+        return f" against an adversary ({found['kind']} {found['size']}, {policy})"
 
     @property
     def _family(self) -> str:

@@ -22,7 +22,7 @@ from psyco._src.core.codec import decode, encode
 from psyco._src.core.errors import MissingFileError, RunError
 from psyco._src.core.files import from_json, json_digest, read_text
 from psyco._src.envs.registry import DomainDescription
-from psyco._src.envs.variants import adversary_of
+from psyco._src.envs.variants import adversary_of, read_adversary
 from psyco._src.logic.ast import Requirement
 from psyco._src.logic.parser import parse
 from psyco._src.rollout.episodes import Stream
@@ -63,13 +63,13 @@ def make_target(
 def make_statement(requirement: Requirement, where: DomainDescription) -> str:
     """Return the statement of a target.
 
-    Adversaries of one kind and size share it: to learn one after the other until a test ends in SATISFIED is one search
-    for that verdict.
+    Adversaries of one kind and size share it, and so do deviations of one agent for one goal: to learn one after the
+    other until a test ends in SATISFIED is one search for that verdict.
     """
     constraints = [str(dataclasses.replace(stated, name=None)) for stated in requirement.constraints]
     parameters = dict(where.parameters)
     if found := adversary_of(parameters):
-        parameters["adversary"] = {name: found[name] for name in ("kind", "size")}
+        parameters["adversary"] = vars(read_adversary(found))
     return json.dumps([constraints, where.name, parameters], sort_keys=True, default=str)
 
 
