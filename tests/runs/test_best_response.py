@@ -129,7 +129,7 @@ def test_bad_input_is_an_error_with_a_remedy(options, words):
         psyco.exploit(policy, GAME, requirement, **{"agent": "opponent"} | options)
 
 
-def test_a_run_of_one_agent_has_nobody_to_deviate():
+def test_a_run_of_one_agent_has_no_agent_that_could_deviate():
     with pytest.raises(DomainError, match="particle-dance has one agent, and an agent deviates where there are several"):
         psyco.exploit(
             lambda obs: [0.0, 0.0], "particle-dance", "P>=0.7 [ G distance >= 0.1 ]", agent="agent_0"
