@@ -26,9 +26,10 @@ BENCHMARKS = {
     "deployment": "runtime and monitor beside rtamt, how soon a change is found, what a guard leaves of a return",
     "adversary": "learned adversaries on Obstacle Run beside the exact worst case, 5 seeds (ten minutes)",
     "shield": "violations while learning with and without a shield, on Obstacle Run and, with QVBS=FOLDER, two models",
+    "crossplay": "joint and independent learning, and partners from other seeds (an hour; not part of the default)",
     "checkpoint": "what a device run pays for its checkpoints",
 }
-LONG = ("learners", "ablation", "terms", "exploration", "robust")
+LONG = ("learners", "ablation", "terms", "exploration", "robust", "crossplay")
 
 
 def main() -> None:

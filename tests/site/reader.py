@@ -49,6 +49,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "tune": {"--trials": "3", "--rerun-seeds": "1", "--validation-seeds": "2", "--workers": "1"},
     "verify": {"--max-episodes": "100"},
     "stress": {"--max-episodes": "100"},
+    "crossplay": {"--episodes": "50"},
     "reproduce": {"--episodes": "400", "--repetitions": "2"},  # and one part alone, see `small`
 }
 BUDGETS = {"--episodes", "--steps", "--time", "--config"}  # one of them is enough
@@ -79,6 +80,7 @@ VERDICTS = {
     "resume",
     "verify",
     "stress",
+    "crossplay",
     "exact",
 }  # of little learning: any verdict will do, an error will not
 
