@@ -20,6 +20,7 @@ DANCE = "P>=0.85 [ G (distance >= 0.1 | collisions <= 1) ] & C>=0.98"
 SHARED, SEPARATE = {"policies": "shared"}, {"policies": "separate"}
 INDEPENDENT = {"learning": "independent"}
 WINDOWS = (10, 100, 1000, np.inf)  # generations in the belief; the last one forgets nothing
+HIDDEN = {"safe-es": 16, "ppo": 32}  # units, as in the tables of docs/agents.md
 BOUND = 0.85  # of the probability in `DANCE`
 
 
@@ -40,7 +41,13 @@ def learning(learners: Sequence[str], seeds: Sequence[int], out: Path) -> None:
     for learner in learners:
         for name, changes in (("joint, shared", SHARED), ("joint", SEPARATE), ("independent", INDEPENDENT)):
             runs = [
-                learn(seed, out / f"dance-{learner}-{name.replace(', ', '-')}-{seed}", learner=learner, **changes)
+                learn(
+                    seed,
+                    out / f"dance-{learner}-{name.replace(', ', '-')}-{seed}",
+                    learner=learner,
+                    hidden=HIDDEN[learner],
+                    **changes,
+                )
                 for seed in seeds
             ]
             print(f"| {learner} | {name} | {_outcome(runs)} |", flush=True)

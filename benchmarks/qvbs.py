@@ -13,6 +13,8 @@ import argparse
 import contextlib
 import json
 import math
+import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -34,6 +36,8 @@ from psyco._src.runs.problem import prepare
 from psyco._src.runs.train import learn
 
 LEVEL = 0.95
+MAX_HORIZON = 1000
+ENDS = {"consensus": ' | "finished"'}  # there the rewards of a model go on for ever, so that no state is absorbing
 TOLERANCE = 0.01  # of a learned probability; of a learned reward, relative
 SPEED_MODELS = ("brp", "consensus", "zeroconf")
 
@@ -65,20 +69,25 @@ class Late(Exception):
     """The time of a row is over."""
 
 
+def clock() -> float:
+    """Return the seconds that this process and those that it started have spent on processors."""
+    return sum(os.times()[:4])
+
+
 @contextlib.contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Raise Late after some seconds; a running call of Storm or JAX is left to its end."""
+    """Raise Late after some seconds on a processor; a running call of Storm or JAX is left to its end."""
 
     def stop(*_: Any) -> None:
         raise Late
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def load(folder: Path, instance: dict[str, Any], **more: Any) -> ModelFile:
@@ -91,21 +100,22 @@ def load(folder: Path, instance: dict[str, Any], **more: Any) -> ModelFile:
             raise
         start = str(error).partition("start='")[2].removesuffix("'")
         made = psyco.make(str(folder / instance["file"]), **parameters, start=start)
-    assert isinstance(made, ModelFile)
+    if not isinstance(made, ModelFile):
+        raise psyco.DomainError(f"it has more than {made.max_states:,} states")  # of Storm's JANI builder
     return made
 
 
 def chain_row(domain: ModelFile, about: About, stated: ModelProperty, reference: float, episodes: int) -> Row:
     """Return whether the interval of `psyco verify` contains the reference, beside Storm's time for the exact value."""
     parameters = {name: value for name, value in domain.parameters.items() if name != "sha256"}
-    began = time.perf_counter()
+    began = clock()
     psyco.exact(domain.name, requirement=stated.requirement, parameters=parameters)
-    storm = time.perf_counter() - began
-    began = time.perf_counter()
+    storm = clock() - began
+    began = clock()
     certificate = psyco.verify(
         domain.name, requirement=stated.requirement, parameters=parameters, max_episodes=episodes
     )
-    seconds = time.perf_counter() - began
+    seconds = clock() - began
     (answer,) = certificate.answers
     good = answer.lower - 1e-9 <= reference <= answer.upper + 1e-9
     found = f"{answer.mean:.5g} in [{answer.lower:.5g}, {answer.upper:.5g}]"
@@ -119,10 +129,10 @@ class About(NamedTuple):
     family: str
 
 
-def target_of(stated: ModelProperty) -> dict[str, str]:
-    """Return where the episodes of a property end: its target, if it asks for reaching one."""
+def target_of(stated: ModelProperty, family: str) -> dict[str, str]:
+    """Return where the episodes of a property end: its target, if it asks for reaching one, or the end of the model."""
     target = stated.requirement.partition("[ F ")[2].removesuffix(" ]")
-    return {"until": target} if target else {}
+    return {"until": f"({target}){ENDS.get(family, '')}"} if target else {}
 
 
 def reward_of(stated: ModelProperty) -> str:
@@ -130,10 +140,14 @@ def reward_of(stated: ModelProperty) -> str:
     return stated.requirement.partition('R{"')[2].partition('"')[0] or "none"
 
 
-def learn_table(folder: Path, instance: dict[str, Any], requirement: str, episodes: int, **parameters: Any) -> Any:
-    """Return a policy that a table has learned, with a horizon by which most episodes have ended."""
-    half_life = load(folder, instance, **parameters).horizon // HALVINGS
-    domain = load(folder, instance, horizon=min(max(8 * half_life, 50), 1000), **parameters)
+def learn_table(
+    folder: Path, instance: dict[str, Any], requirement: str, episodes: int, bound: int = 0, **parameters: Any
+) -> Any:
+    """Return a policy that a table has learned, with a horizon of `bound`, or by which most episodes have ended."""
+    if not 0 < bound <= MAX_HORIZON:
+        half_life = load(folder, instance, **parameters).horizon // HALVINGS
+        bound = min(max(8 * half_life, 50), MAX_HORIZON)
+    domain = load(folder, instance, horizon=bound, **parameters)
     wanted, settings = parse(requirement), psyco.Settings(episodes=episodes, learner="table", verify_every=0)
     problem = prepare(fit_model(domain, wanted, settings), wanted, settings)
     return problem.policy(problem.wrapped_learner.deployed(learn(problem, []).state))
@@ -143,7 +157,7 @@ def learned_row(
     folder: Path, instance: dict[str, Any], about: About, stated: ModelProperty, reference: float, episodes: int
 ) -> Row:
     """Return how far the exact value of a policy that a table has learned is from the optimum."""
-    began = time.perf_counter()
+    began = clock()
     is_reward = stated.requirement.startswith("R")
     subject = parse(stated.requirement).questions[0].subject
     if is_reward:
@@ -151,10 +165,12 @@ def learned_row(
     else:
         requirement = f"P>=0.9999 [ {subject} ]" if stated.best == "max" else f"P<=0.0001 [ {subject} ]"
     reward = reward_of(stated)
-    policy = learn_table(folder, instance, requirement, episodes, reward=reward, **target_of(stated))
+    bound = max(map(int, re.findall(r"[UFC]<=(\d+)", stated.requirement)), default=0)
+    ends = target_of(stated, about.family)
+    policy = learn_table(folder, instance, requirement, episodes, bound, reward=reward, **ends)
     plain = load(folder, instance, reward=reward, observe="index")
     value = psyco.exact(policy, plain, stated.requirement).answers[0]
-    seconds = time.perf_counter() - began
+    seconds = clock() - began
     scale = max(1.0, abs(reference)) if is_reward else 1.0
     good = abs(value - reference) <= TOLERANCE * scale
     wrong = value > reference + 1e-4 * scale if stated.best == "max" else value < reference - 1e-4 * scale
@@ -169,21 +185,21 @@ def constrained_row(
 
     The constraint is halfway between the smallest and the largest probability.
     """
-    began = time.perf_counter()
-    reward = reward_of(goal)
-    plain = load(folder, instance, reward=reward, observe="index")
+    began = clock()
+    given: dict[str, Any] = {"reward": reward_of(goal), **target_of(goal, about.family)}
+    plain = load(folder, instance, observe="index", **given)
     (span,) = psyco.optimum(plain, bound.requirement)
     half = (span.smallest + span.largest) / 2
     formula = parse(bound.requirement).questions[0].subject
     sign = ">=" if bound.best == "max" else "<="
-    requirement = f"R{{{reward}}}{goal.best}=? [ C ]; P{sign}{half:.6g} [ {formula} ]"
+    requirement = f"R{goal.best}=? [ C ]; P{sign}{half:.6g} [ {formula} ]"
     optimum = psyco.optimum(plain, requirement)[-1]
-    storm = time.perf_counter() - began
+    storm = clock() - began
     if not math.isfinite(optimum.largest):
         return Row(*about, f"{goal.name} under {bound.name}", "refused", None, None, optimum.text[:90], 0, storm)
-    policy = learn_table(folder, instance, requirement, episodes, reward=reward)
+    policy = learn_table(folder, instance, requirement, episodes, **given)
     answer = psyco.exact(policy, plain, requirement)
-    seconds, value = time.perf_counter() - began - storm, answer.value.expected_return
+    seconds, value = clock() - began - storm, answer.value.expected_return
     p, holds = answer.value.probabilities[0], answer.verdict is psyco.Verdict.SATISFIED
     scale = max(1.0, abs(optimum.largest))
     off = (optimum.largest - value) / scale * (1 if goal.best == "max" else -1)
@@ -203,13 +219,13 @@ def rows(
     pair = f"constrained {about.family}"
     if all((about.instance, name) in done for name in names) and (instance["type"] != "mdp" or ("", pair) in done):
         return
-    began = time.perf_counter()
+    began = clock()
     try:
         domain = load(folder, instance)
     except psyco.PsycoError as error:
-        yield Row(*about, "", "failed", False, None, str(error)[:120], 0, time.perf_counter() - began)
+        yield Row(*about, "", "failed", False, None, str(error)[:120], 0, clock() - began)
         return
-    seconds = time.perf_counter() - began
+    seconds = clock() - began
     yield Row(*about, "", "loaded", True, None, f"{domain.tables.states:,} states", 0, seconds)
     usable = []
     for stated in model_properties(domain):
@@ -262,7 +278,7 @@ def _row(
 
 def _guarded(about: About, name: str, limit: float, make: Callable[[], Row]) -> Row:
     """Return the row, or why there is none."""
-    began = time.perf_counter()
+    began = clock()
     try:
         with limited(limit):
             return make()
@@ -270,7 +286,7 @@ def _guarded(about: About, name: str, limit: float, make: Callable[[], Row]) -> 
         what, reason = "refused", " ".join(str(error).split())[:100]
     except Late:
         what, reason = "late", f"not within {limit:g} seconds"
-    return Row(*about, name, what, False if what == "late" else None, None, reason, 0, time.perf_counter() - began)
+    return Row(*about, name, what, False if what == "late" else None, None, reason, 0, clock() - began)
 
 
 def speed(folder: Path, instances: list[dict[str, Any]], seconds: float = 3.0) -> Iterator[str]:
@@ -319,7 +335,7 @@ def main() -> None:
     parser.add_argument("--kind", default="", help="dtmc or mdp")
     parser.add_argument("--episodes", type=int, default=10_000, help="of an interval")
     parser.add_argument("--training", type=int, default=20_000, help="episodes of a learned policy")
-    parser.add_argument("--limit", type=float, default=300.0, help="seconds of a row")
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds on a processor of a row")
     parser.add_argument("--out", type=Path, default=Path("build/qvbs.jsonl"), help="rows that are there are kept")
     parser.add_argument("--load-only", action="store_true")
     parser.add_argument("--speed", action="store_true", help="only steps per second")

@@ -23,12 +23,27 @@ PRINTED = 7  # lines of a certificate that are shown
 
 DANCE = "P>=0.85 [ G (distance >= 0.1 | collisions <= 1) ] & C>=0.98"
 RUN = "G (count(caught) <= 1)"
-# Built-in domains: the words after `psyco synthesize`.
+# Built-in domains: the title, and the words after `psyco synthesize`.
 BUILT_IN = {
-    "particle-dance": ["--require", DANCE],
-    "particle-dance-expected": ["--require", "R{distance < 0.1}<=1 [ C ] & C>=0.98"],
-    "obstacle-run": ["--require", f"P>=0.9 [ {RUN} ] & C>=0.98", "--episodes", "20000"],
+    "particle-dance": ("Particle Dance", ["particle-dance", "--require", DANCE]),
+    "particle-dance-expected": (
+        "Particle Dance, an expected value",
+        ["particle-dance", "--require", "R{distance < 0.1}<=1 [ C ] & C>=0.98"],
+    ),
+    "particle-dance-team": (
+        "Particle Dance with three agents",
+        ["particle-dance", "--set", "agents=3", "--require", DANCE],
+    ),
+    "obstacle-run": (
+        "Obstacle Run",
+        ["obstacle-run", "--require", f"P>=0.9 [ {RUN} ] & C>=0.98", "--episodes", "20000"],
+    ),
+    "obstacle-run-team": (
+        "Obstacle Run with two agents",
+        ["obstacle-run", "--set", "opponent=true", "--require", f"P>=0.9 [ {RUN} ] & C>=0.98", "--episodes", "20000"],
+    ),
 }
+FILMS = {"particle-dance-team": 0, "obstacle-run-team": 2}  # the episode of the film
 EXAMPLES = {
     "cartpole": "CartPole near the middle of its rail",
     "corridor": "A compiled domain in one short file",
@@ -50,6 +65,7 @@ TUTORIALS = {
     "certificate": {"certificate": "certificate.png"},
     "field": {"field": "field/watch.png"},
     "elsewhere": {"elsewhere": "elsewhere.png"},
+    "dancers": {"dancers": "dancers/trajectory.png", "dancers-film": "dancers/trajectory.gif"},
 }
 # The policy that an example has learned or verified last is drawn.
 DRAWN = """
@@ -83,7 +99,7 @@ psyco.render(last["policy"], ".", domain=last["domain"], animation=False)
 
 def main(chosen: list[str]) -> None:
     """Make the named parts, or everything."""
-    for name, words in BUILT_IN.items():
+    for name, (_, words) in BUILT_IN.items():
         if not chosen or name in chosen:
             in_a_folder(lambda folder, name=name, words=words: built_in(name, words, folder))
     for name in EXAMPLES:
@@ -118,10 +134,12 @@ def python(folder: Path, *words: object) -> str:
 
 def built_in(name: str, words: list[str], folder: Path) -> None:
     """Make a run and its picture, by the command line."""
-    domain = name.removesuffix("-expected")
-    printed = python(folder, "-m", "psyco", "-q", "synthesize", domain, *words, "--out", "run")
-    python(folder, "-m", "psyco", "-q", "render", "run", "--no-animation")
+    printed = python(folder, "-m", "psyco", "-q", "synthesize", *words, "--out", "run")
+    film = ("--film-format", "gif", "--episode", FILMS[name]) if name in FILMS else ("--no-animation",)
+    python(folder, "-m", "psyco", "-q", "render", "run", *film)
     keep(name, printed, folder / "run" / "trajectory.png")
+    if name in FILMS:
+        shutil.copy(folder / "run" / "trajectory.gif", IMAGES / "gallery" / f"{name}.gif")
 
 
 def example(name: str, folder: Path) -> None:
@@ -135,7 +153,10 @@ def tutorial(name: str, pictures: dict[str, str], folder: Path) -> None:
     """Make the pictures of a tutorial."""
     python(folder, ROOT / "docs" / "tutorials" / f"{name}.py")
     for shown, file in pictures.items():
-        small(folder / file, IMAGES / "tutorials" / f"{shown}.png")
+        if file.endswith(".gif"):
+            shutil.copy(folder / file, IMAGES / "tutorials" / f"{shown}.gif")
+        else:
+            small(folder / file, IMAGES / "tutorials" / f"{shown}.png", colours=256 if name == "dancers" else 64)
 
 
 def studio(folder: Path) -> None:
@@ -164,16 +185,16 @@ def keep(name: str, printed: str, picture: Path) -> None:
     lines = printed[printed.index("SATISFIED") :].splitlines()[:PRINTED]
     (IMAGES / "gallery").mkdir(parents=True, exist_ok=True)
     (IMAGES / "gallery" / f"{name}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    small(picture, IMAGES / "gallery" / f"{name}.png")
+    small(picture, IMAGES / "gallery" / f"{name}.png", colours=256 if name in FILMS else 64)
 
 
-def small(picture: Path, to: Path) -> None:
-    """Shrink a picture: not wider than a page, with 64 colours."""
+def small(picture: Path, to: Path, colours: int) -> None:
+    """Shrink a picture: not wider than a page, with few colours."""
     drawn = Image.open(picture).convert("RGB")
     if drawn.width > WIDEST:
         drawn = drawn.resize((WIDEST, round(drawn.height * WIDEST / drawn.width)), Image.Resampling.LANCZOS)
     to.parent.mkdir(parents=True, exist_ok=True)
-    drawn.quantize(64).save(to, optimize=True)
+    drawn.quantize(colours).save(to, optimize=True)
 
 
 def page() -> str:
@@ -184,12 +205,9 @@ def page() -> str:
         "In the pictures time goes from light to dark; a domain without a scene shows its signals. "
         "`make gallery` makes this page.",
     ]
-    for name, words in BUILT_IN.items():
+    for name, (title, words) in BUILT_IN.items():
         shown = " ".join(f"'{word}'" if " " in word else word for word in words)
-        domain = name.removesuffix("-expected")
-        command = f"psyco synthesize {domain} {shown} --out runs/{name}\npsyco render runs/{name}"
-        title = "Particle Dance, an expected value" if name.endswith("-expected") else name.replace("-", " ").title()
-        parts += entry(name, title, command)
+        parts += entry(name, title, f"psyco synthesize {shown} --out runs/{name}\npsyco render runs/{name}")
     for name, title in EXAMPLES.items():
         source = f"[examples/{name}.py](../examples/{name}.py)"
         parts += entry(name, title, f"python examples/{name}.py", source)
@@ -207,10 +225,15 @@ def entry(name: str, title: str, command: str, source: str = "") -> list[str]:
     said = IMAGES / "gallery" / f"{name}.txt"
     if not said.exists():
         return []
+    pictures = [
+        f"![{what} of the policy](images/gallery/{name}.{kind})"
+        for what, kind in (("Episodes", "png"), ("A film", "gif"))
+        if kind == "png" or name in FILMS
+    ]
     return [
         f"## {title}",
         *([source] if source else []),
-        f"![Episodes of the policy]({(IMAGES / 'gallery' / f'{name}.png').relative_to(ROOT / 'docs').as_posix()})",
+        *pictures,
         f"```sh\n{command}\n```",
         f"```text\n{said.read_text(encoding='utf-8').rstrip()}\n  ...\n```",
     ]

@@ -169,19 +169,27 @@ def test_a_method_called_eval_is_no_eval() -> None:
 CONTRIBUTING = (SOURCE.parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
-def test_the_table_of_rooms_names_every_module() -> None:
-    table = {
-        room: row
-        for row in CONTRIBUTING.splitlines()
-        if row.startswith("| `")
-        for room in re.findall(r"`(\w+)`", row.split("|")[1])
-    }
-    for path in sorted(SOURCE.glob("**/*.py")):
-        if path.stem != "__init__":
-            room = room_of(path)
-            assert room in table, f"CONTRIBUTING.md has no row for {room}"
-            listed = f"`{path.stem}`" in table[room] or (room == "cli" and path.stem in COMMANDS)
-            assert listed, f"the row of {room} in CONTRIBUTING.md does not name {path.stem}"
+def room_lists() -> dict[str, str]:
+    """Return the list of each room, by its name."""
+    house = CONTRIBUTING[CONTRIBUTING.index("## The house") : CONTRIBUTING.index("## From a requirement")]
+    return dict(re.findall(r"^### `(\w+)`(.*?)(?=^### |\Z)", house, re.M | re.S))
+
+
+def test_the_lists_of_rooms_name_every_module_and_no_other() -> None:
+    lists = room_lists()
+    assert list(lists) == [room for floor in ORDER for room in floor if (SOURCE / room).is_dir()]  # from top to bottom
+    for room, text in lists.items():
+        modules = {path.stem for path in (SOURCE / room).glob("*.py")} - {"__init__"}
+        named = set(re.findall(r"`([a-z]\w*)`", text)) - {"grammar.lark"}
+        commands = set(COMMANDS) if room == "cli" else set()
+        assert modules - commands <= named, f"the list of {room} in CONTRIBUTING.md lacks {modules - commands - named}"
+        assert named <= modules, f"the list of {room} in CONTRIBUTING.md names {named - modules}, which are not there"
+
+
+def test_the_lists_of_rooms_are_read_at_a_glance() -> None:
+    for room, text in room_lists().items():
+        assert max(map(len, text.splitlines())) <= 180, f"break the lines of {room} in CONTRIBUTING.md"
+        assert all(len(item) <= 600 for item in text.split("\n- ")), f"split the longest item of {room} by its purpose"
 
 
 def test_the_walk_leads_through_functions_that_are_there() -> None:
@@ -194,3 +202,12 @@ def test_the_walk_leads_through_functions_that_are_there() -> None:
         defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
         named = re.findall(r"`(\w+)`", words.partition(" writes ")[0])
         assert named and set(named) <= defined, f"{file} has no {named}"
+    methods = set(re.findall(r"`([A-Z]\w+\.\w+)`", walk))
+    assert methods and methods <= {
+        f"{node.name}.{each.name}"
+        for file in set(re.findall(r"`(\w+/\w+\.py)`", walk))
+        for node in ast.parse((SOURCE / file).read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef)
+        for each in node.body
+        if isinstance(each, ast.FunctionDef)
+    }

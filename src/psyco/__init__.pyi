@@ -26,6 +26,7 @@ from ._src.api.verify import check as check
 from ._src.api.verify import compare_policies as compare_policies
 from ._src.api.verify import crossplay as crossplay
 from ._src.api.verify import exact as exact
+from ._src.api.verify import exploit as exploit
 from ._src.api.verify import learn_risk as learn_risk
 from ._src.api.verify import optimum as optimum
 from ._src.api.verify import plan as plan

@@ -189,7 +189,7 @@ def test_an_interruption_within_a_callback_of_the_garbage_collector_is_not_lost(
     program = f"""
 import gc, os, signal, sys, time
 import psyco._src.cli as cli
-def app():
+def app(**_):
     def callback(*_):
         gc.callbacks.clear()
         os.kill(os.getpid(), {int(number)})

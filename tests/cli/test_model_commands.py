@@ -53,6 +53,11 @@ def test_infinite_values_are_strings_in_json(cli: Callable[..., Any], tmp_path: 
         (("verify", DICE, "--require", 'P=? [ F "finished" ]'), 'unknown label "finished"'),
         (("verify", DICE, "--require", "P=? [ F s=8 ]", "--set", "max_states=5"), "give a horizon (--horizon N)"),
         (("synthesize", COURIER, "--set", "N=3", "--require", "P>=0.9 [ F at=3 ]"), "needs a horizon"),
+        (
+            ("synthesize", DICE, "--require", "P>=0.1 [ F d=6 ]"),
+            "is a Markov chain, in which there is nothing to learn",
+        ),
+        (("exact", DICE, "--require", "P=? [ F d=6 ]", "--storm"), "leave out --storm and --export"),
         (("exact", DICE, "--optimum"), "--optimum needs a property"),
     ],
 )

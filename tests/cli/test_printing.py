@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from psyco._src.cli import check, display
+from psyco._src.cli import check, common, display
 from psyco._src.cli.common import visible
 from psyco._src.cli.display import NARROW, summary
 from psyco._src.cli.synthesize import _took
@@ -104,7 +104,7 @@ def test_a_name_that_cannot_be_is_one_sentence_and_status_2(
     [MemoryError("Unable to allocate 7 TiB"), RuntimeError("RESOURCE_EXHAUSTED: Out of memory\nat x")],
 )
 def test_what_memory_cannot_hold_is_one_sentence(cli: Any, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    def fail() -> None:
+    def fail(**_: object) -> None:
         raise error
 
     monkeypatch.setattr("psyco._src.cli.app.app", fail)
@@ -173,8 +173,21 @@ def test_checks_wrap_beside_their_names_on_a_terminal_and_not_in_a_pipe(monkeypa
     assert check._wrapped(message) == message
 
 
-@pytest.mark.parametrize("command", [("plan", "P>=0.5", "--max-episodes", "2"), ("check", "CartPole-v1")])
-def test_long_commands_say_what_they_do(cli: Any, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (("plan", "P>=0.5", "--max-episodes", "2"), "computing"),
+        (("check", "CartPole-v1"), "checking"),
+        (("export", "RUN", "--onnx", "policy.onnx"), "exporting to ONNX"),
+        (("render", "RUN"), "playing and drawing episodes"),
+        (("exact", "RUN"), "computing exact values"),
+        (("exact", "RUN", "--optimum", "--require", "P=? [ F x=1 ]"), "computing the optimum"),
+    ],
+    ids=lambda case: case[0] if isinstance(case, tuple) else None,
+)
+def test_long_commands_say_what_they_do(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], says: str
+) -> None:
     shown, name = list[str](), command[0]
 
     @contextmanager
@@ -182,11 +195,31 @@ def test_long_commands_say_what_they_do(cli: Any, monkeypatch: pytest.MonkeyPatc
         shown.append(text)
         yield shown.append
 
+    monkeypatch.chdir(tmp_path)
     module = importlib.import_module(f"psyco._src.cli.{name}")
     monkeypatch.setattr(module, "show_activity", show)
-    assert cli(*command).status == 0
-    assert shown[0] == {"plan": "computing", "check": "checking"}[name]
-    assert name == "check" or "computing anytime" in shown
+    assert cli(*command).status == (2 if "RUN" in command else 0)  # there is no such run
+    assert shown[0] == says
+    assert name != "plan" or "computing anytime" in shown
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_certificate_and_a_plan_wrap_at_words_on_a_terminal_only(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    out = io.StringIO()
+    monkeypatch.setattr(common, "console", Console(file=out, width=60, force_terminal=terminal, no_color=True))
+    common.say_wrapped("word " * 30 + "end")
+    lines = out.getvalue().splitlines()
+    assert len(lines) == (3 if terminal else 1) and " ".join(" ".join(lines).split()) == "word " * 30 + "end"
+    said = list[str]()
+    for name in ("plan", "verify"):
+        monkeypatch.setattr(importlib.import_module(f"psyco._src.cli.{name}"), "say_wrapped", said.append)
+    cli("plan", "P>=0.5", "--max-episodes", "2")
+    (Path("outcomes.txt")).write_text("1\n0\n")
+    cli("verify", "--outcomes", "outcomes.txt", "--require", "P>=0.5")
+    assert said[0].startswith("✓ the constraint holds") and said[1].startswith("UNDECIDED")
 
 
 def test_an_activity_is_shown_with_its_duration(monkeypatch: pytest.MonkeyPatch) -> None:

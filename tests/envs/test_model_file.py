@@ -8,6 +8,7 @@ import pytest
 
 import psyco
 from psyco._src.core.errors import DomainError, RequirementError
+from psyco._src.envs import model_file
 from psyco._src.envs.model_alias import alias_tables
 from psyco._src.envs.registry import DomainDescription, make_from_description, required_trust
 from psyco._src.exact.model_properties import model_properties
@@ -42,12 +43,20 @@ BAD = {
     "its constants N, p have no values; give them, as in --set N=3 --set p=0.5": "dtmc\nconst int N;\nconst double p;\n"
     + MODULE.format("[] s<N -> p : (s'=1) + (1-p) : (s'=2);"),
     "sum to 0.9, not to 1, in the state s=0": "dtmc\n" + MODULE.format("[] s=0 -> 0.5 : (s'=1) + 0.4 : (s'=2);"),
+    "a branch has the probability -0.5, below 0, in the state s=2": "dtmc\n"
+    + MODULE.format("[] s<3 -> (1-s)/2 : (s'=0) + (1+s)/2 : (s'=s+1);\n [] s=3 -> true;"),
     "has 2 initial states; choose one by a formula, as in --set start='s=1'": "dtmc\nmodule m\n s : [0..3];\n"
     "[] s<2 -> (s'=3);\n[] s>1 -> true;\nendmodule\ninit s<2 endinit",
     "its initial state is a deadlock": "dtmc\n" + MODULE.format("[] s=1 -> (s'=2);"),
     "it is a continuous-time Markov chain": "ctmc\n" + MODULE.format("[] s=0 -> 2 : (s'=1);"),
     "it is partially observable": "pomdp\nobservables s endobservables\n" + MODULE.format("[a] s=0 -> 1 : (s'=1);"),
-    "line 1, column 1": "this is no model",
+    "line 1, column 1: it does not begin with the type of a model, dtmc or mdp": "this is no model",
+    "line 5, column 13: Unknown variable 'z'": "dtmc\n" + MODULE.format("// z\n [] s=0 -> (z'=1);"),
+    "line 4: expression for guard must evaluate to type 'bool'": "dtmc\n" + MODULE.format("[] s -> (s'=1);"),
+    "a probability is inf, not between 0 and 1, in the state s=0": "dtmc\n"
+    + MODULE.format("[] s<2 -> 1/s : (s'=1) + 1-1/s : (s'=2);"),
+    "a probability is -0.5, not between 0 and 1, in the state s=0": "dtmc\n"
+    + MODULE.format("[] s<2 -> s-0.5 : (s'=1) + 1.5-s : (s'=2);"),
     "several commands are enabled in 1 states of this chain, and rewards are given to commands (r)": "dtmc\n"
     + MODULE.format("[a] s=0 -> (s'=1);\n [b] s=0 -> (s'=2);\n [] s>0 -> true;")
     + 'rewards "r"\n [a] true : 8;\nendrewards',
@@ -74,8 +83,23 @@ def test_a_bad_model_is_an_error_in_words(words: str, tmp_path: Path) -> None:
 def test_bad_jani_and_bad_parameters_are_errors_in_words(tmp_path: Path) -> None:
     with pytest.raises(DomainError, match="line 2, column 1"):
         psyco.make(write(tmp_path, '{"jani-version":\n}', "model.jani"))
+    with pytest.raises(DomainError, match=r"model\.jani: ") as listed:
+        psyco.make(write(tmp_path, "[]", "model.jani"))
+    assert "Storm ended" not in str(listed.value)
+    with pytest.raises(psyco.PsycoError, match="max_states must be a whole number of at least 1, got 0"):
+        psyco.make(DICE, max_states=0)
     with pytest.raises(DomainError, match="timed automaton"):
         psyco.make(write(tmp_path, json.dumps({"jani-version": 1, "name": "m", "type": "pta"}), "model.jani"))
+    with pytest.raises(DomainError, match="which is a JSON object"):
+        psyco.make(write(tmp_path, "[1, 2]", "model.jani"))
+    with pytest.raises(DomainError, match=r"line 1, column 1: no JSON.* the ending .prism"):
+        psyco.make(write(tmp_path, "mdp\nmodule m", "model.jani"))
+    for name in ("model.jani", "model.prism"):
+        (tmp_path / name).write_bytes(bytes(range(128, 256)))
+        with pytest.raises(DomainError, match="it is no text in UTF-8"):
+            psyco.make(str(tmp_path / name))
+    with pytest.raises(DomainError, match=r"is a file, and no model by its ending: PRISM models end in .prism"):
+        psyco.make(write(tmp_path, "mdp", "model.txt"))
     with pytest.raises(DomainError, match="'M' is unknown; its undefined constants are: N"):
         psyco.make(COURIER, M=3)
     with pytest.raises(DomainError, match=r"has no reward structure 'tim' .did you mean 'time'"):
@@ -84,6 +108,29 @@ def test_bad_jani_and_bad_parameters_are_errors_in_words(tmp_path: Path) -> None
         psyco.make(COURIER, N=3, sha256="0" * 64)
     with pytest.raises(psyco.RunError, match="no file of that name"):
         psyco.make(str(tmp_path / "missing.prism"))
+
+
+@pytest.mark.extra("stormpy")
+def test_a_model_that_takes_too_much_time_or_memory_is_an_error_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(tmp_path, "mdp\n" + MODULE.format("[] s<3 -> (s'=s+1);") + "// of this test alone")
+    monkeypatch.setattr(model_file, "MAX_BYTES", 100 << 20)  # Storm itself needs more
+    with pytest.raises(DomainError, match=r"too much memory|failed to map"):
+        psyco.make(file)
+    monkeypatch.setattr(model_file, "MAX_SECONDS", 0.01)
+    with pytest.raises(DomainError, match=r"not built by Storm within 0.01 seconds"):
+        psyco.make(file)
+
+
+@pytest.mark.extra("stormpy")
+def test_a_byte_order_mark_is_no_part_of_a_model(tmp_path: Path) -> None:
+    file = tmp_path / "model.prism"
+    file.write_bytes(b"\xef\xbb\xbf" + Path(DICE).read_bytes())
+    file.with_suffix(".props").write_text("P=? [ F d=6 ]")
+    marked = psyco.make(str(file))
+    assert marked.tables.states == 13
+    assert len(model_properties(marked)) == 1  # of the file beside it
 
 
 @pytest.mark.extra("stormpy")
@@ -228,11 +275,12 @@ def test_properties_with_other_filters_or_that_storm_cannot_read_are_refused(tmp
     lines = {
         "plain": "P=? [ F s=3 ]",
         "first": 'filter(max, P=? [ F s=3 ], "init")',
+        "least": 'filter(min, P=? [ F s=3 ], "init")',
         "all": "filter(min, P=? [ F s=3 ], s=1)",
     }
     write(tmp_path, ";\n".join(f'"{name}": {text}' for name, text in lines.items()), "model.props")
     assert {each.name: bool(each.refused) for each in model_properties(psyco.make(file))} == {
-        "plain": False, "first": False, "all": True
+        "plain": False, "first": False, "least": False, "all": True
     }  # fmt: skip
     write(tmp_path, "P=? [ F s=3 ];\nthis is no property", "model.props")
     psyco._src.envs.model_file._built.cache_clear()

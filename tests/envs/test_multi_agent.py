@@ -1,6 +1,7 @@
 """Several agents act as one: joint observations and actions, a team's reward, exact answers known by hand."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import jax
@@ -17,6 +18,7 @@ from psyco._src.envs.multi_agent import JointDomain, joint_domain
 from psyco._src.envs.obstacle_run import ObstacleRun
 from psyco._src.envs.particle_dance import ParticleDance
 from psyco._src.envs.registry import describe
+from psyco._src.rollout.episodes import COMPILER_OPTIONS
 
 REQUIRE = "P>=0.85 [ G (distance >= 0.1 | collisions <= 1) ] & C>=0.98"
 
@@ -46,6 +48,23 @@ def test_the_dance_of_a_team_is_the_dance_of_each_agent_and_counts_collisions_of
         expected = [bodies[2], speed[2], *(x[j] - x[2] for j in (0, 3, 1) for x in (bodies, speed))]
         np.testing.assert_allclose(own, np.concatenate(expected), atol=2e-5)
     assert counts.max() > 1 and (counts[1:, 1:] > 0).any()
+
+
+@pytest.mark.parametrize("agents", [2, 3])
+def test_an_episode_of_a_team_does_not_depend_on_its_place_in_a_batch(agents):
+    """Otherwise episodes of pure functions would differ when they are played again alone, and be refused."""
+    team = DanceTeam(agents)
+
+    @partial(jax.jit, compiler_options=COMPILER_OPTIONS)
+    @jax.vmap
+    def moved(key):
+        state, reward, _ = team.step(team.draw(key)[0], team.reset(key), jnp.full((agents, 2), 0.03))
+        return reward, team.signals(state)
+
+    keys, order = jax.random.split(jax.random.key(0), 512), np.random.default_rng(0).permutation(512)
+    for whole, same, few in zip(*map(jax.tree.leaves, map(moved, (keys, keys[order], keys[64:128]))), strict=True):
+        np.testing.assert_array_equal(np.asarray(whole)[order], same)
+        np.testing.assert_array_equal(whole[64:128], few)
 
 
 def test_one_agent_is_the_domain_without_agents():
@@ -126,6 +145,12 @@ def test_agents_may_differ_in_their_spaces_by_groups():
         ({"actions": {"pursuer": Discrete(2)}}, "actions of chase lacks the group prey"),
         ({"actions": {"pursuer": Discrete(2), "prey": Continuous((0.0,), (1.0,))}}, "different kinds of actions"),
         ({"has_mask": True}, "several agents and action masks"),
+        ({"agents": "left"}, "agents of chase is the text 'left'; give a tuple of names"),
+        ({"agents": ("left", "max", "right")}, "has the agent 'max', a word of the language"),
+        ({"groups": ("left", "right")}, "groups of chase must map names to tuples of agents"),
+        ({"groups": {"pursuer": ("left", "right"), "prey": "evader"}}, "groups of chase must map names to tuples"),
+        ({"groups": {"left": ("evader",), "prey": ("left", "right")}}, "left of chase names an agent, and a group of"),
+        ({"observation_size": {"pursuer": 1, "prey": "two"}}, "observation_size must be a whole number"),
     ],
 )
 def test_agents_that_do_not_fit_are_refused(change, words):
@@ -147,6 +172,21 @@ def test_rewards_and_observations_of_the_wrong_shape_are_refused():
         signal_table(joint_domain(TwoRewards(3)))
     with pytest.raises(DomainError, match=r"an array of shape \[48\]; give \[3, 16\]"):
         signal_table(joint_domain(Flat(3)))
+
+
+@pytest.mark.parametrize("name", ["agent_1.obs", "agent_0.action", "agent_0.reward", "agent_1.return"])
+def test_a_signal_that_every_agent_has_is_refused(name):
+    class Hiding(DanceTeam):
+        def signals(self, state):
+            return {**super().signals(state), name: jnp.float32(0.0)}
+
+    with pytest.raises(DomainError, match=f"signals of particle-dance has '{name}', which is there already"):
+        signal_table(joint_domain(Hiding(2)))
+
+
+def test_agents_in_a_list_are_agents_too():
+    listed = joint_domain(type("Listed", (Chase,), {"agents": ["left", "evader", "right"]})())
+    assert isinstance(listed, JointDomain) and listed.agents == Chase.agents
 
 
 @pytest.mark.parametrize("agents", [0, -1, 2.5, True, "two", 101])

@@ -120,7 +120,7 @@ def test_a_saved_policy_acts_with_numpy_as_in_its_episodes(tmp_path: Path) -> No
         running = policy.begin()
         chosen = [int(running.act(obs[:3])) for obs in signals["obs"][:-1]]
         assert chosen == signals["action"][1:].tolist()
-    with pytest.raises(RunError, match=r"give mask, or ask policy.begin\(\)"):
+    with pytest.raises(RunError, match=r"has a shield: ask policy.begin\(\)"):
         policy([1, 0, 0])
     with pytest.raises(RunError, match="is no state of the model"):
         policy.begin().act([0.5, 0.5, 0.0])
@@ -128,6 +128,40 @@ def test_a_saved_policy_acts_with_numpy_as_in_its_episodes(tmp_path: Path) -> No
         c_files(policy)
     with pytest.raises(RunError, match="has no shield"):
         random_policy(BARE).begin()
+
+
+def test_a_policy_is_judged_with_its_own_shield_or_not_at_all() -> None:
+    """Observations of `Doors` have the same length with and without a shield, so their length tells nothing."""
+    plain, other = Doors(), Doors(offers=((1, 1, 1), (0, 1, 1), (1, 1, 0)))
+    stated = "P>=0.4 [ G<=4 room<2 ] & C>=0.9"
+    with_it, elsewhere = (shielded(stated, 0.4, domain) for domain in (plain, other))
+    policy = random_policy(with_it)
+    assert psyco.verify(policy, with_it, stated, max_episodes=50).episodes_seen
+    for made, domain, words in (
+        (policy, plain, "made with a shield of level 0.4, and doors has no shield here"),
+        (random_policy(plain), with_it, "made with no shield, and doors has a shield of level 0.4"),
+        (policy, shielded(stated, 0.5, plain), "doors has a shield of level 0.5"),
+        (policy, elsewhere, "was computed from doors with other parameters"),
+    ):
+        with pytest.raises(RunError, match=words):
+            psyco.verify(made, domain, stated)
+    with pytest.raises(RunError, match="made with a shield"):
+        psyco.exact(policy, plain, stated)
+
+
+def test_nothing_acts_without_the_shield_of_a_policy() -> None:
+    """A guard in the field, and a call with an observation that has the mask of the domain, left it out."""
+    policy = random_policy(shielded("P>=0.4 [ G<=4 room<2 ]", 0.4, Doors()))
+    observation = np.array([1, 0, 0, 0, 1, 1], np.float32)
+    with pytest.raises(RunError, match=r"has a shield: ask policy.begin\(\)"):
+        policy(observation)
+    assert policy(observation[:3], mask=[0, 1, 1]) in (1, 2)
+    for pair in ((policy, lambda observation: 1), (lambda observation: 1, policy)):
+        with pytest.raises(RunError, match="a guard has no shield"):
+            psyco.Guard(*pair, "P>=0.5 [ G (tries <= 2) ]", horizon=8, counters=["tries"])
+    guard = psyco.Guard(lambda _: 1, lambda _: 1, "P>=0.5 [ G (room <= 1) ]", horizon=8, counters=["room"])
+    with pytest.raises(RunError, match="a guard has no shield"):
+        psyco.verify(guard, shielded("P>=0.4 [ G<=4 room<2 ]", 0.4, Doors()), FREE)
 
 
 def test_a_shield_is_a_parameter_of_its_domain() -> None:

@@ -107,6 +107,10 @@ def test_a_joint_policy_is_verified_by_what_its_agents_do():
         (lambda observations: 0, "give a dict with an action for each agent"),
         (lambda observations: {"red_0": 1, "blue_0": [0, 0]}, "gives no action for red_1"),
         (lambda observations: {"red_0": 0, "red_1": 1, "blue_0": np.array([0, 0])}, "gives red_0 the action 0"),
+        (lambda observations: {"red_0": 1.5, "red_1": 1, "blue_0": [0, 0]}, "gives red_0 the action 1.5"),
+        (lambda observations: {"red_0": np.nan, "red_1": 1, "blue_0": [0, 0]}, "gives red_0 the action nan"),
+        (lambda observations: {"red_0": 1, "red_1": 1, "blue_0": [0, 0.5]}, "gives blue_0 the action"),
+        (lambda observations: {"red_0": "1", "red_1": 1, "blue_0": [0, 0]}, "gives red_0 '1', not an action of"),
     ],
 )
 def test_a_joint_policy_that_does_not_act_for_all_agents_is_refused(policy, says):
@@ -144,6 +148,106 @@ def test_learned_joint_policies_do_not_depend_on_workers(tmp_path):
     assert alone.certificate.episodes == two.certificate.episodes
     assert alone.policy.agents == domain.agents
     assert alone.policy.agent("blue_0")(np.zeros(3)).shape == (2,)
+
+
+class Named(Race):
+    """Its agents have other names; all of them are red."""
+
+    def __init__(self, names, **options):
+        super().__init__(**options)
+        self.possible_agents = names
+
+    def observation_space(self, agent):
+        return spaces.Box(-100, 100, (2,), np.float64)
+
+    def action_space(self, agent):
+        return spaces.Discrete(2)
+
+    def reset(self, seed=None, options=None):
+        self.t, self.agents = 0, list(self.possible_agents)
+        return self._seen(), {agent: {} for agent in self.agents}
+
+    def _seen(self):
+        return {agent: np.array([self.t, 0.0]) for agent in self.agents}
+
+    def step(self, actions):
+        self.t += 1
+        here = list(self.agents)
+        seen, rewards, no = self._seen(), dict.fromkeys(here, 1.0), dict.fromkeys(here, False)
+        end = dict.fromkeys(here, self.t >= 5)
+        self.agents = [] if self.t >= 5 else here
+        return seen, rewards, no, end, {agent: {} for agent in here}
+
+
+class Flashing(Named):
+    """`info` has a key in the second step alone."""
+
+    def step(self, actions):
+        *rest, infos = super().step(actions)
+        return *rest, {agent: {"hit": True} for agent in infos if self.t == 2}
+
+
+def test_info_of_an_agent_that_is_there_does_not_outlive_its_step():
+    """Otherwise one hit would be a hit in all later states."""
+    domain = psyco.make(Flashing, horizon=8, names=["red_0", "red_1"])
+    path = psyco.record(lambda seen: dict.fromkeys(seen, 0), domain)
+    assert path["red_0.info.hit"].tolist() == [0, 0, 1, 0, 0, 0]
+    once = "P>=0.9 [ F red_0.info.hit >= 1 & G (count(red_0.info.hit >= 1) <= 1) ] & C>=0.9"
+    assert psyco.verify(lambda seen: dict.fromkeys(seen, 0), domain, once, max_episodes=60).verdict.name == "SATISFIED"
+
+
+class Vanishing(Named):
+    """red_0 leaves after two steps: it is no longer listed, and no flag says so."""
+
+    def step(self, actions):
+        answer = super().step(actions)
+        self.agents = [agent for agent in self.agents if agent != "red_0" or self.t < 2]
+        return answer
+
+
+class Lingering(Named):
+    """red_0 is terminated after two steps, but still listed, observed and rewarded."""
+
+    def step(self, actions):
+        seen, rewards, terminated, *rest = super().step(actions)
+        return seen, rewards, {agent: agent == "red_0" and self.t == 2 for agent in terminated}, *rest
+
+
+@pytest.mark.parametrize("env", [Vanishing, Lingering])
+def test_an_agent_has_left_once_it_is_terminated_or_no_longer_listed(env):
+    path = psyco.record(lambda seen: dict.fromkeys(seen, 0), psyco.make(env, horizon=8, names=["red_0", "red_1"]))
+    assert path["red_0.terminated"].tolist() == [False] * 2 + [True] * 4
+    assert path["red_0.obs"][:, 0].tolist() == [0, 1, 2, 2, 2, 2] and path["red_0.return"][-1] == 2
+    assert path["red_1.truncated"].tolist() == [False] * 5 + [True] and path["truncated"][-1]
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        (["red_0", "red_0"], "two agents of one name"),
+        ([0, 1], "has the agent '0'; a name is a word such as agent_0"),
+        (["red-0", "red-1"], "has the agent 'red-0'; a name is a word"),
+        (["F", "red_0"], "has the agent 'F', a word of the language; call it agent_F"),
+        (["info", "red_0"], "has the agent 'info', a word of the language"),
+        ([], "possible_agents of the environment is empty"),
+    ],
+)
+def test_agents_that_formulas_cannot_name_are_refused(names, says):
+    with pytest.raises(DomainError, match=says):
+        psyco.make(Named, horizon=8, names=names)
+
+
+def test_an_agent_may_have_any_other_name():
+    path = psyco.record(lambda seen: dict.fromkeys(seen, 0), psyco.make(Named, horizon=8, names=["team", "reward"]))
+    assert {name for name in path if name.startswith("team.")} == {
+        f"team.{signal}" for signal in ("obs", "reward", "return", "terminated", "truncated")
+    }
+
+
+@pytest.mark.parametrize("signal", ["red_0.reward", "red_1.obs", "blue_0.terminated", "red_0.action"])
+def test_a_signal_of_ones_own_does_not_hide_that_of_an_agent(signal):
+    with pytest.raises(DomainError, match=f"a signal cannot be called '{signal}'"):
+        psyco.make(Race, horizon=8, signals={signal: lambda observations, info: 0.0})
 
 
 # ---- real environments -------------------------------------------------------------------------------------------

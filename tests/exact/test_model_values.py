@@ -50,6 +50,40 @@ def test_optima_over_all_policies_and_under_a_constraint() -> None:
     assert psyco.optimum(COURIER, asked, parameters={"N": 4})[0][1:] == pytest.approx((1.9, 4.0))
 
 
+def test_optima_are_not_computed_by_the_exact_methods_that_may_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Storm's policy iteration did not end on `consensus.2` with K=2, which has 272 states.
+    import stormpy
+
+    monkeypatch.setattr(stormpy.environments, "exact", lambda: pytest.fail("exact methods"))
+    (found,) = psyco.optimum(COURIER, 'P=? [ F "delivered" ]', parameters={"N": 6})
+    assert found[1:] == pytest.approx((0.9**3, 1.0), rel=1e-10)
+
+
+def test_properties_of_the_file_mean_its_own_labels_and_variables_where_names_are_taken(tmp_path: Path) -> None:
+    text = WALK.replace("x", "step") + 'label "end" = step=1;\n'
+    model = write(tmp_path, text, '"a": P=? [ F<=1 "end" ];\n"b": P=? [ F<=9 step=1 & !"end" ];\n')
+    found = {each.name: each for each in model_properties(model_domain(model))}
+    assert [each.requirement for each in found.values()] == [
+        "P=? [ true U<=1 label.end ]", "P=? [ true U<=9 ((var.step = 1) & (!label.end)) ]"
+    ]  # fmt: skip
+    assert psyco.exact(model, requirement=found["a"].requirement).answers == (0.5,)
+    assert psyco.exact(model, requirement=found["b"].requirement).answers == (0.0,)
+    listed = {each.name: each.message for each in psyco.check(model)}
+    assert listed["variables"].startswith("var.step (")
+    assert "label.end" in listed["labels"]
+
+
+def test_optima_need_no_policy() -> None:
+    asked = 'Pmax=? [ F "delivered" ]; Pmin=? [ F "delivered" ]; R{"time"}min=? [ F ("delivered" | wet) ]'
+    found = psyco.exact(COURIER, requirement=asked, parameters={"N": 4})
+    assert found.answers == pytest.approx((1.0, 0.81, 1.9))
+    assert math.isnan(found.value.expected_return)  # there is no policy
+    with pytest.raises(psyco.RunError, match="give the policy first"):
+        psyco.exact(COURIER, requirement=f'{asked}; P=? [ F "delivered" ]', parameters={"N": 4})
+    with pytest.raises(psyco.RequirementError, match="asks for the best of all controllers"):
+        psyco.verify(COURIER, requirement=asked, parameters={"N": 4})
+
+
 def test_what_storm_does_not_answer_is_refused_in_words() -> None:
     for asked, words in (
         ("P=? [ F return >= 3 ]", "over variables and labels"),
@@ -68,7 +102,9 @@ def test_properties_of_the_file_are_listed_with_what_becomes_of_them() -> None:
     assert "P=? [ F (d = 6) ]: accepted" in messages["six"]
     assert "13 states, 13 choices, 20 branches" in messages["model"]
     messages = {each.name: each.message for each in psyco.check(COURIER, parameters={"N": 3})}
-    assert "answered exactly" in messages["safest"]
+    shown, _, words = messages["safest"].partition(": answered exactly")
+    assert words
+    assert psyco.exact(COURIER, requirement=shown, parameters={"N": 3}).answers == pytest.approx((1.0,))
     assert "0 to 1" in messages["actions"]
 
 

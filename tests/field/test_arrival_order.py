@@ -8,8 +8,9 @@ from scipy import stats
 
 import psyco
 from psyco._src.core.errors import RunError
+from psyco._src.core.files import json_digest
 from psyco._src.field import arrival_order
-from psyco._src.field.service import _checksum, open_session
+from psyco._src.field.service import open_session
 from tests.verification.test_recorded_columns import play_in_parallel, table
 
 ONE = "P>=0.85 & C>=0.98"
@@ -233,6 +234,6 @@ def test_a_damaged_order_is_refused(tmp_path, where, value):
         place = place[key]
     assert place[last] != value
     place[last] = value
-    state.write_text(json.dumps(content | {"checksum": _checksum(content)}))
+    state.write_text(json.dumps(content | {"checksum": json_digest(content)}))
     with pytest.raises(RunError, match=r"damaged|started is"):
         watch(b"index,outcome\n", state=state)

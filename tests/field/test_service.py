@@ -7,12 +7,13 @@ import pytest
 
 import psyco
 from psyco._src.core.errors import RunError
+from psyco._src.core.files import json_digest
 from psyco._src.field import ingest, service
 from psyco._src.field.arrival_order import EpisodeIds
 from psyco._src.field.drift import ObservationSums, Reference, find_reference
 from psyco._src.field.field_test import MonitoredConstraint
 from psyco._src.field.ingest import Parser
-from psyco._src.field.service import _checksum, lock_state, open_session
+from psyco._src.field.service import lock_state, open_session
 
 ONE = "P>=0.85 & C>=0.98"
 TWO = '"safe": P>=0.85 [ F a ]; "cost": R{x}<=25 [ C ] within [0,1000]'
@@ -497,7 +498,7 @@ def test_a_state_from_a_stranger_is_refused_where_anything_is_of_another_kind(tm
         place = place[key]
     assert place[last] != value
     place[last] = value
-    state.write_text(json.dumps(content | {"checksum": _checksum(content)}))  # which anybody can compute
+    state.write_text(json.dumps(content | {"checksum": json_digest(content)}))  # which anybody can compute
     with pytest.raises(RunError, match=r"damaged|format|begun with other"):
         watch_file(path, state=state)
 

@@ -34,12 +34,11 @@ from psyco._src.cli import main
 from psyco._src.cli.compare import CURVES, _curve, sparkline
 from psyco._src.core import files
 from psyco._src.core.errors import PsycoError
-from psyco._src.core.files import from_json
+from psyco._src.core.files import from_json, json_digest
 from psyco._src.envs import registry
 from psyco._src.envs.actions import Discrete
 from psyco._src.envs.registry import DomainDescription, make_from_description
 from psyco._src.field.drift import Reference
-from psyco._src.field.service import _checksum as _watch_checksum
 from psyco._src.field.service import open_session
 from psyco._src.logic.ast import Signal, walk
 from psyco._src.logic.batch_monitor import compile_monitor
@@ -56,7 +55,7 @@ from psyco._src.runs.checkpoint import CheckpointInfo as CheckpointAbout
 from psyco._src.runs.config import read_config
 from psyco._src.runs.run_summary import summarize
 from psyco._src.runs.store import load_metrics, load_run_info, read_run
-from psyco._src.verification.certificate import Certificate, _checksum
+from psyco._src.verification.certificate import Certificate
 from psyco._src.verification.outcomes import verify_outcomes
 from psyco._src.verification.recordings import read_outcomes, read_traces
 from tests.fuzz import study_kinds
@@ -264,7 +263,7 @@ def _make_certificate(rng: Random, place: Place) -> bytes:
     content = rng.choice([mutate_json, nudge_json])(rng, place.certificate)
     if isinstance(content, dict) and rng.random() < 0.7:  # anybody can compute a checksum
         rest = {key: value for key, value in content.items() if key != "checksum"}
-        content = {**rest, "checksum": _checksum(rest)}
+        content = {**rest, "checksum": json_digest(rest)}
     data = as_json(content).encode(errors="replace")
     return mutate_bytes(rng, data) if rng.random() < 0.3 else data
 
@@ -351,7 +350,7 @@ def _read_checkpoint(data: bytes, place: Place) -> None:
 def _make_watch(rng: Random, place: Place) -> bytes:
     content = rng.choice([mutate_json, nudge_json])(rng, place.watch)
     if isinstance(content, dict) and rng.random() < 0.9:  # anybody can compute a checksum
-        content = {**content, "checksum": _watch_checksum(content)}
+        content = {**content, "checksum": json_digest(content)}
     data = as_json(content).encode(errors="replace")
     return mutate_bytes(rng, data) if rng.random() < 0.1 else data
 

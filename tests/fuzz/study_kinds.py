@@ -17,7 +17,7 @@ import numpy as np
 import tomli_w
 
 from psyco._src.core import files
-from psyco._src.core.files import from_json
+from psyco._src.core.files import from_json, json_digest
 from psyco._src.core.provenance import package_versions
 from psyco._src.envs.registry import DomainDescription, make_from_description
 from psyco._src.logic.parser import parse
@@ -31,7 +31,6 @@ from psyco._src.studies.study_plan import Cell, make_plan
 from psyco._src.studies.trials import TrialSampler, _make_trial
 from psyco._src.studies.tuning import Tuning, _recommended_config
 from psyco._src.studies.tuning_page import tuning_page
-from psyco._src.verification.certificate import _checksum
 from psyco._src.verification.outcomes import verify_outcomes
 from tests.fuzz.mutate import as_json, mutate_bytes, mutate_json, nudge_json
 
@@ -206,7 +205,7 @@ def _named(rng: Random, place: Place, folder: Path) -> bytes:
         content = rng.choice([mutate_json, nudge_json])(rng, json.loads(data))
         if name == "certificate.json" and isinstance(content, dict):
             content = {key: value for key, value in content.items() if key != "checksum"}
-            content["checksum"] = _checksum(content)
+            content["checksum"] = json_digest(content)
         data = as_json(content).encode(errors="replace")
     elif name == "metrics.csv" and rng.random() < 0.6:
         rows = [line.split(",") for line in data.decode().splitlines()]

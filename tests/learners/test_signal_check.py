@@ -110,6 +110,8 @@ def test_a_return_that_stands_still_where_it_began_while_all_satisfy_is_said_onc
     assert not warnings_of(np.minimum(RISE, -15.0), 1.0, 0.9), "it has improved, and is as good as it gets"
     steep = np.where(np.arange(100) < 1, -1000.0, 8.0)
     assert not warnings_of(steep, 1.0, 0.9), "it was learned in the first generation"
+    seldom = np.where(np.arange(1, 101) % 6, np.minimum(RISE, -15.0), 900.0)
+    assert not warnings_of(seldom, 1.0, 0.9), "it has improved, whatever the spread of single episodes is"
     assert not warnings_of(-2.0, 0.99, 0.9)
     assert not warnings_of(-2.0, 1.0, 0.9, from_start=False), "a policy to start from may be as good as it gets"
     assert not warnings_of(-2.0, 1.0, 1.0, p_req=None), "nothing is required"

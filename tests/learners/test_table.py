@@ -187,6 +187,27 @@ def test_what_a_table_cannot_do_is_refused() -> None:
 
 
 @pytest.mark.extra("stormpy")
+def test_on_a_model_the_cost_of_the_horizon_is_shared_by_all_steps() -> None:
+    requirement = parse('P>=0.9 [ F "delivered" ]')
+    domain: Any = psyco.make(str(EXAMPLES / "courier.prism"), N=6, horizon=2, reward="none", observe="index")
+    network = table_for(domain)
+    learner: Any = make_learner(
+        Table(population=36, checks=4), requirement, network=network, actions=domain.actions, horizon=2,
+        episode_budget=100, transitions=domain.known_transitions,
+    )  # fmt: skip
+    theta = np.zeros((40, network.size), np.float32)
+    std = np.full((40, domain.actions.n), 0.5, np.float32)
+    sampler = make_sampler(domain, network, requirement)
+    trace: Any = sampler.explore(theta, std, episode_keys(stream_key(0, Stream.TRAIN), 0, 40)).trace
+    counted = learner._count(learner.init(theta[0]).model, theta, trace, None).gains[..., 1]
+    cut = np.asarray(trace.alive).sum(axis=1)[trace.terminated == 0]
+    assert 0 < len(cut) < 40 and (cut == 2).all() and (trace.cost.sum(axis=(1, 2)) == 1).all()
+    first = trace.alive[:, 1] == 0  # wet after the first step
+    assert counted[domain.initial_state].sum() == first.sum() + 0.5 * len(cut)
+    assert counted.sum() == 40
+
+
+@pytest.mark.extra("stormpy")
 @pytest.mark.more
 def test_on_a_model_a_table_finds_the_optimum_and_only_what_is_offered() -> None:
     """The safest way of the courier is the road: delivered with probability 1; the bridge alone has 0.9 ** 3."""

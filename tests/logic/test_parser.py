@@ -250,6 +250,7 @@ ERRORS = [
     ("P>=", 1, 4, "ends too early.*expected a number$"),
     ("P>=0.5 [ a ) ]", 1, 12, r"unexpected \).*expected \]"),
     ("P>=0.5 [ a )", 1, 12, r"unexpected \).*expected \]"),
+    ("P>=0.5 [ a ] & P>=0.5 [ b ] & C>=0.9", 1, 16, "unexpected P.*separate constraints by ;"),
     ("P>=0.5 [ a ] P>=0.5 [ b ]", 1, 14, "unexpected P.*expected & C>=c or ; or the end"),
     ("G a", 1, 1, r"unexpected G.*a formula stands inside P>=p \[ ... \]"),
     ('"a" P>=0.5 [ a ]', 1, 5, "unexpected P.*expected :"),

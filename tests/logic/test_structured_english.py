@@ -35,12 +35,19 @@ def formula_of(sentence):
         ("Whenever request, the server shall within 5 steps satisfy answer", "G (request => (F<=5 answer))"),
         ("speed shall stay between 1 and 2 until goal", "(speed >= 1 & speed <= 2) W goal"),
         ("the arm shall satisfy locked before moving", "locked R !moving"),
+        ("the arm shall reach goal before timeout", "!timeout U (goal & !timeout)"),
+        ("collisions shall occur at most twice until goal", "collisions <= 2 W goal"),
+        ("crashed shall occur at least once within 9 steps", "F<=9 (crashed >= 1)"),
         ("while dark, the lamp shall always satisfy on", "G (dark => on)"),
         ("while dark, the lamp shall eventually satisfy on", "F (dark & on)"),
         ("after start, x shall always be above 2", "!start W (start & (G (x > 2)))"),
         ("a shall hold 3 steps later", "F[3,3] a"),
         ("in the next state a shall hold", "X a"),
         ("a shall never hold from step 2 to 4", "G[2,4] !a"),
+        ("return shall finally be at least -30", 'F ("end" & return >= -30)'),
+        ("while dark, the lamp shall finally satisfy on", 'F ("end" & (dark => on))'),
+        ("after 3 steps, the lamp shall satisfy on", "(G<=3 !on) & (F<=4 on)"),
+        ("while dark, the lamp shall after 3 steps satisfy on", "(G<=3 !(dark & on)) & (F<=4 (dark & on))"),
         ("A.b + obs[2] shall immediately be equal to max(x, y)", "A.b + obs[2] = max(x, y)"),
     ],
 )
@@ -55,6 +62,7 @@ def test_a_sentence_has_its_formula(sentence, formula):
         ("with a probability of more than 90%", (">", 0.9, 1.0)),
         ("with probability < 0.2", ("<", 0.0, 0.2)),
         ("in at most 5% of episodes", ("<=", 0.0, 0.05)),
+        ("almost surely", (">=", 1.0, 1.0)),
         ("with probability between 0.2 and 30%", ("in", 0.2, 0.3)),
     ],
 )
@@ -94,6 +102,13 @@ P>=0.9 [ F b ] & C>=0.9"""
         (f"a shall hold within 2.5 steps {TAIL}", (1, 21), "not a whole number"),
         ("a shall always hold with probability at least 90", (1, 47), "write 95% as 0.95"),
         ("a shall always hold with probability 0.9", (1, 38), "at least, at most"),
+        (f"the arm shall never avoid goal {TAIL}", (1, 15), "write avoid φ, or never satisfy φ"),
+        (f"whenever a, x shall within 5 steps occur at least twice {TAIL}", (1, 15), "not whenever"),
+        (f"when a, x shall occur at most twice {TAIL}", (1, 11), "counted from the first state of an episode"),
+        (f"after a, x shall occur at least 3 times {TAIL}", (1, 12), "not after"),
+        (f"while a, x shall occur at least 3 times {TAIL}", (1, 12), "(a and x) shall occur"),
+        (f"info.cost shall occur at most twice {TAIL}", (1, 1), "write info.cost > 0 shall occur"),
+        (f"x shall occur at least 3 times from step 2 to 4 {TAIL}", (1, 3), "not from a later step on"),
         ("maximise the fun", (1, 14), "maximise the return"),
         ("a shall always hold with probability at least 0.5; P>=0.5 [ F", (1, 62), "the text ends too early"),
     ],
@@ -140,6 +155,8 @@ def timings(k, low, high, stop):
         "eventually": (some, whole),
         "immediately": (every, window(0, 0)),
         "at the next step": (every, window(1, 1)),
+        "finally": (every, lambda i, n: range(n, n + 1)),
+        f"after {k} steps": ("first", window(0, k + 1)),
         f"within {k} steps": (some, window(0, k)),
         f"for {k} steps": (every, window(0, k)),
         f"never within {k} steps": (no, window(0, k)),
@@ -150,6 +167,7 @@ def timings(k, low, high, stop):
         "until STOP": (every, until),
         "never until STOP": (no, until),
         "before STOP": ("before", whole),
+        "eventually before STOP": ("earlier", whole),
     }
 
 
@@ -164,6 +182,12 @@ def meaning(path, start, how, states, response, stop, inside):
     if how == "before":  # every state with the stop condition has an earlier one with the response
         done = [j for j in found if at(response, j) and at(inside, j)]
         return all(any(j < m for j in done) for m in found if at(stop, m))
+    if how == "earlier":  # some state has the response, and neither it nor an earlier one the stop condition
+        done = [j for j in found if at(response, j) and at(inside, j)]
+        return any(not any(at(stop, m) for m in found if m <= j) for j in done)
+    if how == "first":  # in the last of the states, and in none before it
+        done = [at(response, j) and at(inside, j) for j in found]
+        return done[-1] and not any(done[:-1])
     seen = [at(response, j) for j in found if at(inside, j)]
     return {"every": all(seen), "no": not any(seen), "some": any(seen)}[how]
 
@@ -241,6 +265,47 @@ def test_sentences_agree_with_their_definition_on_100_000_random_traces():
     check_agreement(100_000)
 
 
+# FRET has 8 scopes, 3 conditions, 2 kinds of probability and 12 timings: 576 templates. Those without scope and
+# condition have a single P; these are its formulas (probabilisticSemantics.json of FRET 3.1) in our notation. Its LAST,
+# the end of a finite trace, is `"end"` in `finally` and never reached elsewhere: here the last state repeats.
+FRET_TIMINGS = {
+    "immediately": "a",
+    "finally": 'G ("end" => a)',
+    "at the next step": "X a",
+    "eventually": "F a",
+    "always": "G a",
+    "never": "G !a",
+    "within 3 steps": "F<=3 a",
+    "for 3 steps": "G<=3 a",
+    "after 1 step": "(G<=1 !a) & (F<=2 a)",
+    "until b": "b R (a | b)",
+    "before b": "a R !b",
+}
+
+
+@pytest.mark.parametrize("probability", [("almost surely", ">=1"), ("with probability at least 0.9", ">=0.9")])
+@pytest.mark.parametrize("timing", FRET_TIMINGS)
+def test_templates_of_fret_with_a_single_probability_mean_the_same(timing, probability):
+    words, bound = probability
+    (ours,) = parse(f"the system shall {timing} satisfy a {words}").constraints
+    (theirs,) = parse(f"P{bound} [ {FRET_TIMINGS[timing]} ]").constraints
+    assert (ours.comparison, ours.lower, ours.upper) == (theirs.comparison, theirs.lower, theirs.upper)
+    rng, seen = random.Random(0), set()
+    for _ in range(300):
+        path = random_path(rng)
+        seen.add(satisfied(theirs.formula, path))
+        assert satisfied(ours.formula, path) == satisfied(theirs.formula, path), path
+    assert seen == {True, False}
+    assert parse(sentence_of(ours)).constraints == (ours,)
+
+
+@pytest.mark.parametrize("probability", ["almost surely", "with probability at least 0.9"])
+def test_a_template_of_fret_without_timing_asks_for_one(probability):
+    """There it means eventually; who writes `shall be at least 3` may well mean always."""
+    with pytest.raises(psyco.RequirementError, match=r"without a timing[^$]*say when: always, never, eventually"):
+        parse(f"the system shall satisfy a {probability}")
+
+
 # ---- from formulas to sentences -----------------------------------------------------------------------------------
 
 
@@ -266,6 +331,7 @@ def test_every_property_has_words(requirement):
         "when a, the system shall never satisfy b",
         "after a, the system shall eventually satisfy b",
         "the system shall satisfy a before b",
+        "the system shall eventually satisfy a before b",
         "the system shall satisfy a and (b or not c) until x is more than 3",
     ],
 )

@@ -12,7 +12,7 @@ import psyco.runtime
 from psyco._src.core.errors import RunError
 from psyco._src.learners.running_stats import empty_stats, fold, normalize_obs, observe_rows, shared_stats
 from psyco._src.logic.parser import parse
-from psyco._src.policies.joint_network import joint_network_for
+from psyco._src.policies.joint_network import joint_network_for, replace_agent
 from psyco._src.policies.network import Network
 from psyco._src.policies.serialization import policy_for
 from psyco._src.rollout.jax_sampler import record_batch
@@ -89,6 +89,12 @@ def test_agents_that_a_policy_lacks_are_refused():
     one = policy_for(psyco.make("particle-dance"), Network(8, 2), np.zeros(Network(8, 2).size))
     with pytest.raises(RunError, match=r"has one agent, so leave out the agent 'agent_0'"):
         one.agent("agent_0")
+
+
+def test_a_joint_policy_takes_numbers_and_says_how_to_ask_one_agent():
+    own = dict.fromkeys(TEAM.agents, np.zeros(16))
+    with pytest.raises(RunError, match=r"takes 48 numbers, got .*; of one agent: policy.agent\('agent_0'\)"):
+        team_policy()(own)
 
 
 def test_a_policy_is_refused_for_other_agents():
@@ -215,3 +221,26 @@ def test_the_monitor_in_c_for_one_agent_knows_the_whole_team(tmp_path):
     require = "for each agent: P>=0.9 [ G agent.distance >= 0.05 ]"
     files = psyco.export_c(team_policy(), tmp_path, requirement=require, agent="agent_1")
     assert "agent_2.distance" in "".join(file.read_text() for file in files)
+
+
+@pytest.mark.parametrize("bias", ["learned", "one"])
+@pytest.mark.parametrize("policies", ["shared", "separate"])
+def test_one_agent_is_replaced_and_the_others_act_as_before(policies, bias, tmp_path):
+    policy, x = team_policy(policies, bias=bias), observations(48)
+    own = Network(16, 2, 5, bias, (0.5,) * 16, (2.0,) * 16)  # other hidden layers, and a normalization
+    theta = np.random.default_rng(1).normal(size=own.size).astype(np.float32)
+    network, joined = replace_agent(policy.network, policy.theta, 1, own, theta)
+    made = replace(policy, network=network, theta=joined)
+    made.save(tmp_path / "made.safetensors")
+    made = psyco.load_policy(tmp_path / "made.safetensors")
+    assert made.network == network
+    together, before = made(x), policy(x)
+    np.testing.assert_allclose(together[:, [0, 1, 4, 5]], before[:, [0, 1, 4, 5]], atol=1e-6)
+    alone = TEAM.agent_spaces[1].actions.decode(np.tanh(own.numpy_scores(theta[None])(x[:, 16:32])))
+    np.testing.assert_allclose(together[:, 2:4], alone, atol=1e-6)
+    compiled = jax.vmap(lambda row: network.act(TEAM.actions, jnp.asarray(joined), row))(x)
+    np.testing.assert_allclose(compiled, together, atol=1e-6)
+
+
+def test_a_file_names_hidden_units_only_of_agents_with_others_than_the_joint_network():
+    assert team_policy().to_bytes().count(b"hidden") == 1

@@ -26,6 +26,7 @@ from psyco._src.reports.trajectory import (
     CAPTION_HEIGHT,
     FRAME_WIDTH,
     WITHOUT_DEVICES,
+    _draw_scene,
     animate_trajectory,
     animate_video,
     bounded_terms,
@@ -46,6 +47,13 @@ def domain_with(*bodies: str) -> Any:
 def path_of(**tracks: Any) -> dict[str, NDArray[Any]]:
     length = len(next(iter(tracks.values())))
     return {"step": np.arange(length), "return": np.zeros(length)} | {k: np.array(v) for k, v in tracks.items()}
+
+
+def test_positions_of_agents_are_called_by_the_agents() -> None:
+    axis = Figure().add_subplot()
+    track = np.zeros((3, 2))
+    _draw_scene(axis, {"particle": track, "agent_0.position": track + 1.0}, 0.2)
+    assert [text.get_text() for text in axis.get_legend().get_texts()] == ["particle", "agent_0"]
 
 
 def frames_of(path: Path) -> list[NDArray[np.int16]]:

@@ -213,6 +213,17 @@ def test_violations_are_marked_and_it_is_said_since_when_an_episode_is_decided(b
 
 
 @pytest.mark.browser
+def test_violations_of_a_team_are_marked_at_all_of_its_agents(browser: Any, tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, parameters={"horizon": 5, "start": 0.01, "agents": 2})
+    record = read_run(run(tmp_path / "run", config))
+    with open_page(browser, write(tmp_path / "page.html", run_page(record))) as page:
+        page.locator("#thumbs button:has(.broken)").first.click()
+        page.locator("#scrub").evaluate("s => { s.value = s.max; s.dispatchEvent(new Event('input')); }")
+        assert page.locator("#stage .cross").count() == 2 * page.locator("#ticks i").count() > 0
+        assert page.locator("#stage .names text").all_text_contents() == ["particle", "agent_0", "agent_1"]
+
+
+@pytest.mark.browser
 @pytest.mark.parametrize("bodies", [["agent"], 4 * ["particle", "agent"]], ids=len)
 def test_a_scene_may_have_any_number_of_bodies(browser: Any, finished: Path, tmp_path: Path, bodies: list[str]) -> None:
     record = read_run(finished)

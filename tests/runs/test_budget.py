@@ -179,9 +179,14 @@ def test_a_plan_is_a_table_and_plain_data(pole: psyco.GymDomain) -> None:
         and "probability 0.95 takes about 255 episodes" in str(plan)
     )
     assert json.loads(json.dumps(plan.to_json()))["phases"][1]["steps"] == 400_000
-    assert "14 steps: between the 10 of random policies and the horizon of 20" in str(plan)  # sqrt(200)
+    assert "14 steps: between the 10 of untrained policies and the horizon of 20" in str(plan)  # sqrt(200)
     full = make_run_plan(settings, pole, requirement, simulator=Throughput(1000.0, 20.0, 3))
-    assert "an episode has 20 steps" in str(full)
+    assert "20 steps, the horizon, as those of untrained policies have" in str(full)
+    assert "allows" not in str(full)
+    short = dataclasses.replace(settings, max_episodes=60)
+    assert "at most 485; this run allows 60, and more with --max-episodes 485" in str(
+        make_run_plan(short, pole, requirement)
+    )
     assert repr(plan).startswith("<RunPlan: at most ")
     slow = make_run_plan(
         settings, pole, requirement, simulator=Throughput(1000.0, 10.0, 3), learning=Throughput(100.0, 10.0, 3)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+from jax._src.compiler import compile_or_get_cached
 
 import psyco
 from psyco._src.api import synthesize  # noqa: F401 - constants of modules are computed before calls are counted
@@ -26,6 +27,7 @@ WATCHED: dict[str, Callable[..., Any]] = {
     "parse": parse,
     "check settings": Settings.__post_init__,
     "compile monitor": compile_monitor,
+    "compile program": compile_or_get_cached,
     "check signals": check_signals,
     "check decidability": check_decidable,
     "check decidability and ranges": decidable_ranges,
@@ -74,6 +76,9 @@ def test_a_run_on_a_compiled_domain_goes_through_everything_once(tmp_path: Path)
         )
     )
     check_counts(calls)
+    # The loop, batches of two sizes, recorded episodes; keys of a stream and of episodes, initial parameters and their
+    # transfer. Fewer where an earlier test compiled some of them.
+    assert calls["compile program"] <= 8, calls
 
 
 @pytest.mark.parametrize("learner", ["safe-es", pytest.param("auto", marks=pytest.mark.more)])

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from rich.progress import Progress
 
 import psyco
 from psyco._src.cli import display as progress
@@ -137,6 +138,21 @@ def test_what_follows_cloning_is_not_called_cloning(monkeypatch: pytest.MonkeyPa
     lines.last -= 60.0
     lines.beat()
     assert said[-1] == "preparing: compiling and measuring the speed, for 0 s"
+
+
+@pytest.mark.parametrize(("width", "says"), [(80, "compiling and playing the first episodes"), (60, "learning")])
+def test_a_terminal_says_what_is_compiled(width: int, says: str) -> None:
+    bar = Progress()
+    live = progress.LiveDisplay(bar, width)
+    (task,) = bar.tasks
+    live.stage(RunProgress("cloning", 0, 200, "updates"))
+    assert task.description == ("cloning: compiling" if width == 80 else "cloning")
+    live.stage(RunProgress("cloning", 200, 200, "updates"))
+    assert task.description == "preparing"
+    live.stage(RunProgress("learning", 7, 90, "steps"))  # of a resumed run
+    assert task.description.removeprefix("learning: ") == says
+    live.stage(RunProgress("learning", 20, 90, "steps"))
+    assert (task.description, task.completed) == ("learning", 20)
 
 
 def test_nobody_waits_longer_than_ten_seconds_for_a_line(monkeypatch: pytest.MonkeyPatch) -> None:

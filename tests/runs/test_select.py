@@ -13,6 +13,7 @@ from psyco._src.logic.parser import parse
 from psyco._src.policies.network import network_for
 from psyco._src.rollout.sampler import make_sampler
 from psyco._src.runs import train
+from psyco._src.runs.baselines import Baselines, Performance
 from psyco._src.runs.select import Candidate, certify_best, rank_candidates, remark
 from psyco._src.runs.train import TrainingState, initial_state
 from tests.making import learned, make_settings, prepared
@@ -84,6 +85,11 @@ def test_the_certificate_is_about_the_returned_policy_and_lists_every_look() -> 
         "not only the few episodes of the test"
     )
     assert "out of reach" in words
+    idle = Performance("doing nothing", 9, 0.0, 0.0, 1.0, 5.0, within_bounds=True)
+    for met in (True, False):
+        beside = Baselines(idle, (dataclasses.replace(idle, within_bounds=met),))
+        assert ("the episodes of doing nothing met the constraints" in remark(certificate, candidate, beside)) == met
+        assert ("out of reach" in remark(certificate, candidate, beside)) != met
 
 
 @pytest.mark.more

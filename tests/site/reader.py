@@ -49,6 +49,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "tune": {"--trials": "3", "--rerun-seeds": "1", "--validation-seeds": "2", "--workers": "1"},
     "verify": {"--max-episodes": "100"},
     "stress": {"--max-episodes": "100"},
+    "exploit": {"--max-episodes": "100"},
     "crossplay": {"--episodes": "50"},
     "reproduce": {"--episodes": "400", "--repetitions": "2"},  # and one part alone, see `small`
 }
@@ -60,6 +61,7 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "start": {"episodes": 60, "settings": SETTINGS},
     "verify": {"max_episodes": 100},
     "attack": {"episodes": 60, "max_episodes": 100},
+    "exploit": {"episodes": 60, "max_episodes": 100},
     "train_against": {"episodes": 60, "policy_episodes": 60, "rounds": 1, "max_episodes": 100},
     "learn_risk": {"episodes": 100},
     "pareto_front": {"points": 2, "seeds": 1, "workers": 1, "settings": {"episodes": 60}},
@@ -80,6 +82,7 @@ VERDICTS = {
     "resume",
     "verify",
     "stress",
+    "exploit",
     "crossplay",
     "exact",
 }  # of little learning: any verdict will do, an error will not

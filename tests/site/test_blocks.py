@@ -30,6 +30,7 @@ LAST_PICTURES = {
     "field": "field/watch.png",
     "elsewhere": "elsewhere.png",
     "model": "model.png",
+    "dancers": "dancers/trajectory.png",
 }
 
 
@@ -233,6 +234,7 @@ def test_a_tutorial_ends_with_its_picture(script: Path, tmp_path: Path) -> None:
         "certificate": r"the same: True.*^refused: ",
         "field": r"^SATISFIED\n.*holds no longer",
         "model": r"^SATISFIED after .*^SATISFIED Value.*exactly 1/7",
+        "dancers": r"^SATISFIED: .*alone as in the team: True.*^bounded VIOLATED with twins",
         "elsewhere": r"in the worst environment that was found.*^SATISFIED: .*in the environment with max_speed",
     }
     assert re.search(expected[script.stem], said, re.MULTILINE | re.DOTALL), said

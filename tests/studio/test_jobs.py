@@ -73,6 +73,64 @@ def test_stop_interrupts_as_control_c_does(jobs):
         jobs.stop("a")
 
 
+STUBBORN = "import signal, time; signal.signal({}); print('deaf', flush=True); time.sleep(60)"
+
+
+@pytest.mark.parametrize(
+    ("ignored", "status"),
+    [("signal.SIGINT, signal.SIG_IGN", -15), ("15, signal.SIG_IGN); signal.signal(2, signal.SIG_IGN", -9)],
+)
+def test_a_job_that_loses_its_interruption_is_asked_again_and_then_killed(jobs, monkeypatch, ignored, status):
+    monkeypatch.setattr(module, "ASK_AGAIN_SECONDS", 0.3)
+    monkeypatch.setattr(module, "KILL_SECONDS", 2.0)
+    jobs.add("learn", "a", [STUBBORN.format(ignored)])
+    until = time.monotonic() + 30
+    while "deaf" not in jobs.log(jobs.all[0]) and time.monotonic() < until:
+        time.sleep(0.05)
+    jobs.stop("a")
+    wait_for(jobs, 30)
+    (job,) = jobs.all
+    assert (job.state, job.status, job.interrupted) == ("ended", status, True)
+
+
+def test_a_job_that_is_killed_takes_its_processes_along(jobs, monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "KILL_SECONDS", 0.5)
+    worker = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SLEEP!r}]); "
+    jobs.add("learn", "a", [f"{worker}{STUBBORN.format('2, signal.SIG_IGN')}"])
+    until = time.monotonic() + 30
+    while "deaf" not in jobs.log(jobs.all[0]) and time.monotonic() < until:
+        time.sleep(0.05)
+    (job,) = jobs.all
+    os.killpg(job.pid, 0)
+    another = Jobs(tmp_path)  # a later studio goes on asking
+    another.stop("a")
+    while another.all[0].state == "running" and time.monotonic() < until:
+        another.advance()
+        jobs.advance()
+        time.sleep(0.05)
+    while time.monotonic() < until:  # until init has collected the worker
+        try:
+            os.killpg(job.pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    raise AssertionError("a process of the job goes on")
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("seconds", [0.0, 0.2, 0.6, 1.0, 1.5, 2.5])
+def test_a_run_that_is_stopped_while_its_process_starts_ends(tmp_path, seconds):
+    """It imports, and has no handler, no folder, or no simulator yet."""
+    jobs = Jobs(tmp_path)
+    words = ["synthesize", "particle-dance", "--require", "P>=0.1 [ G (distance >= 0.0) ]", "--episodes", "2000000"]
+    jobs.add("learn", "a", [*words, "--out", str(tmp_path / "a")])
+    time.sleep(seconds)
+    jobs.stop("a")
+    wait_for(jobs, module.ASK_AGAIN_SECONDS + 60)
+    (job,) = jobs.all
+    assert job.state == "ended" and job.interrupted, jobs.log(job)
+
+
 def test_what_a_page_shows_of_an_interrupted_job(jobs, tmp_path):
     """A sentence at most, whatever Python wrote; an error is shown until the run is tried again."""
     jobs.add("learn", "a", [SLEEP])  # dies of the signal, or of KeyboardInterrupt with a traceback

@@ -1,10 +1,12 @@
 """The preview of a plan agrees with `psyco plan`."""
 
+import time
+
 import numpy as np
 import pytest
 
 from psyco._src.logic.requirement import outcome_requirement
-from psyco._src.studio.plan_preview import characteristics, plan_preview
+from psyco._src.studio.plan_preview import MAX_PREVIEW, characteristics, plan_preview
 from psyco._src.verification.methods import make_tests
 from psyco._src.verification.operating_characteristics import operating_characteristics
 
@@ -25,6 +27,16 @@ def test_the_preview_agrees_with_the_exact_plan(p_req, confidence, episodes):
     np.testing.assert_allclose(accepted, exact.satisfied, atol=0.02)
     np.testing.assert_allclose(rejected, exact.violated, atol=0.02)
     np.testing.assert_allclose(expected, exact.episodes, rtol=0.02)
+
+
+def test_a_move_of_a_slider_takes_less_than_200_milliseconds_of_computing():
+    def seconds(*asked):
+        began = time.process_time()
+        plan_preview(*asked)
+        return time.process_time() - began
+
+    for asked in ((0.85, 0.98, MAX_PREVIEW), (0.5, 0.8, MAX_PREVIEW), (0.99, 0.999, MAX_PREVIEW)):
+        assert min(seconds(*asked) for _ in range(3)) < 0.2
 
 
 def test_the_shortest_certificate():

@@ -59,6 +59,11 @@ def test_an_address_without_the_secret_leads_nowhere(guard, path):
     assert ask(guard, path=path) == (404, None)
 
 
+def test_an_address_without_its_last_character_leads_to_the_page(guard):
+    assert ask(guard, path=f"/{TOKEN}") == (308, None)
+    assert ask(guard, path=f"/{TOKEN}", host="evil.example") == (403, None)
+
+
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "OPTIONS", "TRACE", "BREW"])
 def test_other_methods_are_refused(guard, method):
     assert ask(guard, method) == (405, None)

@@ -82,6 +82,7 @@ def test_sliders_plan_and_write_the_requirement(page):
     assert page.inner_text("#plan-words") != before
     page.click("#write")
     expect(page.locator("#requirement")).to_have_value(re.compile(r"P>=0\.7"), timeout=PATIENCE)
+    assert page.input_value("#most") == "10000"  # the third slider
 
 
 def test_the_keyboard_suffices(page):
@@ -139,6 +140,102 @@ def test_completion_shows_ranges_and_recent_values(page):
     assert item.locator("svg path").count() == 1 and "0 …" in item.inner_text()
 
 
+def test_agents_and_groups_are_completed(page):
+    page.fill("#parameters", "agents=2")
+    page.dispatch_event("#parameters", "change")
+    page.locator("#signals", has_text="agent_1.distance").wait_for(state="attached")
+    for typed, wanted in (
+        ("P>=0.9 [ G (agent_1.dis", "agent_1.distance"),
+        ("P>=0.9 [ G ea", "each(agent."),
+        ("P>=0.9 [ G each(agent.dis", "agent.distance"),
+        ("fo", "for each agent: "),
+    ):
+        page.focus("#requirement")
+        page.keyboard.press("Control+A")
+        page.keyboard.type(typed)
+        page.locator("#completions li", has_text=wanted.strip()).first.wait_for()
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("Enter")
+        assert page.input_value("#requirement").endswith(wanted)
+    page.keyboard.type("P>=0.9 [ G (agent.distance >= 0.1) ]")
+    page.locator("#properties", has_text="For each agent by itself").wait_for()
+
+
+def test_a_formula_becomes_a_sentence_and_comes_back(page):
+    from playwright.sync_api import expect
+
+    area, before = page.locator("#requirement"), "P>=0.9 [ G (distance >= 0.1) ] & C>=0.98"
+    area.fill(before)
+    page.locator("#properties", has_text="at least 0.9").wait_for()
+    page.locator("#other", has_text="as a sentence").click()
+    sentence = "distance shall always be at least 0.1 with probability at least 0.9, 98% sure"
+    expect(area).to_have_value(sentence, timeout=PATIENCE)
+    page.locator("#other", has_text="as a formula").click()
+    expect(area).to_have_value(before, timeout=PATIENCE)
+
+
+NAMELESS = """() => {
+  const controls = [...document.querySelectorAll("a[href], button, input, select, textarea, iframe")];
+  const labelled = (node) => [...(node.labels || [])].some((label) => label.textContent.trim());
+  const named = (node) => node.ariaLabel || node.title || node.textContent.trim() || labelled(node);
+  return controls.filter((node) => !node.hidden && !named(node)).map((node) => node.outerHTML);
+}"""
+
+
+def test_every_control_has_a_name_and_is_reached_with_tab(page):
+    """In the order of the page, which begins with a link over the menu."""
+    page.locator("#signals tr").first.wait_for(state="attached")
+    assert page.evaluate(NAMELESS) == []
+    page.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
+    found = []
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        found.append(page.evaluate("document.activeElement.id || document.activeElement.innerText"))
+        if found[-1] == "filter":
+            break
+    wanted = ["To the requirement", "domain", "parameters", "requirement", "episodes", "seed", "most", "name", "learn"]
+    wanted += ["other", "p", "c", "n", "write", "policy", "play-episodes", "filter"]
+    assert [each for each in found if each in wanted] == wanted
+    heard = page.locator("main").aria_snapshot()
+    for said in ('heading "What shall the policy do?" [level=1]', 'slider "Probability P ≥', 'textbox "Requirement'):
+        assert said in heard
+
+
+def test_the_page_is_small_and_soon_there(browser, studio):
+    """Below a second, beside what the browser itself takes for a word: a busy machine is slower with both."""
+    first_paint = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
+    painted, empty = [], []
+    for _ in range(3):
+        tab = open_page(browser, studio)
+        painted.append(tab.evaluate(first_paint))
+        sizes = tab.evaluate("performance.getEntriesByType('resource').map((each) => each.transferSize)")
+        tab.goto("data:text/html,<p>word")
+        tab.wait_for_function(first_paint)
+        empty.append(tab.evaluate(first_paint))
+        tab.context.close()
+    assert min(painted) < 1000 + 2 * min(empty)
+    assert sum(sizes) < 100_000  # and a run's page has about 50,000
+
+
+@pytest.mark.parametrize("width", [390, 820])
+def test_a_phone_and_a_tablet_show_everything_without_scrolling_sideways(page, studio, width):
+    begun(studio.folder / f"narrow-{width}")
+    page.set_viewport_size({"width": width, "height": 800})
+    page.locator(f"[data-run=narrow-{width}]").click()
+    page.frame_locator("#frame").locator("h1").wait_for()
+    page.fill("#requirement", f"P>=0.9 [ G (distanse >= 0.1 & {' & '.join(['collisions <= 1'] * 8)}) ]")
+    page.locator("#problem", has_text="did you mean 'distance'?").wait_for()
+    wide = "document.documentElement.scrollWidth > innerWidth"
+    assert not page.evaluate(wide) and not page.frames[-1].evaluate(wide)
+    badge = page.locator("#runs tr", has_text=f"narrow-{width}").locator(".badge").bounding_box()
+    assert badge["x"] + badge["width"] <= width
+    quoted = page.locator("#problem .quoted")
+    lines = quoted.inner_text().split("\n")
+    assert lines[1].index("^") == lines[0].index("distanse")
+    assert quoted.bounding_box()["height"] < 60  # two lines: the caret is below the sign that it is about
+    shutil.rmtree(studio.folder / f"narrow-{width}")
+
+
 def test_a_click_shows_the_run_at_once_and_its_results_can_be_taken_along(page, studio, tmp_path):
     page.fill("#requirement", EASY)
     page.fill("#episodes", "2000")
@@ -186,12 +283,25 @@ def test_names_of_a_stranger_are_text(page, studio):
     shutil.rmtree(study)
 
 
+def test_a_run_is_stopped_before_it_has_a_folder(page, studio):
+    page.fill("#requirement", EASY)
+    page.fill("#episodes", "2000000")
+    page.fill("#name", "early")
+    page.click("#learn")
+    page.locator("#run-actions button", has_text="Stop").click()
+    page.locator("#answer", has_text="early: interrupted before its first results").wait_for()
+    assert page.locator("#run").is_hidden() and not (studio.folder / "early").exists()
+    (job,) = [each for each in studio.get("state").json()["jobs"] if each["run"] == "early"]
+    assert (job["state"], job["interrupted"]) == ("ended", True)
+
+
 @pytest.mark.more
 def test_a_run_is_stopped_and_resumed(page, studio):
     page.fill("#requirement", EASY)
     page.fill("#episodes", "2000000")
     page.fill("#name", "long")
     page.click("#learn")
+    page.locator("[data-run=long]").wait_for()
     page.locator("#run-actions button", has_text="Stop").click()
     page.locator("#run-actions button", has_text="Resume").wait_for()
     run = psyco.open_run(studio.folder / "long")

@@ -1,5 +1,6 @@
 """The studio as a server: its answers, its limits, its processes."""
 
+import asyncio
 import contextlib
 import http.client
 import io
@@ -8,15 +9,20 @@ import os
 import random
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import time
 import zipfile
+from collections import Counter
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
 import psyco
+from psyco._src.reports.live_server import REQUEST_SECONDS
+from psyco._src.studio.serve import MAX_CONNECTIONS
 from tests.runs.small import begun
 from tests.studio.server import SOURCE, StudioProcess
 
@@ -84,8 +90,27 @@ def test_sliders_write_into_the_requirement(studio):
             "a shall always hold with probability at least 0.5",
             "the system shall always satisfy a with probability at least 0.8, 99% sure",
         ),
+        ("Rmin=? [ C ]; P>=0.9 [ F a ]", "Rmin=? [ C ];\nP>=0.8 [ F a ] & C>=0.99"),
+        ('"fast": Rmax=? [ C ]; P>=0.9 [ F a ]', '"fast": Rmax=? [ C ];\nP>=0.8 [ F a ] & C>=0.99'),
     ):
         assert studio.post("rewrite", {"requirement": text, "p": 0.8, "c": 0.99}).json()["requirement"] == changed
+
+
+def test_a_formula_is_offered_as_a_sentence_and_a_sentence_as_a_formula(studio):
+    def other(text):
+        return studio.post("check", {"requirement": text}).json()["other"]
+
+    formula = "P>=0.9 [ G (x >= 1) ] & C>=0.98"
+    sentence = "x shall always be at least 1 with probability at least 0.9, 98% sure"
+    assert (other(formula), other(sentence)) == (sentence, formula)
+    assert other(f"Rmin=? [ C ]; {formula}") == f"minimise the return;\n{sentence}"
+
+
+def test_the_groups_of_a_team_are_known(studio):
+    team = studio.post("domain", {"domain": "particle-dance", "parameters": {"agents": 2}}).json()
+    assert team["groups"] == {"agent": ["agent_0", "agent_1"]}
+    assert "agent_1.distance" in {signal["name"] for signal in team["signals"]}
+    assert studio.post("domain", {"domain": "particle-dance"}).json()["groups"] == {}
 
 
 def test_the_first_requirement_is_that_of_the_domain(studio):
@@ -117,12 +142,13 @@ def test_no_request_imports_code(studio, tmp_path):
 
 
 def test_a_run_is_an_ordinary_run(studio):
-    answer = studio.post("runs", {**SMALL, "name": "small", "seed": 3})
+    answer = studio.post("runs", {**SMALL, "name": "small", "seed": 3, "max_episodes": 500})
     assert answer.json()["name"] == "small"
     found = studio.wait(lambda state: any(run["name"] == "small" and run["verdict"] for run in state["runs"]))
     (row,) = [run for run in found["runs"] if run["name"] == "small"]
     run = psyco.open_run(studio.folder / "small")
     assert run.certificate is not None and run.certificate.verdict.name == row["verdict"]
+    assert (run.config.settings.episodes, run.config.settings.max_episodes, run.config.settings.seed) == (2000, 500, 3)
     page = studio.get(f"runs/{row['id']}/")
     assert page.status == 200 and "frame-ancestors 'self'" in page.headers["content-security-policy"]
     assert studio.get(f"runs/{row['id']}/data.json").json()["data"]["state"] == "finished"
@@ -277,39 +303,25 @@ def test_one_studio_serves_a_folder_and_follows_no_link_out_of_it(studio, tmp_pa
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
-def random_request(rng, studio, keys):
-    """A request that is almost right."""
-    address = rng.choice(
-        ["", "state", "check", "rewrite", "domain", "plan", "runs", "compare", "play", "static/studio.js", "nothing"]
-        + ["studies/", "studies/0123456789abcdef/", "jobs/x/stop", "events/x"]
-        + [
-            f"runs/{key}/{rest}"
-            for key in keys
-            for rest in ("", "stop", "resume", "data.json", "files/config.toml", "counterexamples", "export/x")
-        ]
-    )
-    junk = [
-        "",
-        None,
-        0,
-        -1,
-        1e308,
-        True,
-        "x",
-        "../../etc/passwd",
-        "\u0000",
-        "😀",
-        [],
-        {},
-        [[]],
-        "a" * 9000,
-        "P>=0.9 [ G (",
-        "os:system",
-    ]
-    keys_of = ["domain", "parameters", "requirement", "p", "c", "max_episodes", "episodes", "seed", "name", "policy"]
-    body = {name: rng.choice(junk) for name in rng.sample(keys_of, rng.randrange(len(keys_of)))}
-    if address == "runs":
-        body["domain"] = rng.choice(["os:system", "../x.prism", 3])  # start nothing
+JUNK = [
+    "", None, 0, -1, 0.5, 100, 1e308, 2**70, True, "x", "../../etc/passwd", "\u0000", "\ud800", "😀", [], {}, [[]],
+    {"a": {}}, "a" * 9000, "P>=0.9 [ G (", "<img src=x onerror=alert(1)>", "this:x", "CartPole-v1", ".studio",
+    {"horizon": 3},
+]  # fmt: skip
+FIELDS = ("domain", "parameters", "requirement", "p", "c", "max_episodes", "episodes", "seed", "name", "policy")
+OF_A_RUN = ("", "stop", "resume", "data.json", "files/config.toml", "counterexamples", "counterexamples.html")
+OF_A_RUN += ("export/x", "export/policy.onnx", "files/..%2f..%2fx")
+
+
+def random_request(rng, origin, token, keys):
+    """A request that is almost right; its address is relative to the secret."""
+    addresses = ["", "state", "check", "rewrite", "domain", "plan", "runs", "compare", "play", "static/studio.js"]
+    addresses += ["nothing", "studies/", "studies/0123456789abcdef/", "jobs/x/stop", "events/x"]
+    addresses += [f"runs/{key}/{rest}" for key in keys for rest in OF_A_RUN]
+    address = rng.choice(addresses)
+    body = {name: rng.choice(JUNK) for name in rng.sample(FIELDS, rng.choice([1, 2, len(FIELDS)]))}
+    if rng.random() < 0.6:
+        body = SMALL | body
     if rng.random() < 0.2:
         address = "".join(chr(rng.randrange(33, 127)) for _ in range(rng.randrange(12))).replace("#", "") or "x"
     if rng.random() < 0.2:
@@ -317,47 +329,136 @@ def random_request(rng, studio, keys):
     raw = json.dumps(body).encode()
     if rng.random() < 0.3:
         raw = bytes(rng.randrange(256) for _ in range(rng.randrange(200)))
-    headers = {"Origin": studio.origin, "X-Studio-Token": studio.token, "Content-Type": "application/json"}
+    headers = {"Origin": origin, "X-Studio-Token": token, "Content-Type": "application/json"}
     if rng.random() < 0.2:
         headers[rng.choice(list(headers))] = rng.choice(["", "null", "text/plain", "http://evil.example"])
     method = rng.choice(["GET", "POST", "POST", "POST", "HEAD", "PUT", "OPTIONS"])
-    return method, address, raw if method == "POST" else None, headers
+    return method, address.removeprefix("/"), raw if method == "POST" else None, headers
 
 
-def files_below(folder: Path) -> set[str]:
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if ".studio" not in path.parts}
+def files_below(folder: Path) -> dict[str, int]:
+    """Files, and how long each is."""
+    found = (path for path in folder.rglob("*") if ".studio" not in path.parts)
+    return {str(path.relative_to(folder)): path.lstat().st_size for path in found if path.name != ".lock"}
 
 
-def fuzz(studio, count):
+def test_fuzzed_requests_leave_no_trace(studio):
     keys = [run["id"] for run in studio.get("state").json()["runs"]] or ["0" * 16]
-    rng, outside, inside = random.Random(0), files_below(studio.folder.parent), files_below(studio.folder)
-    statuses = set()
-    for _ in range(count):
-        method, address, body, headers = random_request(rng, studio, keys)
-        if address.startswith(("domain", "play")) or address.endswith(("resume", "counterexamples")):
-            continue  # they start processes; test_no_request_imports_code has them
+    rng, outside, statuses = random.Random(0), files_below(studio.folder.parent), set()
+    for _ in range(300):
+        method, address, body, headers = random_request(rng, studio.origin, studio.token, keys)
+        if address.startswith(("domain", "play", "runs")) and method == "POST":
+            continue  # they start processes: the next test has them
         with contextlib.suppress(http.client.InvalidURL, UnicodeError):  # the client refuses to send it
-            found = studio.request(method, address.removeprefix("/"), body, headers)
+            found = studio.request(method, address, body, headers)
             while found.status == 429:  # wait for the limit, or it would be all that is tested
                 time.sleep(0.5)
-                found = studio.request(method, address.removeprefix("/"), body, headers)
+                found = studio.request(method, address, body, headers)
             statuses.add(found.status)
             assert found.status < 500, (method, address, body, found.body)
             assert b"Traceback" not in found.body
     assert {200, 400, 403, 404} <= statuses
     assert "Traceback" not in studio.errors.read_text()
-    assert files_below(studio.folder) == inside
     assert files_below(studio.folder.parent) == outside
     assert studio.get("").status == 200
 
 
-def test_fuzzed_requests_leave_no_trace(studio):
-    fuzz(studio, 300)
+async def ask(guard, method, address, body, headers):
+    """Send a request to the application itself; return status and body."""
+    path, _, query = address.partition("?")
+    pairs = [(name.lower().encode(), value.encode()) for name, value in {"Host": "127.0.0.1:1", **headers}.items()]
+    scope = {
+        "type": "http", "method": method, "path": unquote(f"/{guard.token}/{path}"), "query_string": query.encode(),
+        "headers": pairs, "http_version": "1.1", "scheme": "http", "root_path": "",
+    }  # fmt: skip
+    messages = [{"type": "http.request", "body": body or b""}]
+    sent = []
+
+    async def receive():
+        return messages.pop(0) if messages else {"type": "http.disconnect"}
+
+    async def send(message):
+        sent.append(message)
+
+    await guard(scope, receive, send)
+    return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
 
 
 @pytest.mark.more
-def test_thousands_of_fuzzed_requests_leave_no_trace(studio):
-    fuzz(studio, 3_000)
+def test_ten_thousand_fuzzed_requests_leave_no_trace(tmp_path, monkeypatch, caplog):
+    """Jobs are commands that do nothing; environments are made here, where an import would be seen."""
+    from psyco._src.studio import jobs, request_guard, web_app, workbench
+
+    monkeypatch.setattr(jobs, "psyco_command", lambda arguments: ["true"])
+    monkeypatch.setattr(workbench, "SOUGHT_COMPILED", 6)
+    monkeypatch.setattr(workbench, "AT_ONCE_COMPILED", 6)
+
+    async def answer(self, request):
+        found = await asyncio.to_thread(workbench.answer, json.dumps(request))
+        if "error" in found:
+            raise psyco.RunError(found["error"])
+        return found
+
+    monkeypatch.setattr(web_app.Workbench, "ask", answer)
+    begun(tmp_path / "runs" / "mine")
+    outside, statuses, done = files_below(tmp_path), Counter(), Counter()
+
+    async def run():
+        studio = web_app.Studio(tmp_path / "runs")
+        guard = request_guard.RequestGuard(web_app.make_application(studio))
+        guard.reads = guard.changes = request_guard.Bucket(10**9, 1.0)
+        rng, application = random.Random(1), guard.inner
+        async with application.router.lifespan_context(application):
+            while not studio.state["ready"]:
+                await asyncio.sleep(0.1)
+            keys = [run["id"] for run in studio.state["runs"]]
+            for _ in range(10_000):
+                request = random_request(rng, "http://127.0.0.1:1", guard.token, keys)
+                status, body = await ask(guard, *request)
+                statuses[status] += 1
+                done[request[1]] += request[0] == "POST" and status == 200
+                assert status < 500 and b"Traceback" not in body, (request, body)
+        jobs.wait_for(studio.jobs, 60)
+
+    asyncio.run(run())
+    assert all(statuses[status] > 100 for status in (200, 400, 403, 404)), statuses
+    assert not [record for record in caplog.records if record.exc_info], caplog.text
+    assert files_below(tmp_path) == outside
+    assert "this" not in sys.modules
+    assert min(done[each] for each in ("check", "rewrite", "domain", "plan", "play", "runs")) > 5, done
+
+
+@pytest.mark.more
+def test_clients_that_never_finish_a_request_do_not_keep_others_out(studio):
+    """More than there is room for; one has been answered before. A page that is open is dropped by no one."""
+    page = http.client.HTTPConnection("127.0.0.1", studio.port, timeout=60)
+    page.request("GET", f"/{studio.token}/events")
+    events = page.getresponse()
+    assert events.readline().startswith(b"data: ")
+    slow = []
+    try:
+        for i in range(MAX_CONNECTIONS + 5):
+            slow.append(socket.create_connection(("127.0.0.1", studio.port), timeout=60))
+            head = f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{studio.port}\r\n"
+            slow[-1].sendall((f"{head}\r\n{head}" if i == 0 else head).encode())
+        assert studio.get("").status == 503
+        time.sleep(2 * REQUEST_SECONDS + 1)
+        assert studio.get("").status == 200
+        for client in slow:
+            with contextlib.suppress(ConnectionResetError):
+                while client.recv(4096):
+                    pass
+        stream = events.fp.raw._sock
+        stream.setblocking(False)
+        try:
+            received = stream.recv(1)
+        except BlockingIOError:
+            received = b"nothing new"
+        assert received  # it would be empty if it were closed
+    finally:
+        page.close()
+        for client in slow:
+            client.close()
 
 
 def test_a_missing_extra_is_named(tmp_path):

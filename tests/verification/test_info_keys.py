@@ -38,7 +38,8 @@ def test_a_misspelt_key_is_an_error_with_its_place_and_a_suggestion(formula):
 def test_a_key_that_some_states_lack_is_named_in_the_certificate():
     certificate = verified("G (info.cost <= 1)")  # the reset does not report it
     n = certificate.episodes
-    note = f"info.cost was missing in some of {n} of the {n} episodes; where it is missing it counts as 0, or false."
+    where = f"in some states of {n} of the {n} episodes"
+    note = f"info.cost was missing {where}; where it is missing it counts as 0, or false."
     assert certificate.verdict.name == "SATISFIED"
     assert [each for each in certificate.notes if "missing" in each] == [note]
     assert note in str(certificate)
@@ -53,8 +54,8 @@ def test_episodes_and_states_without_a_key_are_counted_apart():
     absent = np.array([[1, 0, 0.5], [1, 0, 0], [0.2, 0, 0.1], [0, 0, 0]], np.float32)  # of a, b and cost
     ends = "of the 4 episodes; where it is missing it counts as 0, or false."
     assert check_info_keys(REQUIRE, WALK, absent) == [
-        f"info.a was missing in all states of 2 and some of 1 {ends}",
-        f"info.cost was missing in some of 2 {ends}",
+        f"info.a was missing in all states of 2 and some states of 1 {ends}",
+        f"info.cost was missing in some states of 2 {ends}",
     ]
     assert check_info_keys(REQUIRE, WALK, None) == []
     absent[:, 1] = 1
@@ -66,7 +67,7 @@ def test_answers_say_which_keys_all_their_episodes_missed():
     asked = "P>=0.5 [ G step < 9 ] & C>=0.9; R{info.cost}=? [ C ] within [-99,99]"
     certificate = psyco.verify(to_the_left, WALK, asked, max_episodes=70)
     assert certificate.episodes < certificate.answers[0].episodes == 70
-    assert any("missing in some of 70 of the 70 episodes" in note for note in certificate.notes)
+    assert any("missing in some states of 70 of the 70 episodes" in note for note in certificate.notes)
     assert replay(certificate.to_json(), as_policy(to_the_left), domain=WALK).matches
 
 

@@ -35,7 +35,7 @@ from psyco._src.logic.requirement import AnyRequirement, as_requirement
 from psyco._src.policies import external
 from psyco._src.policies.external import AnyPolicy, ExternalPolicy, as_policy
 from psyco._src.policies.guard import Guard
-from psyco._src.policies.network import Network
+from psyco._src.policies.network import Network, network_for
 from psyco._src.policies.serialization import Policy, load_policy, policy_for
 from psyco._src.rollout.execution import Execution
 from psyco._src.runs.behaviour_cloning import clone, limit_scores, play_demonstrations, read_demonstrations
@@ -94,7 +94,11 @@ def as_subject(
     own: str | None = None
     if isinstance(policy, str) and is_model_name(policy) and domain is None:
         where = as_domain(policy, parameters)
-        found: AnyPolicy = chain_policy(where)
+        if requirement is not None and as_requirement(requirement).only_optima:  # they are about all policies
+            network = network_for(where, hidden=1)
+            found: AnyPolicy = policy_for(where, network, np.zeros(network.size), origin="any policy")
+        else:
+            found = chain_policy(where)
     else:
         found, own = find_policy(policy, trust)
         where = _where(found, domain, parameters, trust)
@@ -263,7 +267,7 @@ def as_adversary(adversary: Any) -> tuple[Disturbance, Policy | None]:
     if not isinstance(adversary, Policy):
         return read_disturbance(adversary), None
     about = adversary_of(adversary.parameters)
-    if about is None:
+    if about is None or "kind" not in about:
         raise RunError(f"{adversary!r} is no adversary; psyco.attack learns one and returns it as `adversary`")
     return Disturbance(about["kind"], about["size"]), adversary
 

@@ -57,7 +57,7 @@ class Result:
     def remark(self) -> str:
         """Why there is no certificate, or that the policy is no better than a baseline, and a remedy; else empty."""
         word = self.baselines.remark(self.certificate) if self.baselines else ""
-        return remark(self.certificate, self.candidate) or word
+        return remark(self.certificate, self.candidate, self.baselines) or word
 
     @property
     def violations(self) -> int:

@@ -40,7 +40,7 @@ from psyco._src.envs.registry import (
     make_from_description,
     trusted_names,
 )
-from psyco._src.envs.variants import adversary_of
+from psyco._src.envs.variants import AnyAdversary, Deviation, adversary_of, read_adversary
 from psyco._src.exact import solver
 from psyco._src.exact.model_consistency import check_consistency
 from psyco._src.exact.model_properties import check_model
@@ -391,8 +391,12 @@ def _with_adversary(
     adversary: Policy | str | Path, claimed: Certificate, domain: AnyDomain | None, trust: Collection[str]
 ) -> Domain:
     """Return the domain of a certificate against an adversary."""
-    disturbance, found = as_adversary(adversary)
-    if found is None or adversary_of(claimed.parameters) is None:
+    about, disturbance, found = adversary_of(claimed.parameters), None, None  # type: Any, Any, Any
+    if about is not None and "agent" in about:
+        disturbance, found = read_adversary(about), find_policy(adversary)[0]
+    else:
+        disturbance, found = as_adversary(adversary)
+    if found is None or about is None:
         raise RunError(
             "adversary (--adversary) is the file of the adversary that a certificate is about, and this certificate is "
             f"about {'none' if found is not None else 'one with another file'}"
@@ -543,14 +547,80 @@ def attack(
     Returns:
         The adversary, the domain in which it acts, the certificate, and exact probabilities if asked for.
     """
-    found, where, wanted = as_subject(policy, domain, requirement, parameters, trust)
+    subject = as_subject(policy, domain, requirement, parameters, trust)
     disturbance, given = as_adversary(adversary)
-    ledger = known_looks(policy)
-    result = attack_policy(
-        found, where, wanted, disturbance, adversary=given, method=method, max_episodes=max_episodes,
+    return _attack_with_account(
+        policy, subject, disturbance, adversary=given, method=method, max_episodes=max_episodes,
         settings=Settings(learner=learner, episodes=episodes, seed=seed, verify_every=0),
-        ledger=ledger, with_exact=exact, execution=execution, callbacks=callbacks,
+        with_exact=exact, execution=execution, callbacks=callbacks,
     )  # fmt: skip
+
+
+@verb
+def exploit(
+    policy: PolicyLike,
+    domain: AnyDomain | None = None,
+    requirement: AnyRequirement | None = None,
+    *,
+    agent: str,
+    goal: str = "violation",
+    deviation: Policy | str | Path | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    learner: Any = AUTO_LEARNER,
+    episodes: int = DEFAULT_ADVERSARY_EPISODES,
+    method: str = DEFAULT_METHOD,
+    max_episodes: int = DEFAULT_MAX_EPISODES,
+    seed: int = 0,
+    exact: bool = False,
+    trust: Collection[str] = (),
+    execution: Execution = IN_PROCESS,
+    callbacks: Sequence[Callback] = (),
+) -> AttackResult:
+    """Learn the best response of one agent of several, all others fixed, and verify the joint policy against it.
+
+    The certificate is about episodes against this deviation, and says nothing about others.
+
+    Args:
+        policy: the joint policy, a PSyCo policy, as in `verify`; against a given deviation, any policy.
+        domain: the domain in which the agents act; default: that of their training.
+        requirement: the requirement; default: that of its run.
+        agent: the name of the agent that deviates.
+        goal: "violation": it makes the formulas of the requirement fail; "return": it raises its own return, or the
+            team's where agents have none.
+        deviation: a joint policy or its file, whose part for this agent is the deviation; None: learn one.
+        parameters: changes to the parameters of the domain.
+        learner: learner of the deviation, as in `synthesize`; by default `ppo`.
+        episodes: training episodes of the deviation.
+        method: the statistical test, as in `verify`.
+        max_episodes: maximum number of fresh episodes.
+        seed: deviation and episodes are a function of it.
+        exact: on a finite domain, also compute the probability of a violation exactly, that against the best response,
+            and the value of the game of this agent against the others.
+        trust: code and files that may run, as in `verify`.
+        execution: devices and the like; the result does not depend on it.
+        callbacks: receivers of progress, as in `synthesize`.
+
+    Returns:
+        The joint policy with the deviating agent, the certificate, what the agent gains in return, and exact
+        probabilities if asked for.
+    """
+    given = None if deviation is None else find_policy(deviation)[0]
+    if given is not None and not isinstance(given, Policy):
+        raise RunError("a deviation is a joint PSyCo policy, as psyco exploit --save writes it")
+    subject = as_subject(policy, domain, requirement, parameters, trust)
+    settings = Settings(learner=learner, episodes=episodes, seed=seed, verify_every=0)
+    return _attack_with_account(
+        policy, subject, Deviation(agent, goal), adversary=given, method=method, max_episodes=max_episodes,
+        settings=settings, with_exact=exact, execution=execution, callbacks=callbacks,
+    )  # fmt: skip
+
+
+def _attack_with_account(
+    policy: PolicyLike, subject: VerificationInput, disturbance: AnyAdversary, **arguments: Any
+) -> AttackResult:
+    """Attack a policy; of a run, the look is entered in its ledger, and the certificate kept."""
+    ledger = known_looks(policy)
+    result = attack_policy(*subject, disturbance, ledger=ledger, **arguments)
     if ledger is not None and ledger.path is not None:
         keep_certificate(ledger.path.parent, result.certificate)
     return result
@@ -562,7 +632,8 @@ def train_against(
     domain: AnyDomain | None = None,
     requirement: AnyRequirement | None = None,
     *,
-    adversary: Any,
+    adversary: Any = None,
+    agent: str | None = None,
     rounds: int = 4,
     parameters: Mapping[str, Any] | None = None,
     learner: Any = AUTO_LEARNER,
@@ -587,6 +658,8 @@ def train_against(
         domain: the domain in which the policy acts; default: that of its training.
         requirement: the requirement; default: that of its run.
         adversary: what adversaries may change, as in `attack`: 0.2, "obs:0.05", "action:0.1".
+        agent: instead of that, the name of an agent of several, which deviates to make the requirement fail, as in
+            `exploit`; the others learn against it.
         rounds: number of policies that learn.
         parameters: changes to the parameters of the domain.
         learner: learner of the adversaries, as in `synthesize`.
@@ -597,7 +670,8 @@ def train_against(
         method: the statistical test, as in `verify`.
         max_episodes: maximum number of fresh episodes against each adversary.
         seed: everything is a function of it.
-        exact: on a finite domain, also compute exact probabilities of the first policy and the result.
+        exact: on a finite domain, also compute exact probabilities of the first policy and the result; where an agent
+            deviates, those of all rounds.
         trust: code and files that may run, as in `verify`.
         execution: devices, workers and the like; the result does not depend on it.
         callbacks: receivers of progress, as in `synthesize`.
@@ -606,7 +680,9 @@ def train_against(
         The policy, its certificate against each adversary, and the violations of all rounds.
     """
     found, where, wanted = as_subject(policy, domain, requirement, parameters, trust)
-    disturbance, given = as_adversary(adversary)
+    if (adversary is None) == (agent is None):
+        raise RunError("give one of adversary and agent: what adversaries may change, or the agent that deviates")
+    disturbance, given = (Deviation(agent), None) if agent is not None else as_adversary(adversary)
     if given is not None:
         raise RunError("adversaries are learned in every round: give their size, as in 0.2 or obs:0.05, not a policy")
     own = Settings(learner=learner, episodes=episodes, seed=seed, verify_every=0)

@@ -23,7 +23,7 @@ def main() -> None:
         from psyco._src.core.errors import PsycoError
 
         try:
-            app()
+            app(prog_name="psyco")  # also as `python -m psyco`: TAB completion is registered under this name
         except PsycoError as error:
             print(f"error: {visible(str(error))}", file=sys.stderr)
             sys.exit(2)

@@ -23,6 +23,7 @@ from psyco._src.cli import (
     domains,
     exact,
     explain,
+    exploit,
     export,
     pareto,
     plan,
@@ -105,6 +106,7 @@ GROUPS: dict[str, dict[str, Callable[..., None]]] = {
     "Verify": {
         "verify": verify.verify,
         "stress": stress.stress,
+        "exploit": exploit.exploit,
         "crossplay": crossplay.crossplay,
         "exact": exact.exact,
     },

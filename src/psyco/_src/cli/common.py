@@ -142,7 +142,10 @@ Method = Annotated[
     ),
 ]
 
-# Options of commands that make many runs.
+# Arguments of commands that make many runs.
+RunDomain = Annotated[
+    str, typer.Argument(autocompletion=complete_domain, help="Name of a domain, see `psyco domains`.")
+]
 ParallelRuns = Annotated[
     int | None,
     typer.Option(
@@ -165,6 +168,15 @@ RunSetting = Annotated[
     typer.Option(metavar="NAME=VALUE", help="Another setting of every run, as in max_episodes=5000; repeatable."),
 ]
 
+# Of commands that read recorded episodes.
+CutEpisodes = Annotated[
+    str,
+    typer.Option(
+        metavar="error|violated",
+        help="With --traces: what an episode is that ends neither terminated nor truncated.",
+    ),
+]
+
 Host = Annotated[str, typer.Option(help="With --serve: address to listen on.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="With --serve: port; 0: a free one.")]
 
@@ -177,6 +189,12 @@ def given(context: typer.Context) -> dict[str, Any]:
         for name, value in context.params.items()
         if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
     }
+
+
+def refuse_options(context: typer.Context, why: str, names: set[str]) -> None:
+    """Raise an error for options that would be ignored."""
+    if unfit := sorted(names & given(context).keys()):
+        raise RunError(f"{why}: leave out {', '.join(unfit)}")
 
 
 def code_of(*names: str | None) -> tuple[str, ...]:
@@ -215,6 +233,14 @@ def read_parameters(settings: list[str] | None, horizon: int | None = None) -> d
             except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: too deeply nested
                 values[name] = text
     return values
+
+
+def run_settings(
+    learner: str, options: list[str] | None, settings: list[str] | None, **budget: int | None
+) -> dict[str, Any]:
+    """Return the settings of every run of a command that makes many."""
+    given = {name: value for name, value in budget.items() if value is not None}
+    return {"learner": learner, "options": read_parameters(options), **read_parameters(settings), **given}
 
 
 def read_domain_parameters(
@@ -279,6 +305,11 @@ def plain(text: str, style: str = "") -> Text:
 def say(text: str) -> None:
     """Print a result without colours or added line breaks."""
     console.print(visible(text), soft_wrap=True)
+
+
+def say_wrapped(text: str, style: str = "") -> None:
+    """Print a longer result: a terminal wraps it at words, a pipe or a file gets whole lines."""
+    console.print(plain(text, style), soft_wrap=not console.is_terminal)
 
 
 def remark(text: str, style: str = "") -> None:

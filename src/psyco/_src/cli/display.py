@@ -91,7 +91,7 @@ class LiveDisplay:
     """A progress bar, for terminals."""
 
     def __init__(self, bar: Progress, width: int) -> None:
-        self.bar, self.width, self.phase = bar, width, ""
+        self.bar, self.width, self.phase, self.first = bar, width, "", 0  # first: progress when the phase began
         self.task = bar.add_task("preparing", total=None, numbers="")
 
     def stage(self, progress: RunProgress) -> None:
@@ -102,10 +102,13 @@ class LiveDisplay:
         if progress.phase != self.phase:
             self.phase = progress.phase
             self.bar.reset(self.task)
+            self.first = progress.done
         if _is_cloned(progress):
             self.bar.reset(self.task, description="preparing")
             return
-        self.bar.update(self.task, description=progress.phase, total=progress.total, completed=progress.done)
+        compiling = progress.phase in COMPILED_PHASES and progress.done == self.first and self.width >= NARROW
+        text = f"{progress.phase}: {COMPILED_PHASES[progress.phase]}" if compiling else progress.phase
+        self.bar.update(self.task, description=text, total=progress.total, completed=progress.done)
 
     def rows(self, metrics: Metrics) -> None:
         """Show numbers beside the bar."""

@@ -22,6 +22,7 @@ from psyco._src.cli.common import (
     say,
     trusted,
 )
+from psyco._src.cli.display import show_activity
 from psyco._src.core.errors import RunError
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def exact(
 ) -> None:
     """Compute the exact probabilities and expected return of a policy, and the optimum.
 
-    A Markov chain in a PRISM or JANI file needs no policy.
+    A Markov chain in a PRISM or JANI file needs no policy, nor do Pmax=?, Pmin=?, Rmax=?, Rmin=? of a decision process.
     Exit status: 0 the requirement holds, 1 it does not, 2 bad input, 3 Storm's error does not tell.
 
     Examples:
@@ -66,9 +67,12 @@ def exact(
 
         psyco exact examples/dice.prism --require 'P=? [ F d=6 ]'
 
+        psyco exact examples/courier.prism --set N=3 --require 'Pmax=? [ F "delivered" ]'
+
         psyco exact examples/courier.prism --optimum --set N=3 --require 'P=? [ F "delivered" ]'
     """
     from psyco._src.api.coerce import as_subject
+    from psyco._src.envs.registry import is_model_name
     from psyco._src.exact.model_export import write_model
     from psyco._src.exact.solver import exact as answer_exactly
     from psyco._src.exact.storm import storm_value
@@ -78,10 +82,17 @@ def exact(
         _print_optimum(policy, require, values, as_json=as_json)
         return
     code_of(policy)
-    subject = as_subject(policy, domain, require, values, trusted(trust, domain, values))
-    answer = answer_exactly(*subject)
-    second = storm_value(*subject) if storm else None
-    files = write_model(*subject, export) if export else []
+    with show_activity("computing exact values") as update:
+        subject = as_subject(policy, domain, require, values, trusted(trust, domain, values))
+        if is_model_name(subject.domain.name) and (storm or export):
+            raise RunError(f"{subject.domain.name} is a model; Storm answers for it: leave out --storm and --export")
+        answer = answer_exactly(*subject)
+        if storm:
+            update("computing the values by Storm")
+        second = storm_value(*subject) if storm else None
+        if export:
+            update("writing the model")
+        files = write_model(*subject, export) if export else []
     if as_json:
         _print_json(_content(subject.requirement, answer, second))
     else:
@@ -109,7 +120,8 @@ def _print_json(content: Any) -> None:
 def _print_optimum(model: str, require: str | None, values: dict[str, Any], *, as_json: bool) -> None:
     if require is None:
         raise RunError("--optimum needs a property, as in --require 'P=? [ F \"goal\" ]'")
-    found = psyco.optimum(model, require, parameters=values)
+    with show_activity("computing the optimum"):
+        found = psyco.optimum(model, require, parameters=values)
     if as_json:
         _print_json([each._asdict() for each in found])
         return
@@ -122,9 +134,10 @@ def _print_optimum(model: str, require: str | None, values: dict[str, Any], *, a
 
 
 def _print(requirement: Requirement, answer: ExactAnswer, second: Value | None) -> None:
-    from psyco._src.exact.model_values import BY_STORM
+    from psyco._src.exact.model_values import BY_STORM, OPTIMUM_BY_STORM
 
-    what = "that the policy reaches" if answer.guarantee == BY_STORM else "of the unfolded chain"
+    places = {BY_STORM: "that the policy reaches", OPTIMUM_BY_STORM: "of the model"}
+    what = places.get(answer.guarantee, "of the unfolded chain")
     lines = [f"{answer.verdict.name}: exact, over {answer.nodes:,} states {what}"]
     optimum = answer.optimum
     found, best = answer.value.by_constraint(requirement), optimum and optimum.by_constraint(requirement)
@@ -133,6 +146,9 @@ def _print(requirement: Requirement, answer: ExactAnswer, second: Value | None) 
         lines.append(f"  {constraint}\n    {constraint.estimand} {found[k]:.9f}{at_best}")
     for question, number in zip(requirement.questions, answer.answers, strict=True):
         lines.append(f"  {question}\n    {number:.9f}")
+    if answer.guarantee == OPTIMUM_BY_STORM:
+        say("\n".join([*lines, f"  {answer.guarantee.statement}"]))
+        return
     lines.append(f"  expected return {answer.value.expected_return:.6f}")
     if requirement.bounds_cvar:
         lines.append("  the optimum under a bound on CVaR is not computed")

@@ -9,6 +9,7 @@ import typer
 
 import psyco
 from psyco._src.cli.common import say
+from psyco._src.cli.display import show_activity
 from psyco._src.core.errors import RunError
 from psyco._src.envs.variants import observed_parameters
 
@@ -41,7 +42,8 @@ def export(
     if onnx is None and c is None:
         raise RunError("nothing to export: give --onnx FILE, --c DIR, or both")
     if onnx is not None:
-        difference = psyco.export(policy, onnx, agent=agent)
+        with show_activity("exporting to ONNX"):
+            difference = psyco.export(policy, onnx, agent=agent)
         say(f"{onnx}: observations [n, size] -> actions; largest difference from the policy: {difference:.1e}")
     if c is not None:
         for file in psyco.export_c(policy, c, requirement=require, horizon=horizon, agent=agent):

@@ -10,37 +10,34 @@ import typer
 from rich.table import Table
 
 import psyco
-from psyco._src.cli import status_of
 from psyco._src.cli.common import (
     Horizon,
     Json,
     Learner,
     ParallelRuns,
     Parameters,
+    RunDomain,
     RunEpisodes,
     RunSetting,
     RunsOnRay,
     Steps,
     Trust,
     command,
-    complete_domain,
     plain,
     print_table,
     read_domain_parameters,
-    read_parameters,
     remark,
+    run_settings,
     say,
     trusted,
 )
-from psyco._src.cli.study import EXIT_FAILED, StudyDisplay, estimate_text
+from psyco._src.cli.study import EXIT_FAILED, estimate_text, show_runs
 from psyco._src.core.wording import plural
 from psyco._src.runs.settings import Settings
 
 
 def pareto(
-    domain: Annotated[
-        str, typer.Argument(autocompletion=complete_domain, help="Name of a domain, see `psyco domains`.")
-    ],
+    domain: RunDomain,
     formula: Annotated[str, typer.Option(help="Path formula, as in 'G (distance >= 0.1)'.")],
     p: Annotated[
         str | None,
@@ -92,7 +89,6 @@ def pareto(
     from psyco._src.studies.pareto import default_pareto_folder
 
     made_of = read_domain_parameters(parameters, horizon)
-    budget = {name: value for name, value in {"episodes": episodes, "steps": steps}.items() if value is not None}
     what: dict[str, Any] = {
         "p": p,
         "points": points,
@@ -101,31 +97,22 @@ def pareto(
         "seed": seed,
         "confidence": confidence,
         "parameters": made_of,
-        "settings": {
-            "learner": learner,
-            "options": read_parameters(option),
-            **read_parameters(setting),
-            **budget,
-        },
+        "settings": run_settings(learner, option, setting, episodes=episodes, steps=steps),
     }
     asked = as_pareto(domain, formula, **what)
     folder = out or default_pareto_folder(asked)
     remark(f"{plural(len(asked.plan.cells), 'run')} in {folder}; checking")
-    try:
-        with StudyDisplay() as display:
-            done = psyco.pareto_front(
-                domain,
-                formula,
-                folder,
-                **what,
-                workers=workers,
-                ray=ray,
-                trust=trusted(trust, domain, made_of),
-                on_progress=display.show,
-            )
-    except KeyboardInterrupt as interruption:
-        remark(f"interrupted; finished runs are kept in {folder}, and the same command continues")
-        raise typer.Exit(status_of(interruption)) from None
+    with show_runs(folder) as display:
+        done = psyco.pareto_front(
+            domain,
+            formula,
+            folder,
+            **what,
+            workers=workers,
+            ray=ray,
+            trust=trusted(trust, domain, made_of),
+            on_progress=display.show,
+        )
     _print(done, as_json=as_json)
     raise typer.Exit(0 if done.study.complete else EXIT_FAILED)
 

@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table
 
 import psyco
-from psyco._src.cli.common import Json, complete_from, console, print_table, read_parameters, say
+from psyco._src.cli.common import Json, complete_from, console, print_table, read_parameters, say, say_wrapped
 from psyco._src.cli.display import show_activity
 from psyco._src.core.errors import RunError
 from psyco._src.verification.methods import DEFAULT_MAX_EPISODES, LARGEST_CAP, METHODS
@@ -143,7 +143,7 @@ def _print_environments(found: dict[str, list[EnvironmentsPrediction]]) -> None:
         needed = (_count(each.environments), _count(each.episodes))
         table.add_row(f"{each.p:g}", f"{100 * each.bad:g}%", *verdicts, *needed)
     print_table(table)
-    say(
+    say_wrapped(
         "All environments have this p, except for a share of hopeless ones. Environments and episodes: the median (∞: "
         f"more than the maximum), simulated with {rows[0].streams:,} tests."
     )
@@ -162,7 +162,7 @@ def _print_simulated(constraint: Constraint | Expectation, found: dict[str, list
             label = ""
         table.add_section()
     print_table(table)
-    say(
+    say_wrapped(
         f"✓ the constraint holds at this mean, ✗ it does not. Standard deviation {first[0].spread:g}. Episodes: the "
         f"median (∞: more than the maximum). {first[0].note[0].upper()}{first[0].note[1:]}."
     )
@@ -183,7 +183,7 @@ def _print(constraint: Constraint | Expectation, found: dict[str, Characteristic
             label = ""
         table.add_section()
     print_table(table)
-    say(
+    say_wrapped(
         "✓ the constraint holds at this p, ✗ it does not. Episodes: expected, and those after which there is a verdict "
         "with probability 50%, 90%, 99% (∞: more than the maximum)."
     )
@@ -197,7 +197,7 @@ def _print_answer(found: AnswerCharacteristics) -> None:
         needed = (_count(found.needed(chance)[i]) for chance in DECISION_QUANTILES)
         table.add_row(f"{truth:g}", f"{found.narrow[i]:.3f}", f"{found.episodes[i]:.0f}", *needed)
     print_table(table)
-    say(
+    say_wrapped(
         "Narrow: the probability that the interval gets this width. Episodes: expected, and those after which it does "
         f"with probability 50%, 90%, 99% (∞: more than the maximum). {found.note[0].upper()}{found.note[1:]}."
     )

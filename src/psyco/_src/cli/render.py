@@ -20,6 +20,7 @@ from psyco._src.cli.common import (
     say,
     trusted,
 )
+from psyco._src.cli.display import show_activity
 
 
 def render(
@@ -66,22 +67,23 @@ def render(
     """
     values = read_domain_parameters(parameters, horizon)
     code_of(policy)
-    files = psyco.render(
-        policy,
-        out or _beside(policy),
-        domain=domain,
-        requirement=require,
-        parameters=values,
-        certificate=certificate,
-        episodes=episodes,
-        episode=episode,
-        violated=violated,
-        animation=animation,
-        film_format=film_format,
-        seed=seed,
-        trust=trusted(trust, domain, values),
-        on_remark=say,
-    )
+    with show_activity("playing and drawing episodes"):
+        files = psyco.render(
+            policy,
+            out or _beside(policy),
+            domain=domain,
+            requirement=require,
+            parameters=values,
+            certificate=certificate,
+            episodes=episodes,
+            episode=episode,
+            violated=violated,
+            animation=animation,
+            film_format=film_format,
+            seed=seed,
+            trust=trusted(trust, domain, values),
+            on_remark=say,
+        )
     for file in files:
         say(f"{'picture' if file.suffix == '.png' else 'animation'}: {file}")
 

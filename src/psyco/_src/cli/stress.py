@@ -21,8 +21,8 @@ from psyco._src.cli.common import (
     Trust,
     Vary,
     code_of,
-    given,
     read_domain_parameters,
+    refuse_options,
     say,
     trusted,
 )
@@ -100,7 +100,8 @@ def stress(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Write the page with a map of the family, HTML, or the certificates against adversaries, JSON."
+            help="Write the page with a map of the family, HTML, or the certificates against adversaries, JSON; with "
+            "--train-against also a page, FILE.html."
         ),
     ] = None,
     horizon: Horizon = None,
@@ -125,12 +126,14 @@ def stress(
     values = read_domain_parameters(parameters, horizon, vary, observe_parameters)
     code_of(policy)
     if adversary is not None:
-        _refuse(context, "an adversary acts in one environment, and is not searched for", {"search_episodes"})
+        refuse_options(context, "an adversary acts in one environment, and is not searched for", {"search_episodes"})
         if values.get("vary"):
             raise RunError("choose one of --vary and --adversary: an adversary acts in one environment")
         if not train_against:
-            _refuse(context, "these belong to --train-against", {"policy_learner", "policy_episodes", "save_policy"})
-        _refuse_files_of_runs(save, save_policy, out)
+            refuse_options(
+                context, "these belong to --train-against", {"policy_learner", "policy_episodes", "save_policy"}
+            )
+        refuse_files_of_runs(save, save_policy, out)
         shared = {
             "adversary": adversary,
             "parameters": values,
@@ -144,11 +147,11 @@ def stress(
         }
         if train_against:
             own = {"rounds": train_against, "policy_learner": policy_learner, "policy_episodes": policy_episodes}
-            _train_against(
+            learn_in_turn(
                 policy, domain, require, shared | own, {"save": save, "policy": save_policy, "out": out}, as_json
             )
         _attack(policy, domain, require, shared, {"save": save, "out": out}, as_json)
-    _refuse(context, "these belong to --adversary", ADVERSARY_OPTIONS)
+    refuse_options(context, "these belong to --adversary", ADVERSARY_OPTIONS)
     with show_episodes() as count:
         found = psyco.stress(
             policy,
@@ -178,29 +181,32 @@ def _attack(
     """Learn an adversary, print the certificate against it, and leave with its verdict."""
     with show_progress() as shown:
         attacked = psyco.attack(policy, domain, require, callbacks=[shown], **options)
-    _write(paths["save"], attacked.adversary.to_bytes())
-    _write(paths["out"], attacked.certificate.to_json().encode())
-    _print(attacked, as_json)
+    write_file(paths["save"], attacked.adversary.to_bytes())
+    write_file(paths["out"], attacked.certificate.to_json().encode())
+    print_result(attacked, as_json)
 
 
-def _train_against(
+def learn_in_turn(
     policy: str, domain: str | None, require: str | None, options: dict[str, Any], paths: Paths, as_json: bool
 ) -> None:
     """Let policy and adversary learn in turn, print the result, and leave with its verdict."""
     with show_progress() as shown:
         trained = psyco.train_against(policy, domain, require, callbacks=[shown], **options)
-    _write(paths["policy"], trained.policy.to_bytes())
-    _write(paths["save"], trained.rounds[trained.chosen].adversary.to_bytes())
-    _write(paths["out"], trained.to_json().encode())
-    _print(trained, as_json)
+    write_file(paths["policy"], trained.policy.to_bytes())
+    write_file(paths["save"], trained.rounds[trained.chosen].adversary.to_bytes())
+    if (out := paths["out"]) is not None:
+        from psyco._src.reports.training_page import training_page  # loads templates, which --help need not wait for
+
+        write_file(out, (training_page(trained) if out.suffix == ".html" else trained.to_json()).encode())
+    print_result(trained, as_json)
 
 
-def _write(path: Path | None, content: bytes) -> None:
+def write_file(path: Path | None, content: bytes) -> None:
     if path is not None:
         files.write(path, content)
 
 
-def _print(found: psyco.AttackResult | psyco.AdversarialTraining, as_json: bool) -> None:
+def print_result(found: psyco.AttackResult | psyco.AdversarialTraining, as_json: bool) -> None:
     """Print a result, and leave with its verdict."""
     if as_json:
         print(found.to_json(), end="")
@@ -209,13 +215,7 @@ def _print(found: psyco.AttackResult | psyco.AdversarialTraining, as_json: bool)
     raise typer.Exit(EXIT[found.verdict.name])
 
 
-def _refuse(context: typer.Context, why: str, names: set[str]) -> None:
-    """Raise an error for options that would be ignored."""
-    if unfit := sorted(names & given(context).keys()):
-        raise RunError(f"{why}: leave out {', '.join(unfit)}")
-
-
-def _refuse_files_of_runs(*paths: Path | None) -> None:
+def refuse_files_of_runs(*paths: Path | None) -> None:
     """Raise RunError for a file of a run folder, which would be overwritten."""
     from psyco._src.runs.store import refuse_file_of_run  # loads JAX, which --help and TAB need not wait for
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,13 +31,13 @@ from psyco._src.cli.common import (
     status,
     trusted,
 )
+from psyco._src.cli.display import LINE_AT_LEAST_EVERY, LINE_EVERY
 from psyco._src.core.errors import RunError
 from psyco._src.core.wording import plural
 
 if TYPE_CHECKING:
     from psyco._src.studies.study_progress import CellProgress, StudyProgress
 
-LINE_INTERVAL = 2.0  # seconds between two lines without a terminal
 STATUS = "status"
 MAX_PRINTED_CELLS = 200
 EXIT_FAILED, EXIT_UNFINISHED = 1, 3
@@ -81,20 +83,16 @@ def study(
     folder = out or default_folder(source)
     count = len(as_plan(source, seeds=seeds).cells)
     remark(f"{plural(count, 'run')} in {folder}; checking")
-    try:
-        with StudyDisplay() as display:
-            done = psyco.study(
-                source,
-                folder,
-                seeds=seeds,
-                workers=workers,
-                ray=ray,
-                trust=trusted(trust, None),
-                on_progress=display.show,
-            )
-    except KeyboardInterrupt as interruption:
-        remark(f"interrupted; finished runs are kept in {folder}, and the same command continues")
-        raise typer.Exit(status_of(interruption)) from None
+    with show_runs(folder) as display:
+        done = psyco.study(
+            source,
+            folder,
+            seeds=seeds,
+            workers=workers,
+            ray=ray,
+            trust=trusted(trust, None),
+            on_progress=display.show,
+        )
     _print(done, as_json=as_json)
     raise typer.Exit(0 if done.complete else EXIT_FAILED)
 
@@ -210,13 +208,24 @@ def _percent(row: dict[str, Any], name: str) -> str:
 # ---- progress ----------------------------------------------------------------------------------------------------
 
 
+@contextmanager
+def show_runs(folder: Path) -> Iterator[StudyDisplay]:
+    """Show the progress of the runs in a folder; after an interruption say that they are kept, and exit."""
+    try:
+        with StudyDisplay() as display:
+            yield display
+    except KeyboardInterrupt as interruption:
+        remark(f"interrupted; finished runs are kept in {folder}, and the same command continues")
+        raise typer.Exit(status_of(interruption)) from None
+
+
 class StudyDisplay:
     """A table of the running cells on a terminal; elsewhere one line per cell, and one after every interval."""
 
     def __init__(self) -> None:
         self.live = Live(console=status, transient=True, refresh_per_second=5) if status.is_terminal else None
         self.known: dict[str, str] = {}
-        self.said = time.monotonic()
+        self.said, self.line = time.monotonic(), ""
 
     def __enter__(self) -> StudyDisplay:
         if self.live:
@@ -241,10 +250,12 @@ class StudyDisplay:
                 self._say(f"{standing.state}{took}: {standing.cell.label}{why}{self._rest(progress)}")
         if self.live:
             self.live.update(_table(progress))
-        elif time.monotonic() - self.said >= LINE_INTERVAL:
-            running = "; ".join(f"{s.cell.label} {_where(s)}" for s in progress.running[:4])
-            more = f" and {len(progress.running) - 4} more" if len(progress.running) > 4 else ""
-            self._say(f"{running or 'starting'}{more}{self._rest(progress)}")
+            return
+        line = "; ".join(f"{s.cell.label} {_where(s)}" for s in progress.running[:4]) or "starting"
+        line += f" and {len(progress.running) - 4} more" * (len(progress.running) > 4)
+        if time.monotonic() - self.said >= (LINE_AT_LEAST_EVERY if line == self.line else LINE_EVERY):
+            self.line = line
+            self._say(f"{line}{self._rest(progress)}")
 
     def _say(self, text: str) -> None:
         self.said = time.monotonic()

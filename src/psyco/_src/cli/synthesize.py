@@ -24,14 +24,13 @@ from psyco._src.cli.common import (
     Vary,
     command,
     complete_domain,
-    console,
     given,
     leave,
-    plain,
     read_domain_parameters,
     read_parameters,
     remark,
     say,
+    say_wrapped,
     trusted,
 )
 from psyco._src.cli.declared_options import declared_options, execution_words
@@ -211,15 +210,13 @@ def show(run: psyco.Run, began: float, *, as_json: bool) -> None:
         return
     if run.metrics.rows:
         say(f"learned from {plural(run.episodes, 'episode')}{_took(run, began)}")
-    # A terminal wraps at words; a pipe or a file gets whole lines.
-    wrapped = console.is_terminal
     if run.baselines:  # as a table, below
         notes = tuple(note for note in certificate.notes if note != run.baselines.note)
         certificate = dataclasses.replace(certificate, notes=notes)
-    console.print(plain(str(certificate), terminal_colour(certificate.verdict.name)), soft_wrap=not wrapped)
+    say_wrapped(str(certificate), terminal_colour(certificate.verdict.name))
     say(run.baselines.text if run.baselines else "no baselines: 2% of the budget leaves no room for an episode of one")
     if run.remark:
-        console.print(plain(run.remark), soft_wrap=not wrapped)
+        say_wrapped(run.remark)
     say(f"kept in {run.folder}; see it with: {command('psyco', 'report', run.folder)}")
 
 

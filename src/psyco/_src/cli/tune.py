@@ -9,13 +9,13 @@ import typer
 from rich.table import Table
 
 import psyco
-from psyco._src.cli import status_of
 from psyco._src.cli.common import (
     Horizon,
     Json,
     Learner,
     ParallelRuns,
     Parameters,
+    RunDomain,
     RunEpisodes,
     RunSetting,
     RunsOnRay,
@@ -23,24 +23,21 @@ from psyco._src.cli.common import (
     Steps,
     Trust,
     command,
-    complete_domain,
     plain,
     print_table,
     read_domain_parameters,
-    read_parameters,
     remark,
+    run_settings,
     say,
     trusted,
 )
-from psyco._src.cli.study import EXIT_FAILED, StudyDisplay, estimate_text
+from psyco._src.cli.study import EXIT_FAILED, estimate_text, show_runs
 from psyco._src.core.wording import plural
 from psyco._src.learners.learner_registry import TUNED_BY_DEFAULT
 
 
 def tune(
-    domain: Annotated[
-        str, typer.Argument(autocompletion=complete_domain, help="Name of a domain, see `psyco domains`.")
-    ],
+    domain: RunDomain,
     require: Annotated[str | None, typer.Option(help="Requirement, as text or file.")] = None,
     trials: Annotated[int, typer.Option(help="Number of trials; the first has the default options.")] = 50,
     over: Annotated[
@@ -89,7 +86,6 @@ def tune(
     from psyco._src.studies.tuning import default_tuning_folder
 
     made_of = read_domain_parameters(parameters, horizon)
-    budget = {name: value for name, value in {"episodes": episodes, "steps": steps}.items() if value is not None}
     what: dict[str, Any] = {
         "trials": trials,
         "over": over or None,
@@ -98,32 +94,23 @@ def tune(
         "rerun_seeds": rerun_seeds,
         "validation_seeds": validation_seeds,
         "parameters": made_of,
-        "settings": {
-            "learner": learner,
-            "options": read_parameters(option),
-            **read_parameters(setting),
-            **budget,
-        },
+        "settings": run_settings(learner, option, setting, episodes=episodes, steps=steps),
     }
     search = as_search(domain, require, **what)
     folder = out or default_tuning_folder(search)
     remark(f"{plural(trials, 'trial')} of {', '.join(search.ranges)} in {folder}; checking them")
-    try:
-        with StudyDisplay() as display:
-            done = psyco.tune(
-                domain,
-                require,
-                folder,
-                **what,
-                workers=workers,
-                ray=ray,
-                trust=trusted(trust, domain, made_of),
-                on_progress=display.show,
-                on_message=remark,
-            )
-    except KeyboardInterrupt as interruption:
-        remark(f"interrupted; finished runs are kept in {folder}, and the same command continues")
-        raise typer.Exit(status_of(interruption)) from None
+    with show_runs(folder) as display:
+        done = psyco.tune(
+            domain,
+            require,
+            folder,
+            **what,
+            workers=workers,
+            ray=ray,
+            trust=trusted(trust, domain, made_of),
+            on_progress=display.show,
+            on_message=remark,
+        )
     _print(done, as_json=as_json)
     raise typer.Exit(EXIT_FAILED if done.failed else 0)
 

@@ -10,6 +10,7 @@ import typer
 
 import psyco
 from psyco._src.cli.common import (
+    CutEpisodes,
     Horizon,
     Json,
     Method,
@@ -21,12 +22,13 @@ from psyco._src.cli.common import (
     Trust,
     Vary,
     code_of,
-    given,
     leave,
     read_domain_parameters,
     read_parameters,
+    refuse_options,
     remark,
     say,
+    say_wrapped,
     trusted,
 )
 from psyco._src.cli.declared_options import declared_options
@@ -76,13 +78,7 @@ def verify(
             help="Test recorded signals: CSV or JSON lines with an episode column, in the order of --outcomes.",
         ),
     ] = None,
-    cut: Annotated[
-        str,
-        typer.Option(
-            metavar="error|violated",
-            help="With --traces: what an episode is that ends neither terminated nor truncated.",
-        ),
-    ] = "error",
+    cut: CutEpisodes = "error",
     first_index: Annotated[int, typer.Option(help="First index of recorded episodes.")] = 0,
     group: Annotated[
         list[str] | None,
@@ -174,9 +170,9 @@ def verify(
     if sum(source is not None for source in (outcomes, traces, replay, against)) > 1:
         raise RunError("choose one of --outcomes, --traces, --replay and --against")
     if replay is None:
-        _refuse(context, "psyco stress POLICY --adversary FILE verifies against an adversary", {"adversary"})
+        refuse_options(context, "psyco stress POLICY --adversary FILE verifies against an adversary", {"adversary"})
     if against is not None:
-        _refuse(
+        refuse_options(
             context,
             "a comparison tests by betting on pairs of episodes, and takes no certificate",
             {
@@ -203,11 +199,11 @@ def verify(
         if as_json:
             print(compared.to_json(), end="")
         else:
-            say(str(compared))
+            say_wrapped(str(compared))
         if out is not None:
             _write(out, compared.to_json())
         raise typer.Exit({"BETTER": 0, "NOT_WORSE": 0, "WORSE": 1, "UNDECIDED": 3}[compared.verdict.name])
-    _refuse(context, "a margin belongs to --against", {"margin"})
+    refuse_options(context, "a margin belongs to --against", {"margin"})
     if replay is not None:
         fixed = {
             "require",
@@ -220,7 +216,7 @@ def verify(
             "ignore_looks",
             "estimate",
         }
-        _refuse(
+        refuse_options(
             context,
             "a replay repeats the certificate unchanged",
             fixed | {"width", "out", "horizon", "parameters", "vary", "observe_parameters"},
@@ -237,7 +233,7 @@ def verify(
         )
         return
     if outcomes is not None or traces is not None:
-        _refuse(context, "recorded outcomes need no policy, domain or execution", {"policy", "domain", "seed",
+        refuse_options(context, "recorded outcomes need no policy, domain or execution", {"policy", "domain", "seed",
                 "retryable", "after", "ignore_looks", "estimate", "devices",
                 "workers", "ray", "step_timeout", "parameters", "vary", "observe_parameters", "policy_version",
                 "trust", *(["horizon", "cut", "group"] * (traces is None))})  # fmt: skip
@@ -257,7 +253,7 @@ def verify(
             groups=_read_groups(group),
         )
     else:
-        _refuse(context, "these belong to recorded outcomes", {"cut", "first_index", "group"})
+        refuse_options(context, "these belong to recorded outcomes", {"cut", "first_index", "group"})
         if policy is None:
             raise RunError("nothing to verify: give a policy file, a run folder, --outcomes FILE or --traces FILE")
         with show_episodes() as count:
@@ -283,7 +279,7 @@ def verify(
     if as_json:
         print(certificate.to_json(), end="")
     else:
-        say(str(certificate))
+        say_wrapped(str(certificate))
     if out is not None:
         _write(out, certificate.to_json())
     leave(certificate)
@@ -304,12 +300,6 @@ def _read_groups(given: list[str] | None) -> dict[str, list[str]] | None:
             raise RunError(f"--group {text} is not allowed: write a name and agents, as in pursuer=agent_0,agent_1")
         found[name.strip()] = [agent.strip() for agent in agents.split(",") if agent.strip()]
     return found or None
-
-
-def _refuse(context: typer.Context, why: str, names: set[str]) -> None:
-    """Raise an error for options that would be ignored."""
-    if unfit := sorted(names & given(context).keys()):
-        raise RunError(f"{why}: leave out {', '.join(unfit)}")
 
 
 def _replay(certificate: Path, policy: str | None, domain: str | None, *, as_json: bool, **settings: Any) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args
 import typer
 
 import psyco
-from psyco._src.cli.common import Host, Port, open_server, remark, say
+from psyco._src.cli.common import CutEpisodes, Host, Port, open_server, remark, say
 from psyco._src.core import files
 from psyco._src.core.errors import RunError
 from psyco._src.core.wording import plural
@@ -64,13 +64,7 @@ def watch(
     first_index: Annotated[
         int | None, typer.Option(help="Index of the first episode.  [default: 0, or that of the state]")
     ] = None,
-    cut: Annotated[
-        str,
-        typer.Option(
-            metavar="error|violated",
-            help="With --traces: what an episode is that ends neither terminated nor truncated.",
-        ),
-    ] = "error",
+    cut: CutEpisodes = "error",
     false_alarm_every: Annotated[
         float | None,
         typer.Option(

@@ -296,3 +296,8 @@ def write_error(path: Path, error: OSError) -> RunError:
 def digest(data: bytes) -> str:
     """Return the SHA-256 in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
+
+
+def json_digest(content: Any) -> str:
+    """Return the SHA-256 of plain data as JSON, whatever the order of its keys; other objects count by their text."""
+    return digest(json.dumps(content, sort_keys=True, default=str).encode())

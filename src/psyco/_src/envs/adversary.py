@@ -165,16 +165,6 @@ class AttackedDomain(_Derived):
     """A domain in which a policy acts against a fixed adversary."""
 
     @property
-    def actions(self) -> Actions:
-        """Action space of the base."""
-        return self.base.actions
-
-    @property
-    def observation_size(self) -> int:
-        """Length of an observation vector."""
-        return self.base.observation_size
-
-    @property
     def parameters(self) -> dict[str, Any]:
         """Parameters of the base, and kind, size and policy of the adversary."""
         return parameters_of(self.base) | adversary_parameters(self.disturbance, [self.fixed.digest])
@@ -223,16 +213,6 @@ class MixtureDomain(DerivedDomain):
         return self.members[0].ranges
 
     @property
-    def actions(self) -> Actions:
-        """Action space of the base."""
-        return self.base.actions
-
-    @property
-    def observation_size(self) -> int:
-        """Length of an observation vector."""
-        return self.base.observation_size
-
-    @property
     def parameters(self) -> dict[str, Any]:
         """Parameters of the base, and kind, size and policies of the adversaries."""
         digests = [each.fixed.digest for each in self.members]
@@ -246,9 +226,7 @@ class MixtureDomain(DerivedDomain):
     def reset(self, key: Array) -> MixtureState:
         """Return a random initial state of the base, and a random adversary."""
         own, other = jax.random.split(key)
-        earlier = jax.random.randint(jax.random.fold_in(other, 1), (), 0, max(1, len(self.members) - 1))
-        newest = jax.random.bernoulli(other) | (len(self.members) == 1)
-        return MixtureState(self.base.reset(own), jnp.where(newest, len(self.members) - 1, earlier).astype(jnp.int32))
+        return MixtureState(self.base.reset(own), draw_member(other, len(self.members)))
 
     def observe(self, state: MixtureState) -> Array:
         """Return the observation, changed by the adversary if that is what it may change."""
@@ -270,11 +248,19 @@ class MixtureDomain(DerivedDomain):
         return jax.tree.map(lambda *each: jnp.stack(each)[member], *made)
 
 
+def draw_member(key: Array, count: int) -> Array:
+    """Return which of `count` adversaries acts in an episode, as `mixture_member` does."""
+    earlier = jax.random.randint(jax.random.fold_in(key, 1), (), 0, max(1, count - 1))
+    newest = jax.random.bernoulli(key) | (count == 1)
+    return jnp.where(newest, count - 1, earlier).astype(jnp.int32)
+
+
 def check_attackable(domain: Domain, disturbance: Disturbance) -> CompiledDomain | GymDomain:
     """Return the domain if an adversary can make this disturbance in it; else raise DomainError."""
     if agents := agents_of(domain):
         raise DomainError(
-            f"{domain.name} has the agents {', '.join(agents)}, and an adversary acts against a policy of one agent"
+            f"{domain.name} has the agents {', '.join(agents)}, and an adversary acts against a policy of one agent; "
+            "psyco exploit learns what one of several gains by deviating"
         )
     if is_family(domain):
         raise DomainError(f"{domain.name} is a family, and an adversary acts in one environment (--vary none)")

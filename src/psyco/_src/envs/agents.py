@@ -14,8 +14,8 @@ from typing import Any
 
 from psyco._src.core.errors import DomainError, RunError, suggest
 from psyco._src.envs.actions import Actions, Continuous, Discrete, MultiBinary, MultiDiscrete
+from psyco._src.logic.quantifiers import EVERYBODY, SHARED
 
-EVERYBODY = "agent"  # the group of all agents, where a domain names no groups
 NAME = re.compile(r"[A-Za-z_]\w*")
 MAX_AGENTS = 100
 
@@ -45,29 +45,39 @@ def agent_names(count: int) -> tuple[str, ...]:
 def agents_of(domain: Any) -> tuple[str, ...]:
     """Return the names of the agents of a domain; empty where there is one agent, without a name."""
     found = getattr(domain, "agents", ())
-    return found if isinstance(found, tuple) else ()
+    if isinstance(found, str):
+        raise DomainError(f"agents of {domain.name} is the text {found!r}; give a tuple of names")
+    return tuple(found) if isinstance(found, list | tuple) else ()
 
 
 def groups_of(domain: Any) -> dict[str, tuple[str, ...]]:
     """Return the groups of agents of a domain, by default one of all agents."""
-    agents = agents_of(domain)
-    return {name: tuple(group) for name, group in getattr(domain, "groups", {EVERYBODY: agents}).items()}
+    found = getattr(domain, "groups", {EVERYBODY: agents_of(domain)})
+    if not isinstance(found, Mapping) or any(isinstance(group, str) for group in found.values()):
+        raise DomainError(f"groups of {domain.name} must map names to tuples of agents, got {found!r:.100}")
+    return {name: tuple(group) for name, group in found.items()}
 
 
 def check_agents(name: str, agents: tuple[str, ...], groups: Mapping[str, Sequence[str]]) -> None:
     """Raise DomainError unless agents have different names that formulas can contain, and are in one group each."""
+    from psyco._src.logic.parser import is_signal_name
+
     if len(agents) > MAX_AGENTS:
         raise DomainError(f"{name} can have at most {MAX_AGENTS} agents, got {len(agents)}")
     for kind, names in (("agent", agents), ("group", tuple(groups))):
         for each in names:
             if not isinstance(each, str) or not NAME.fullmatch(each):
                 raise DomainError(f"{name} has the {kind} {each!r}; a name is a word such as {kind}_0")
+            if each in SHARED or not is_signal_name(f"{each}.x"):
+                raise DomainError(f"{name} has the {kind} {each!r}, a word of the language; call it {kind}_{each}")
     if len(set(agents)) < len(agents):
         raise DomainError(f"{name} has two agents of one name: {', '.join(agents)}")
     for group, members in groups.items():
         for each in members:
             if each not in agents:
                 raise DomainError(f"the group {group} of {name} has {each!r}, which is no agent{suggest(each, agents)}")
+        if group in agents and tuple(members) != (group,):
+            raise DomainError(f"{group} of {name} names an agent, and a group of different agents; change one of them")
     counts = {each: sum(each in members for members in groups.values()) for each in agents}
     if wrong := [each for each, count in counts.items() if count != 1]:
         raise DomainError(f"{wrong[0]} of {name} is in {counts[wrong[0]]} groups; put every agent in one group")

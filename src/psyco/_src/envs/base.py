@@ -44,8 +44,8 @@ class Scene:
             return Scene(("obstacle", "agent"), (0.0, 0.0), (self.width, self.height), contact=0.5)
 
     Args:
-        bodies: names of signals that are positions `[2]`, the agent last: the page marks violations there. The six
-            colours repeat after six bodies.
+        bodies: names of signals that are positions `[2]`, the agent last: the page marks violations there, or at all
+            signals of agents, such as `agent_0.position`. The six colours repeat after six bodies.
         low: lower left corner of the frame, x and y.
         high: upper right corner of the frame, x and y.
         contact: distance below which two bodies are marked as touching; 0 marks nothing.

@@ -290,11 +290,6 @@ class Family(DerivedDomain, FamilyOfEnvironments):
     observes: bool = False
 
     @property
-    def actions(self) -> Any:
-        """Action space of the base."""
-        return self.base.actions
-
-    @property
     def observation_size(self) -> int:
         """Length of an observation vector."""
         return self.base.observation_size + len(self.observed_parameters)

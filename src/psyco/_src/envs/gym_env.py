@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from psyco._src.core.checks import check_whole
 from psyco._src.core.errors import DomainError, format_exception
 from psyco._src.envs.actions import Actions, Continuous, Discrete, MultiBinary, MultiDiscrete
-from psyco._src.envs.agents import AgentSpace
+from psyco._src.envs.agents import AgentSpace, check_agents
 from psyco._src.envs.base import BUILT_IN_SIGNALS
 from psyco._src.envs.registry import import_code, import_object, qualified_name
 from psyco._src.envs.sandbox import close_envs, deduplicate_output, sandboxed
@@ -190,11 +190,12 @@ def _describe(
     action_bound: float | None,
 ) -> GymDomain:
     """Return the domain of an environment, without a table of its signals."""
+    team = env.unwrapped if isinstance(env.unwrapped, TeamEnv) else None
+    own = {f"{agent}.{what}" for agent in (team.agents if team else ()) for what in ("obs", "action", *OWN_SIGNALS)}
     for key in signal_functions:
-        if key in _RESERVED or key.startswith((INFO_PREFIX, OBS_PREFIX)):
+        if key in own or key in _RESERVED or key.startswith((INFO_PREFIX, OBS_PREFIX)):
             raise DomainError(f"{name}: a signal cannot be called {key!r}; every environment has a signal of that name")
     actions, space = _actions(env.action_space, action_bound, name)
-    team = env.unwrapped if isinstance(env.unwrapped, TeamEnv) else None
     try:
         if not spaces.flatdim(env.observation_space):
             raise DomainError(f"{name} has empty observations, {env.observation_space}: a policy needs an observation")
@@ -213,7 +214,9 @@ def _describe(
 
 def _agent_spaces(team: TeamEnv, bound: float | None, name: str) -> tuple[AgentSpace, ...]:
     """Return the agents of an environment with their spaces; their group is that of their name or `agent`."""
-    group = {agent: named for named, members in groups_by_name(team.agents).items() for agent in members}
+    groups = groups_by_name(team.agents)
+    group = {agent: named for named, members in groups.items() for agent in members}
+    check_agents(name, team.agents, groups | {agent: (agent,) for agent in team.agents if agent not in group})
     return tuple(
         AgentSpace(agent, group.get(agent, agent), int(spaces.flatdim(seen)), _actions(space, bound, name)[0])
         for agent, seen, space in zip(team.agents, team.own_observations, team.own_actions, strict=True)

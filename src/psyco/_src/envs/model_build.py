@@ -6,7 +6,7 @@ so it is parsed and built in a process of its own, with a limit of memory, and t
 
 from __future__ import annotations
 
-import contextlib
+import codecs
 import json
 import re
 import resource
@@ -49,6 +49,8 @@ def main(arguments: list[str]) -> int:
         problem = "it needs too much memory"
     except BuildError as error:
         problem = str(error)
+    except UnicodeDecodeError:  # of Storm's message
+        problem = "it is no text in UTF-8"
     except RuntimeError as error:  # of Storm
         text = _message(error)
         problem = "it needs too much memory" if "bad_alloc" in text else text
@@ -64,7 +66,12 @@ def _message(error: RuntimeError) -> str:
     """Return a message of Storm without the names of its exceptions."""
     text = " ".join(str(error).split(", here:")[0].split())
     text = re.sub(r"^(\[\S*\] )?(\w*Exception: )?", "", text)
-    return re.sub(r"^Parsing error at (\d+):(\d+):", r"line \1, column \2:", text)
+    text = text.replace("expecting <model type>", "it does not begin with the type of a model, dtmc or mdp")
+    return re.sub(r"^(Parsing error at (\d+):(\d+):|Error in \S+, line (\d+):)", _place, text)
+
+
+def _place(found: re.Match[str]) -> str:
+    return f"line {found[4]}:" if found[4] else f"line {found[2]}, column {found[3]}:"
 
 
 def build(
@@ -74,14 +81,23 @@ def build(
     import stormpy
 
     if file.suffix == ".jani":
-        with contextlib.suppress(json.JSONDecodeError):  # Storm's message is good; but it ends hard on some types
-            _refuse(str(_content(file).get("type", "")).upper())
+        _refuse(str(_content(file).get("type", "")).upper())  # Storm ends hard on some types
         parsed, properties = stormpy.parse_jani_model(str(file))
+        if (mended := _without_percent(content := _content(file))) != content:
+            (folder / "model.jani").write_text(json.dumps(mended))
+            parsed, properties = stormpy.parse_jani_model(str(folder / "model.jani"))
     else:
         text = file.read_text(encoding="utf-8-sig", errors="replace")
+        source = file
+        if file.read_bytes().startswith(codecs.BOM_UTF8):  # Storm would take it for a part of the first word
+            source = folder / "model.prism"
+            source.write_text(text, encoding="utf-8")
         if stated := re.match(PRISM_TYPE, re.sub("//.*", "", text)):
             _refuse({"stochastic": "CTMC", "popta": "POMDP", "csg": "SMG"}.get(stated[1], stated[1].upper()))
-        parsed, properties = stormpy.parse_prism_program(str(file)), []
+        parsed, properties = stormpy.parse_prism_program(str(source)), []
+        if (mended := _without_mod(text)) != text:  # only now, so that a syntax error has its place
+            (folder / "model.prism").write_text(mended)
+            parsed = stormpy.parse_prism_program(str(folder / "model.prism"))
     kind = str(parsed.model_type).rpartition(".")[2]
     _refuse(kind)
     if kind not in ("DTMC", "MDP"):
@@ -135,6 +151,35 @@ def build(
     return arrays, facts
 
 
+def _without_mod(text: str) -> str:
+    """Return a PRISM program with mod(a, b) as a - b * floor(a/b); Storm has mod(-4, 2) = 2, and floor is right."""
+    text = re.sub("//[^\n]*", "", text)
+    while found := list(re.finditer(r"\bmod\s*\(", text)):
+        begin, depth, comma, end = found[-1].end(), 0, 0, 0  # the last one contains no other
+        for end in range(begin, len(text)):
+            depth += (text[end] == "(") - (text[end] == ")")
+            if depth < 0:
+                break
+            comma = end if text[end] == "," and depth == 0 else comma
+        a, b = text[begin:comma], text[comma + 1 : end]
+        text = f"{text[: found[-1].start()]}(({a})-({b})*floor(({a})/({b}))){text[end + 1 :]}"
+    return text
+
+
+def _without_percent(tree: Any) -> Any:
+    """Return a JANI document with a % b as a - b * floor(a/b), for the same reason."""
+    if isinstance(tree, list):
+        return [_without_percent(each) for each in tree]
+    if not isinstance(tree, dict):
+        return tree
+    found = {key: _without_percent(each) for key, each in tree.items()}
+    if found.get("op") != "%":
+        return found
+    a, b = found["left"], found["right"]
+    quotient = {"op": "floor", "exp": {"op": "/", "left": a, "right": b}}
+    return {"op": "-", "left": a, "right": {"op": "*", "left": b, "right": quotient}}
+
+
 def _explore(model: Any, options: Any, max_states: int) -> Any:
     """Return the built model; of one with more than `max_states` states, only a part of them."""
     from stormpy import developer
@@ -182,7 +227,8 @@ def _text(stated: Any, initial: Any) -> str:
     """Return a property without its filter if this is its value in the initial state, else with it."""
     formula, filtered = str(stated.get_raw_formula()), FILTER.search(str(stated))
     what, states = filtered.groups() if filtered else ("unknown filter", "")
-    same = ("values", *(("minimum", "maximum") if len(initial) == 1 else ()))
+    # Storm 2.0 prints `minumum`.
+    same = ("values", *(("minimum", "minumum", "maximum") if len(initial) == 1 else ()))
     return formula if what in same and states == '"init"' else f"filter({what}, {formula}, {states})"
 
 
@@ -262,8 +308,18 @@ def _beside(file: Path) -> Path | None:
     return None
 
 
-def _content(file: Path) -> Any:
-    return json.loads(file.read_text(encoding="utf-8-sig"))
+def _content(file: Path) -> dict[str, Any]:
+    """Return what a JANI file says; raise BuildError where it is no JSON object."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8-sig"))
+    except json.JSONDecodeError as error:
+        hint = "; a model in PRISM's language has the ending .prism" if error.pos == 0 else ""
+        raise BuildError(f"line {error.lineno}, column {error.colno}: no JSON, {error.msg}{hint}") from None
+    except UnicodeDecodeError:
+        raise BuildError("it is no text in UTF-8, and so no JANI model") from None
+    if not isinstance(found, dict):
+        raise BuildError("it is no JANI model, which is a JSON object")
+    return found
 
 
 def _transient(file: Path) -> list[str]:

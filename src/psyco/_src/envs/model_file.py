@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 from psyco._src.core.checks import check_count
 from psyco._src.core.errors import DomainError, RequirementError, suggest
 from psyco._src.core.files import read_bytes
+from psyco._src.core.wording import plural
 from psyco._src.envs.actions import Discrete
 from psyco._src.envs.model_jani import read_program
 from psyco._src.envs.model_program import MAX_INTEGER, ModelProgram
@@ -347,6 +349,11 @@ class ModelFile:
         bounds = [bound for _, bound in self._parts(requirement)]
         if all(bound is not None for bound in bounds):
             return replace(self, given_horizon=max(1, *(bound or 0 for bound in bounds)))
+        if self.is_chain:
+            raise DomainError(
+                f"{self.name} is a Markov chain, in which there is nothing to learn: psyco verify and psyco exact need "
+                "no policy"
+            )
         try:
             half_life: int | None = max(1, self.for_requirement(requirement).horizon // HALVINGS)
         except DomainError:
@@ -513,7 +520,8 @@ def model_domain(name: str, **parameters: Any) -> ModelFile | ProgramFile:
     horizon, reward = parameters.pop("horizon", None), parameters.pop("reward", None)
     observe, start = parameters.pop("observe", None) or "variables", parameters.pop("start", None)
     until = parameters.pop("until", None)
-    max_states, digest = parameters.pop("max_states", None) or MAX_STATES, parameters.pop("sha256", None)
+    max_states, digest = parameters.pop("max_states", None), parameters.pop("sha256", None)
+    max_states = MAX_STATES if max_states is None else check_count("max_states", max_states)
     if horizon is not None:
         horizon = check_count("horizon", horizon)
     if observe not in ("variables", "index"):
@@ -526,7 +534,7 @@ def model_domain(name: str, **parameters: Any) -> ModelFile | ProgramFile:
     if digest is not None and digest != found:
         raise DomainError(f"{name} has changed: its SHA-256 is {found[:16]}..., and was {str(digest)[:16]}...")
     given = json.dumps(parameters, sort_keys=True)
-    tables = _built(str(Path(name).resolve()), found, given, check_count("max_states", max_states))
+    tables = _built(str(Path(name).resolve()), found, given, max_states)
     reward = _reward(name, tables.rewards, reward)
     if isinstance(tables, ModelProgram):
         return _unbuilt(ProgramFile(name, tables, parameters, horizon, reward, None, max_states), observe, start, until)
@@ -572,22 +580,42 @@ def _built(file: str, digest: str, constants: str, max_states: int) -> ModelTabl
         request = {"file": file, "constants": json.loads(constants), "max_states": max_states, "memory": MAX_BYTES}
         command = [sys.executable, "-m", "psyco._src.envs.model_build", json.dumps(request), folder]
         try:
-            done = subprocess.run(command, capture_output=True, timeout=MAX_SECONDS, check=False, text=True)
+            done = subprocess.run(
+                command, capture_output=True, timeout=MAX_SECONDS, check=False, text=True, errors="replace"
+            )
         except subprocess.TimeoutExpired:
             raise DomainError(f"{file} was not built by Storm within {MAX_SECONDS} seconds; make it smaller") from None
         problem = Path(folder) / "error.json"
         if problem.exists():
-            raise DomainError(f"{file}: {json.loads(problem.read_text())}")
+            words = _with_log(json.loads(problem.read_text()), done.stdout + done.stderr)
+            raise DomainError(f"{file}: {_with_place(words, Path(file).read_text(errors='replace'))}")
         if not (Path(folder) / "model.json").exists():
             if "No module named 'stormpy'" in done.stderr:
                 raise DomainError('models are parsed and built by Storm: pip install "psyco[storm]"')
-            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            killed = f"signal {-done.returncode} ended it, perhaps for lack of memory"
+            last = killed if done.returncode < 0 else (done.stderr.strip().splitlines() or ["no message"])[-1]
             raise DomainError(f"{file}: Storm ended without a model: {last[:300]}")
         facts = json.loads((Path(folder) / "model.json").read_text())
         if "program" in facts:
             return read_program(file, digest, facts)
         with np.load(Path(folder) / "model.npz") as arrays:
             return _tables(file, digest, facts, dict(arrays))
+
+
+def _with_log(problem: str, log: str) -> str:
+    """Return a problem in the words of Storm's log where its exception has none."""
+    lines = re.findall(r"^ERROR \(.*?\): (.*)$", log, re.MULTILINE)
+    return lines[-1] if lines and problem == "std::exception" else problem
+
+
+def _with_place(problem: str, text: str) -> str:
+    """Return a problem about an unknown variable with its line and column, which Storm leaves out."""
+    named = re.search(r"Unknown variable '(\w+)'", problem)
+    place = named and re.search(rf"\b{named[1]}\b", re.sub("//.*", lambda each: " " * len(each[0]), text))
+    if not place:
+        return problem
+    before = text[: place.start()]
+    return f"line {before.count(chr(10)) + 1}, column {place.start() - before.rfind(chr(10))}: {problem}"
 
 
 def _tables(file: str, digest: str, facts: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> ModelTables:
@@ -604,15 +632,22 @@ def _tables(file: str, digest: str, facts: dict[str, Any], arrays: dict[str, NDA
         rewards[name] = rewards[name] + each if name in rewards else each
     if taken := sorted(RESERVED & {*rewards}):
         raise DomainError(f"{file}: its reward structure {taken[0]!r} has the name of a built-in signal; rename it")
-    total = np.add.reduceat(probability, branches[:-1])
+    with np.errstate(invalid="ignore"):
+        total = np.add.reduceat(probability, branches[:-1])
     tables = ModelTables(
         digest, facts["kind"], arrays["initial"], choices, branches, arrays["successor"],
         probability / np.repeat(total, np.diff(branches)), named("variable:"), named("label:"), rewards,
         tuple((name, text) for name, text in facts["properties"]),
     )  # fmt: skip
+    if (wrong := np.flatnonzero(~((probability >= 0) & (probability <= 1 + SUM_TOLERANCE)))).size:
+        state = describe_state(tables, int(tables.state_of_choice[tables.choice_of_branch[wrong[0]]]))
+        raise DomainError(f"{file}: a probability is {probability[wrong[0]]:g}, not between 0 and 1, in {state}")
     if (wrong := np.flatnonzero(np.abs(total - 1) > SUM_TOLERANCE)).size:
         state = describe_state(tables, int(tables.state_of_choice[wrong[0]]))
         raise DomainError(f"{file}: the probabilities of a choice sum to {total[wrong[0]]:g}, not to 1, in {state}")
+    if (wrong := np.flatnonzero(probability < 0)).size:
+        state = describe_state(tables, int(tables.state_of_choice[tables.choice_of_branch[wrong[0]]]))
+        raise DomainError(f"{file}: a branch has the probability {probability[wrong[0]]:g}, below 0, in {state}")
     if len(tables.initial) == 1 and tables.labels.get("deadlock", np.zeros(tables.states, bool))[tables.initial[0]]:
         raise DomainError(f"{file}: its initial state is a deadlock: no command is enabled, so no step is possible")
     return tables
@@ -644,8 +679,14 @@ def _initial(name: str, tables: ModelTables, start: str | None) -> int:
         holds = tables.holds(_state_formula(name, tables.signals, "start", start))
         found = [state for state in found if holds[state]]
     if len(found) != 1:
+        if not found and start is None:
+            raise DomainError(
+                f"{name} has no initial state: an initial value lies outside of the range of its variable, or the "
+                "formula of the initial states holds nowhere"
+            )
         variables = [v for v, values in tables.variables.items() if len(np.unique(values[tables.initial])) > 1]
-        example = " & ".join(f"{v}={tables.variables[v][tables.initial[-1]]}" for v in variables) or "true"
-        many = f"has {len(tables.initial)} initial states" if start is None else f"has {len(found)} with {start}"
-        raise DomainError(f"{name} {many}; choose one by a formula, as in --set start='{example}'")
+        example = " & ".join(f"{v}={tables.variables[v][tables.initial[-1]]}" for v in variables)
+        advice = f"choose one by a formula, as in --set start='{example}'" if example else "leave start out"
+        many = plural(len(found), "initial state") if found else "no initial state"
+        raise DomainError(f"{name} has {many}{f' with {start}' if start else ''}; {advice}")
     return found[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from psyco._src.envs.model_tables import RESERVED
 
 MAX_DEPTH = 400  # of an expression
 MAX_CHOICES = 2**30  # of a state
+MAX_RESULT = 2**31  # of arithmetic with integers, which have 32 bits here
+
+Range: TypeAlias = tuple[int, int]
 
 
 def read_program(file: str, digest: str, facts: Mapping[str, Any]) -> ModelProgram:
@@ -44,7 +47,7 @@ def read_program(file: str, digest: str, facts: Mapping[str, Any]) -> ModelProgr
     names = [variable.name for variable in variables]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise DomainError(f"{file}: it is too large to build, and several automata have a variable {twice[0]!r}")
-    read = _Reader(file, {variable.name: variable.boolean for variable in variables})
+    read = _Reader(file, {each.name: None if each.boolean else (each.low, each.high) for each in variables})
     transient = {each["name"]: each["type"] for each in stated if each.get("transient")}
     rewards = [name for name, kind in transient.items() if kind != "bool"]
     if taken := sorted(RESERVED & {*rewards}):
@@ -232,7 +235,7 @@ class _Reader(NamedTuple):
     """Reads the expressions of a JANI document into tuples."""
 
     file: str
-    names: Mapping[str, bool]  # variables, and whether they are Boolean
+    ranges: Mapping[str, Range | None]  # of variables; None: Boolean
 
     def __call__(self, tree: Any, *, exact: bool = False, depth: int = 0) -> Expression:
         """Return an expression; `exact` ones must not compute with real numbers."""
@@ -243,7 +246,7 @@ class _Reader(NamedTuple):
                 self._refuse(f"has the number {tree}, above 2^24")
             return tree
         if isinstance(tree, str):
-            if tree not in self.names:
+            if tree not in self.ranges:
                 self._refuse(f"refers to {tree!r}, which is no variable with a range")
             return tree
         known = isinstance(tree, dict) and tree.get("op") in {*BINARY, *UNARY, "ite"}
@@ -252,6 +255,8 @@ class _Reader(NamedTuple):
             self._refuse(f"has an expression of another kind: {str(tree)[:100]}")
         found = (tree["op"], *(self(tree[key], exact=False, depth=depth + 1) for key in keys))
         found = self._fold(_whole_division(found))
+        if max(map(abs, self._range(found) or (0,))) >= MAX_RESULT:
+            self._refuse(f"computes with integers of 2^31 and more: {render(found)[:100]}")
         if exact and (real := next(filter(self._is_real, subexpressions(found)), None)) is not None:
             self._refuse(f"computes with real numbers in a guard, an assignment or a label: {render(real)[:100]}")
         return found
@@ -269,6 +274,29 @@ class _Reader(NamedTuple):
             self._refuse(f"has the expression {render(found)[:100]}, which is no finite number")
         return np.asarray(value).item()
 
+    def _range(self, part: Expression) -> Range | None:
+        """Return the smallest and the largest value of an integer expression, or wider; None: it is no integer."""
+        if isinstance(part, bool | float):
+            return None
+        if isinstance(part, int):
+            return part, part
+        if isinstance(part, str):
+            return self.ranges[part]
+        operator, *operands = part
+        found = [self._range(each) for each in (operands[1:] if operator == "ite" else operands)]
+        if operator in BOOLEAN or operator in ("/", "pow", "log") or None in found:
+            return None
+        ends = [each for each in found if each is not None]
+        match operator:
+            case "ite":
+                values = [end for each in ends for end in each]
+            case "//" | "-//" | "%" | "abs" | "sgn" | "floor" | "ceil":  # a magnitude that none of these exceeds
+                most = max(map(abs, ends[-1 if operator == "%" else 0]))
+                values = [-most, most]
+            case _:  # the extremes of these are at corners
+                values = [int(BINARY[operator](np, a, b)) for a in ends[0] for b in ends[1]]
+        return min(values), max(values)
+
     def _is_real(self, part: Any) -> bool:
         """Return whether a part has variables and a real value."""
         if not isinstance(part, tuple) or part[0] in BOOLEAN:
@@ -279,8 +307,10 @@ class _Reader(NamedTuple):
 
 
 def _whole_division(expression: tuple[Any, ...]) -> Expression:
-    """Return a rounded quotient of integers as a division of integers, which is exact in every precision."""
+    """Return a rounded quotient of integers, or a remainder, as one operation, which is exact in every precision."""
     match expression:
+        case ("-", left, ("*", right, ("//", *parts))) if parts == [left, right]:
+            return ("%", left, right)
         case ("floor" | "ceil" as rounds, ("/", left, right)) if not isinstance(left, float) and right:
             whole = int(right) if isinstance(right, float) and right.is_integer() else right
             if not isinstance(whole, float):

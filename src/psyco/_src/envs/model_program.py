@@ -18,6 +18,7 @@ from psyco._src.envs.model_tables import RESERVED
 
 MAX_INTEGER = 2**24  # float32 has all integers up to here
 SUM_TOLERANCE = 1e-5  # of probabilities in single precision
+RARE = 2.0**-12  # probability below which a branch is drawn with more bits
 
 Expression = Any  # True, 3, 0.5, the name of a variable, or (operator, operands...)
 
@@ -81,6 +82,12 @@ class ModelProgram:
     def branches(self) -> list[Branch]:
         """All branches of all commands."""
         return [branch for command in self.commands for branch in command.branches]
+
+    @cached_property
+    def has_rare_branches(self) -> bool:
+        """Whether a probability may be positive and below `RARE`: expressions of variables may."""
+        values = [branch.probability for branch in self.branches]
+        return any(not isinstance(value, int | float) or 0 < value < RARE for value in values)
 
     @cached_property
     def branches_of(self) -> NDArray[np.int32]:

@@ -18,6 +18,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
+from psyco._src.core.checks import check_whole
 from psyco._src.core.errors import DomainError, PsycoError, format_exception, suggest
 from psyco._src.envs.actions import Actions, Discrete, MultiDiscrete
 from psyco._src.envs.agents import (
@@ -98,6 +99,7 @@ class JointDomain(DerivedDomain):
 
     def __post_init__(self) -> None:
         check_agents(self.name, self.agents, self.groups)
+        _ = self.observation_size  # and `actions` below: errors in them shall not wait
         if getattr(self.base, "has_mask", False):
             raise DomainError(f"{self.name} has several agents and action masks; agents must offer all actions")
         _ = self.actions
@@ -118,11 +120,15 @@ class JointDomain(DerivedDomain):
         group = {agent: name for name, members in self.groups.items() for agent in members}
         return tuple(
             AgentSpace(
-                agent, group[agent], self._of_group("observation_size", group[agent]),
-                self._of_group("actions", group[agent]),
+                agent, group[agent], self._size(group[agent]), self._of_group("actions", group[agent])
             )
             for agent in self.agents
         )  # fmt: skip
+
+    def _size(self, group: str) -> int:
+        size: int = self._of_group("observation_size", group)
+        check_whole(self.name, observation_size=size)
+        return size
 
     def _of_group(self, member: str, group: str) -> Any:
         value: Any = getattr(self.base, member)
@@ -199,6 +205,14 @@ class JointDomain(DerivedDomain):
             slices([action_width(each.actions) for each in self.agent_spaces]),
         )
 
+    def observed_by(self, agent: int) -> slice:
+        """Return the place of an agent's observation in a joint one."""
+        return self._places[0][agent]
+
+    def chosen_by(self, agent: int) -> slice:
+        """Return the place of an agent's action in a joint one."""
+        return self._places[1][agent]
+
     @property
     def draw(self) -> Callable[[Array], Any]:
         """The draws of all steps."""
@@ -248,13 +262,20 @@ class JointDomain(DerivedDomain):
 
     def signals(self, state: State) -> Mapping[str, Array]:
         """Return the signals of the base, and reward and return of each agent where it has its own."""
-        if not self.rewards_agents:
-            return self.base.signals(state)
-        own = dict(self.base.signals(state.inner))
-        for i, agent in enumerate(self.agents):
+        found = dict(self.base.signals(state.inner if self.rewards_agents else state))
+        own = {}
+        for i, agent in enumerate(self.agents if self.rewards_agents else ()):
             own[f"{agent}.reward"] = state.agent_reward[i]
             own[f"{agent}.return"] = state.agent_return[i]
-        return own
+        if taken := sorted(found.keys() & {*own, *self.views}):
+            raise DomainError(f"signals of {self.name} has {taken[0]!r}, which is there already; give it another name")
+        return found | own
+
+    def signals_and_observations(self, state: State) -> Mapping[str, Array]:
+        """Return the signals, and the observation of each agent, `agent_0.obs`."""
+        seen = self.observe(state)
+        own = {name: seen[place] for name, (whole, place) in self.views.items() if whole == "obs"}
+        return {**self.signals(state), **own}
 
     # ---- of a finite domain ----
 
@@ -342,9 +363,7 @@ class NumberedActions(DerivedDomain):
 
     def signals(self, state: State) -> Mapping[str, Array]:
         """Return the signals of the base, and the observation of each agent."""
-        seen = self.joint.observe(state)
-        own = {name: seen[place] for name, (whole, place) in self.joint.views.items() if whole == "obs"}
-        return {**self.joint.signals(state), **own}
+        return self.joint.signals_and_observations(state)
 
     def initial_distribution(self) -> tuple[NDArray[np.float64], State]:
         """Return the initial states and their probabilities."""

@@ -19,7 +19,7 @@ from jax import Array
 
 from psyco._src.core.errors import DomainError, RequirementError
 from psyco._src.envs.actions import Discrete
-from psyco._src.envs.model_program import SUM_TOLERANCE, ModelProgram, evaluate
+from psyco._src.envs.model_program import RARE, SUM_TOLERANCE, ModelProgram, evaluate
 from psyco._src.logic.ast import (
     Connective,
     Formula,
@@ -38,7 +38,7 @@ from psyco._src.logic.ast import (
 from psyco._src.logic.batch_monitor import compile_monitor
 from psyco._src.logic.validate import subjects
 
-DRAW_BITS = 24  # of a random number: all that float32 has
+DRAW_BITS = 24  # of a random number: all that float32 has, except near 0
 
 
 class ProgramState(NamedTuple):
@@ -139,7 +139,8 @@ class ProgramFile:
         """Return random numbers in [0, 1) of all steps: one for a choice, and one for each module, `[horizon, 1+P]`."""
         shape = (self.horizon, 1 + self.program.participants.shape[1])
         bits = jax.random.bits(key, shape, jnp.uint32)
-        return (bits >> (32 - DRAW_BITS)).astype(jnp.float32) * jnp.float32(2.0**-DRAW_BITS)
+        coarse = (bits >> (32 - DRAW_BITS)).astype(jnp.float32) * jnp.float32(2.0**-DRAW_BITS)
+        return jnp.where(bits < 2**DRAW_BITS, bits.astype(jnp.float32) * jnp.float32(2.0**-32), coarse)
 
     def step(self, drawn: Array, state: ProgramState, action: Array) -> tuple[ProgramState, Array, Array]:
         """Take a choice of this state; in a chain with several enabled commands all are equally likely."""
@@ -152,11 +153,17 @@ class ProgramFile:
         likely = program.probabilities(jnp, values).astype(jnp.float32)[branches]
         total = likely.sum(-1)
         last = (branches < len(program.branches)).sum(-1) - 1
+        if program.has_rare_branches:  # they come first: beside 0, and not beside 1, numbers have room for them
+            rare = ((likely > 0) & (likely < RARE)).any(-1)[:, None]
+            order = jnp.where(rare, jnp.argsort(likely, -1), jnp.arange(likely.shape[-1]))
+            likely, branches = (jnp.take_along_axis(each, order, -1) for each in (likely, branches))
+            last = jnp.where(rare[:, 0], likely.shape[-1] - 1, last)
         number = jnp.minimum((jnp.cumsum(likely, -1) <= drawn[1:, None] * total[:, None]).sum(-1), jnp.maximum(last, 0))
         taken = jnp.take_along_axis(branches, number[:, None], -1)[:, 0]
         after = program.next_values(jnp, values, taken)
         takes_part = commands < len(program.commands)
-        right = program.in_range(jnp, after) & jnp.where(takes_part, jnp.abs(total - 1) <= SUM_TOLERANCE, True).all()
+        proper = (likely >= 0).all(-1) & (jnp.abs(total - 1) <= SUM_TOLERANCE)
+        right = program.in_range(jnp, after) & (proper | ~takes_part).all()
         gained = program.gains(jnp, values, taken).astype(jnp.float32)
         reward = gained[list(program.rewards).index(self.reward)] if self.reward else jnp.float32(0)
         error = jnp.where(right, jnp.float32(0), jnp.float32(jnp.nan))

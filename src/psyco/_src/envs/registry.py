@@ -142,6 +142,11 @@ def _make(name: str | Callable[..., Any], parameters: dict[str, Any]) -> Domain:
         return _make_compiled(name, source, parameters) if _is_compiled(source) else gym_domain(name, **parameters)
     if is_gym_name(name):
         return gym_domain(name, **parameters)
+    if os.path.isfile(name):
+        raise DomainError(
+            f"{name} is a file, and no model by its ending: PRISM models end in {', '.join(MODEL_SUFFIXES[:-1])}, JANI "
+            "models in .jani. A policy or a run comes before its domain"
+        )
     known = domain_names()
     raise DomainError(
         f"unknown domain {name!r}{suggest(name, [*known, *gym_names()])}; known are: {', '.join(known)}, "
@@ -162,7 +167,13 @@ def _joint(domain: Domain) -> Domain:
 def _refuse_adversary(parameters: Mapping[str, Any]) -> None:
     from psyco._src.envs.variants import adversary_of
 
-    if found := adversary_of(parameters):
+    if (found := adversary_of(parameters)) and "agent" in found:
+        raise DomainError(
+            f"the agent {found['agent']} deviates in this domain, as in a policy file of its own: psyco exploit POLICY "
+            f"--agent {found['agent']} --deviation FILE verifies against it, and psyco verify --replay CERTIFICATE "
+            "POLICY --adversary FILE repeats a certificate; in Python, it is psyco.exploit(...).domain"
+        )
+    if found:
         named = f" (sha256:{found['policy']!s:.16})" if "policy" in found else ""
         raise DomainError(
             f"an adversary acts in this domain{named}, whose policy is a file of its own: "

@@ -21,7 +21,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from psyco._src.core.errors import DomainError, RequirementError
-from psyco._src.envs.actions import Actions, Discrete, first_offered
+from psyco._src.envs.actions import Discrete, first_offered
 from psyco._src.envs.agents import agents_of
 from psyco._src.envs.base import CompiledDomain, Domain, FiniteDomain, State, is_finite_domain
 from psyco._src.envs.base import parameters as parameters_of
@@ -107,11 +107,6 @@ class Shielded(DerivedDomain):
     has_mask = True
 
     @property
-    def actions(self) -> Actions:
-        """Action space of the base."""
-        return self.base.actions
-
-    @property
     def observation_size(self) -> int:
         """Length of an observation, with the mask of the shield."""
         return self._own_size + self.actions.outputs
@@ -127,7 +122,12 @@ class Shielded(DerivedDomain):
     @property
     def parameters(self) -> dict[str, Any]:
         """Parameters of the base, and of the shield."""
-        return parameters_of(self.base) | {"shield": {"level": self.level, "requirement": self.stated}}
+        return parameters_of(self.base) | {"shield": self.shield}
+
+    @property
+    def shield(self) -> dict[str, Any]:
+        """Level and requirement, as a policy file names them."""
+        return {"level": self.level, "requirement": self.stated}
 
     @property
     def ranges(self) -> dict[str, tuple[float, float]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -50,6 +50,13 @@ class ShieldTable:
         same = np.array([self.states[key.tobytes()] for key in self.keys + np.float32(0)])
         equal = (self.words == self.words[:, same]).all() and (self.decided == self.decided[same]).all()
         return bool(equal)
+
+
+def same_shield(one: ShieldTable | None, other: ShieldTable | None) -> bool:
+    """Return whether two shields allow the same in the same states; two missing ones do."""
+    if one is None or other is None:
+        return one is other
+    return all(np.array_equal(getattr(one, each.name), getattr(other, each.name)) for each in fields(ShieldTable))
 
 
 class ShieldProgress:

@@ -2,7 +2,7 @@
 
 The joint observation is a tuple with one observation per agent, the joint action has their actions one after the
 other, and the reward is the sum of theirs. An agent that leaves early keeps its last observation; its reward is 0, and
-its actions are ignored.
+its actions are ignored. It has left once it was terminated or truncated, or is no longer in `agents`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from psyco._src.core.errors import DomainError
 from psyco._src.envs.agents import AgentSpace, action_width, slices
 
 PETTINGZOO = "pettingzoo:"  # before the name of a module, as in pettingzoo:mpe2.simple_spread_v3
-TEAM = "team"  # the key of `info` with the signals of agents
+TEAM = "signals of agents"  # their key in `info`; an agent cannot have this name
 OWN_SIGNALS = ("reward", "return", "terminated", "truncated")  # of each agent
 
 
@@ -79,6 +79,8 @@ class TeamEnv(gymnasium.Env[Any, Any]):
 
     def __init__(self, env: Any) -> None:
         self.env, self.agents = env, tuple(map(str, env.possible_agents))
+        if not self.agents:
+            raise DomainError("possible_agents of the environment is empty; name its agents there")
         self._names = tuple(env.possible_agents)
         self.metadata = dict(getattr(env, "metadata", {}))
         self.render_mode = getattr(env, "render_mode", None)
@@ -110,30 +112,35 @@ class TeamEnv(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> Any:
         """Step all agents that are still there."""
-        live, whole = list(self.env.agents), self._split(action)
-        observations, rewards, terminated, truncated, infos = self.env.step({name: whole[name] for name in live})
+        acting, whole = list(self.env.agents), self._split(action)
+        observations, rewards, terminated, truncated, infos = self.env.step({name: whole[name] for name in acting})
         own, total = dict(self._own), 0.0
         for name in self._names:
-            if name not in live:
+            if self._has_left(name):  # it may still be listed
                 own[f"{name}.reward"] = 0.0
                 continue
+            stays = name in self.env.agents
             if missing := [what for what, given in (("reward", rewards), ("observation", observations))
-                           if name not in given and (what == "reward" or name in self.env.agents)]:  # fmt: skip
+                           if name not in given and (what == "reward" or stays)]:  # fmt: skip
                 raise ValueError(f"step gives no {missing[0]} of {name}, which was there")
             reward = float(rewards[name])
             total += reward
             own[f"{name}.reward"], own[f"{name}.return"] = reward, own[f"{name}.return"] + reward
-            own[f"{name}.terminated"], own[f"{name}.truncated"] = bool(terminated[name]), bool(truncated[name])
+            cut = bool(truncated[name])
+            own[f"{name}.terminated"] = bool(terminated[name]) or not (stays or cut)
+            own[f"{name}.truncated"] = cut
             if name in observations:
-                gone = own[f"{name}.terminated"] or own[f"{name}.truncated"]  # the environment may reuse its arrays
+                gone = own[f"{name}.terminated"] or cut  # the environment may reuse its arrays
                 self._seen[name] = deepcopy(observations[name]) if gone else observations[name]
-            if infos.get(name):
-                self._infos[name] = dict(infos[name])
+            self._infos[name] = dict(infos.get(name, {}))
         self._own = own
         # An episode ends with its last agent; a cut of one of them is a cut of the episode.
-        over = not self.env.agents or all(own[f"{n}.terminated"] or own[f"{n}.truncated"] for n in self.agents)
+        over = all(map(self._has_left, self._names))
         cut = over and any(own[f"{name}.truncated"] for name in self.agents)
         return self._observation(), total, over and not cut, cut, self._info()
+
+    def _has_left(self, name: Any) -> bool:
+        return bool(self._own[f"{name}.terminated"] or self._own[f"{name}.truncated"])
 
     def render(self) -> Any:
         """Return the picture of the environment."""
@@ -199,15 +206,24 @@ def joint_action(agents: Sequence[AgentSpace], own: Sequence[Any], chosen: Any, 
     parts = []
     for i, name in enumerate(names):
         action = np.asarray(chosen[name])
-        if not own and action.size != action_width(agents[i].actions):
+        if action.dtype.kind not in "biuf" or (not own and action.size != action_width(agents[i].actions)):
             raise ValueError(
                 f"the policy {source} gives {name} {chosen[name]!r:.80}, not an action of {agents[i].actions}"
             )
         if own:
             space = own[i]
-            member = int(action) if isinstance(space, spaces.Discrete) and action.shape == () else action
-            if not space.contains(member if action.dtype.kind in "biu" else action.astype(space.dtype)):
+            if not _is_in(space, action):
                 raise ValueError(f"the policy {source} gives {name} the action {chosen[name]!r:.80}, not in {space}")
             action = action - getattr(space, "start", 0)
         parts.append(action.ravel())
     return np.concatenate(parts)
+
+
+def _is_in(space: spaces.Space[Any], action: NDArray[Any]) -> bool:
+    """Return whether an action is in a space, whatever its type; 1.0 is in Discrete(2), and 0.5 is not."""
+    if isinstance(space, spaces.Discrete) and action.shape == ():
+        return float(action).is_integer() and space.contains(int(action))
+    if not np.isfinite(action).all():
+        return False
+    typed = action.astype(space.dtype)
+    return space.contains(typed) and (isinstance(space, spaces.Box) or bool((typed == action).all()))

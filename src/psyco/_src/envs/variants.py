@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from psyco._src.core.errors import DomainError, RunError, suggest
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["draws", "obs", "action"]
 FORMS = "write a share of the random draws such as 0.2, obs:0.05 or action:0.1"
+GOALS = ("violation", "return")  # of an agent that deviates
 MEAN, WORST = "mean", "worst"
 ROBUST_FORMS = "mean, cvar:0.1 (the mean over the worst tenth of the environments) or worst"
 
@@ -52,6 +53,33 @@ class Disturbance:
                 return f"an adversary that changes each number of an action by at most {self.size:g}"
 
 
+@dataclass(frozen=True)
+class Deviation:
+    """One agent of several acts for itself, against the policies of all others.
+
+    Args:
+        agent: its name.
+        goal: "violation": it makes the requirement fail; "return": it raises its own return, or the team's where agents
+            have none.
+    """
+
+    agent: str
+    goal: str = "violation"
+
+    def __post_init__(self) -> None:
+        if self.goal not in GOALS:
+            raise RunError(
+                f"an agent deviates for {' or '.join(GOALS)}, got {self.goal!r}{suggest(str(self.goal), GOALS)}"
+            )
+
+    def __str__(self) -> str:
+        purpose = "to make the requirement fail" if self.goal == "violation" else "for its return"
+        return f"the agent {self.agent}, which deviates {purpose}"
+
+
+AnyAdversary: TypeAlias = Disturbance | Deviation
+
+
 def read_disturbance(given: Any) -> Disturbance:
     """Return the disturbance of a number (a share of the random draws) or of a text such as `obs:0.05`."""
     if isinstance(given, Disturbance):
@@ -65,23 +93,34 @@ def read_disturbance(given: Any) -> Disturbance:
 
 
 def adversary_of(parameters: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return kind, size and policy of the adversary in the parameters of a domain; None if they name none."""
+    """Return what kind of adversary the parameters of a domain name, and its policy; None if they name none."""
     found = parameters.get("adversary")
-    return found if isinstance(found, Mapping) and {"kind", "size"} <= found.keys() else None
+    return found if isinstance(found, Mapping) and _fields(found) else None
+
+
+def _fields(adversary: Mapping[str, Any]) -> tuple[str, ...]:
+    kinds = ("kind", "size"), ("agent", "goal")
+    return next((names for names in kinds if adversary.keys() >= set(names)), ())
+
+
+def read_adversary(adversary: Mapping[str, Any]) -> AnyAdversary:
+    """Return an adversary from its plain data, without its policy."""
+    kind: Any = Disturbance if "kind" in adversary else Deviation
+    return kind(**{name: adversary[name] for name in _fields(adversary)})
 
 
 def adversary_parameters(
-    disturbance: Disturbance, policies: Sequence[str] = (), *, against: str | None = None
+    adversary: AnyAdversary, policies: Sequence[str] = (), *, against: str | None = None
 ) -> dict[str, Any]:
     """Return the parameter of a domain with an adversary; policies are named by their digests.
 
     Args:
-        disturbance: what it changes.
+        adversary: what it changes.
         policies: of the adversary; of several, every episode draws one.
         against: the policy that it acts against, where the adversary acts.
     """
     own = {"against": against} if against else {"policy": policies[0]} if len(policies) == 1 else {"policies": policies}
-    return {"adversary": {**vars(disturbance), **own}}
+    return {"adversary": {**vars(adversary), **own}}
 
 
 def mixture_member(u: float, count: int) -> int:
@@ -97,7 +136,7 @@ def describe_adversary(adversary: Mapping[str, Any]) -> str:
     named = f"policy sha256:{str(adversary.get('policy'))[:16]}"
     if policies := adversary.get("policies"):
         named = f"of {len(policies)}, one is drawn for each episode"
-    return f"{Disturbance(adversary['kind'], adversary['size'])} ({named})"
+    return f"{read_adversary(adversary)} ({named})"
 
 
 class DerivedDomain:
@@ -114,6 +153,16 @@ class DerivedDomain:
     def horizon(self) -> int:
         """Largest number of steps of an episode."""
         return self.base.horizon
+
+    @property
+    def actions(self) -> Any:
+        """Action space of the base."""
+        return self.base.actions
+
+    @property
+    def observation_size(self) -> int:
+        """Length of an observation vector."""
+        return self.base.observation_size
 
     @property
     def counters(self) -> tuple[str, ...]:

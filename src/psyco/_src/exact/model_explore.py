@@ -146,7 +146,12 @@ def _check_sums(
     domain: ProgramFile, likely: dict[int, NDArray[np.float64]], options: list[Any], values: NDArray[np.int32]
 ) -> None:
     for branches in options:
-        total = np.sum([likely[b] for b in branches.tolist()], axis=0)
+        every = np.array([likely[b] for b in branches.tolist()])
+        if (every < 0).any():
+            branch, row = np.argwhere(every < 0)[0]
+            where = describe_values(domain.program, values[row])
+            raise RunError(f"{domain.name}: a branch has the probability {every[branch, row]:g}, below 0, in {where}")
+        total = every.sum(axis=0)
         if (wrong := np.flatnonzero(np.abs(total - 1) > SUM_TOLERANCE)).size:
             where = describe_values(domain.program, values[wrong[0]])
             raise RunError(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from psyco._src.core.errors import PsycoError
+from psyco._src.core.wording import plural
 from psyco._src.envs.base import signal_table
 from psyco._src.envs.model_file import ModelFile
 from psyco._src.envs.model_program import ModelProgram
@@ -69,14 +70,37 @@ def _translate(domain: ModelFile | ProgramFile, name: str, text: str) -> ModelPr
         return ModelProperty(name, text, "", "", "", why)
     body = re.sub(r"\b([UFGC])(?:steps)?\s*([<>]=?)", r"\1\2", body)
     body = re.sub(r"\b([UFC])<\s*([1-9]\d*)\b", lambda found: f"{found[1]}<={int(found[2]) - 1}", body)
+    signals = signal_table(domain)
+    for label in _contents(domain).labels:
+        body = body.replace(f'"{label}"', _quoted(signals, label))
+    for variable in _variables(domain):
+        if (used := _used(signals, "var", variable)) != variable:
+            body = re.sub(rf'(?<![\w."]){variable}(?![\w"])', used, body)
     subject = f"R{{{domain.reward}}}" if subject == "R" and domain.reward else subject
     bound = "" if comparison == "=?" else _decimal(re.sub(r"[ ()]", "", comparison))
     ours = f"{subject}=? [ {body.strip()} ]"
     try:
-        check_signals(parse(ours), signal_table(domain), domain.name)
+        check_signals(parse(ours), signals, domain.name)
     except PsycoError as error:
-        return ModelProperty(name, text, "", best, bound, str(error).splitlines()[0])
+        # The place is one in the translation, which is not shown.
+        return ModelProperty(name, text, "", best, bound, re.sub(r" at line \d.*", "", str(error).splitlines()[0]))
     return ModelProperty(name, text, ours, best, bound, "")
+
+
+def _variables(domain: ModelFile | ProgramFile) -> list[str]:
+    contents = _contents(domain)
+    if isinstance(contents, ModelTables):
+        return list(contents.variables)
+    return [variable.name for variable in contents.variables]
+
+
+def _used(signals: Mapping[str, Any], kind: str, name: str) -> str:
+    """Return the name by which formulas know a label or variable, whose own name may be taken."""
+    return f"{kind}.{name}" if f"{kind}.{name}" in signals else name
+
+
+def _quoted(signals: Mapping[str, Any], label: str) -> str:
+    return used if (used := _used(signals, "label", label)) != label else f'"{label}"'
 
 
 def _decimal(comparison: str) -> str:
@@ -90,9 +114,11 @@ def check_model(domain: ModelFile | ProgramFile, requirement: Requirement | None
     tables = _contents(domain)
     kind = "a Markov chain" if domain.is_chain else "a decision process"
     yield CheckResult("model", True, f"{kind} of type {tables.kind}: {_size(tables)}")
-    names = ", ".join(f"{name} ({low:g} to {high:g})" for name, (low, high) in domain.observed.items())
+    signals = signal_table(domain)
+    observed = domain.observed.items()
+    names = ", ".join(f"{_used(signals, 'var', name)} ({low:g} to {high:g})" for name, (low, high) in observed)
     yield CheckResult("variables", True, names or "none")
-    yield CheckResult("labels", True, ", ".join(f'"{name}"' for name in tables.labels) or "none")
+    yield CheckResult("labels", True, ", ".join(_quoted(signals, name) for name in tables.labels) or "none")
     rewards = ", ".join(f'R{{"{name}"}}' + " (the reward)" * (name == domain.reward) for name in tables.rewards)
     yield CheckResult("rewards", True, rewards or "none")
     if not domain.is_chain:
@@ -118,7 +144,9 @@ def _size(tables: ModelTables | ModelProgram) -> str:
     if isinstance(tables, ModelProgram):
         variables, commands = len(tables.variables), len(tables.commands)
         return f"too large to build; {variables:,} variables and {commands:,} commands, from which steps are simulated"
-    return f"{tables.states:,} states, {len(tables.branches) - 1:,} choices, {len(tables.successor):,} branches"
+    branches = len(tables.successor)
+    sizes = plural(tables.states, "state"), plural(len(tables.branches) - 1, "choice")
+    return f"{', '.join(sizes)}, {branches:,} branch{'es' * (branches != 1)}"
 
 
 def _verdict(domain: ModelFile | ProgramFile, stated: ModelProperty) -> str:
@@ -129,4 +157,8 @@ def _verdict(domain: ModelFile | ProgramFile, stated: ModelProperty) -> str:
         return f"{stated.requirement}: accepted; psyco verify samples it{unbuilt}, psyco exact answers it"
     if isinstance(domain, ProgramFile):
         return f"{stated.text}: accepted for a policy; psyco verify samples it, with a horizon"
-    return f"{stated.text}: answered exactly, by psyco exact --optimum; of a policy, psyco verify samples it"
+    if not stated.best:
+        return f"{stated.requirement}: answered exactly, by psyco exact --optimum; of a policy, psyco verify samples it"
+    question = stated.requirement.replace("=?", f"{stated.best}=?", 1)
+    bound = f", for the bound {stated.bound}" * bool(stated.bound)
+    return f"{question}: answered exactly, by psyco exact{bound}; of a policy, psyco verify samples it"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -41,6 +42,7 @@ from psyco._src.verification.base import Guarantee, Verdict
 
 MAX_EXACT_STATES = 2000  # up to which Storm solves by elimination; larger models with this relative error:
 RELATIVE_ERROR = 1e-6
+OPTIMUM_ERROR = "1/10000000000"  # relative error of an optimum of a model that is not larger
 MULTI_DIGITS = 4  # decimals of an optimum under constraints: Storm computes it with an error of 1e-4
 
 BY_STORM = Guarantee(
@@ -49,6 +51,9 @@ BY_STORM = Guarantee(
     "this is no estimate.",
     0.0,
     0.0,
+)
+OPTIMUM_BY_STORM = replace(
+    BY_STORM, statement=BY_STORM.statement.replace("the states that the policy reaches", "all policies")
 )
 
 
@@ -83,6 +88,11 @@ def model_exact(policy: PolicyLike, domain: ModelFile | ProgramFile, requirement
         _refuse_optima(domain, [question.best for question in requirement.questions])
         domain = reached_chain(domain, act)
     _check(domain, requirement)
+    if requirement.only_optima:
+        everything = whole_part(domain)
+        best = tuple(_solve(domain, everything, each.subject, each.best or "") for each in requirement.questions)
+        states = len(everything.states)
+        return ExactAnswer(Verdict.ANSWERED, Value(math.nan, (), ()), None, states, best, OPTIMUM_BY_STORM)
     part = reached_part(domain, act)
     whole: _Part | None = None
 
@@ -370,8 +380,12 @@ def _check_model(
     )
     kind = stormpy.models.SparseMdp if part.nondeterministic else stormpy.models.SparseDtmc
     (query,) = stormpy.parse_properties(text)
-    small = len(part.states) <= MAX_EXACT_STATES and not text.startswith("multi")
-    environment = stormpy.environments.exact() if small else stormpy.environments.sound()
+    environment = stormpy.environments.sound()
+    if len(part.states) <= MAX_EXACT_STATES and not text.startswith("multi"):
+        if part.nondeterministic:  # Storm's exact methods may never end on choices: rounding lets them cycle
+            environment.solver().min_max().precision = stormpy.Rational(OPTIMUM_ERROR)
+        else:
+            environment = stormpy.environments.exact()
     try:
         result = stormpy.model_checking(kind(components), query, environment=environment)
         if not hasattr(result, "get_value"):  # only whether there is a policy

@@ -100,7 +100,7 @@ class WatchState(NamedTuple):
 def write_state(path: Path, state: WatchState) -> None:
     """Write a state file atomically."""
     content = {"format": STATE_FORMAT, **encode(state)}
-    files.write(path, json.dumps({**content, "checksum": _checksum(content)}).encode())
+    files.write(path, json.dumps({**content, "checksum": files.json_digest(content)}).encode())
 
 
 def read_state(path: Path) -> WatchState | None:
@@ -110,7 +110,7 @@ def read_state(path: Path) -> WatchState | None:
     except MissingFileError:
         return None
     checksum = content.pop("checksum", None) if isinstance(content, dict) else None
-    if checksum != _checksum(content):
+    if checksum != files.json_digest(content):
         raise RunError(f"{path} is no state of a watch, or it is damaged; give another --state to begin anew")
     if (found := content.pop("format", None)) != STATE_FORMAT:
         raise RunError(f"{path} has format {found!r:.100}; this version reads {STATE_FORMAT!r}")
@@ -128,10 +128,6 @@ def read_state(path: Path) -> WatchState | None:
     if len(has_observations) > 1 or len(drift.total) != len(drift.far):
         raise RunError(f"{path} is damaged: the sums of its observations do not fit each other")
     return state
-
-
-def _checksum(content: Any) -> str:
-    return files.digest(json.dumps(content, sort_keys=True).encode())
 
 
 STREAM_NAME = "the input"

@@ -153,6 +153,31 @@ class Learner(Protocol):
         """Return the parameters `[D]` that would be deployed if learning ended now."""
 
 
+@dataclass(frozen=True)
+class LearnerAround:
+    """The base of learners around another one, `inner`, with the same episodes.
+
+    Args:
+        inner: the learner.
+    """
+
+    inner: Learner
+
+    @property
+    def episodes_per_generation(self) -> int:
+        """B of `inner`."""
+        return self.inner.episodes_per_generation
+
+    @property
+    def checks(self) -> int:
+        """The number of check episodes of `inner`."""
+        return self.inner.checks
+
+    def deployed(self, state: Any) -> Array:
+        """Return the deployed parameters `[D]` of `inner`."""
+        return self.inner.deployed(state.inner)
+
+
 @dataclass(frozen=True, kw_only=True)
 class LearningTask:
     """The problem of a learner: P probability bounds and M expectation bounds, together K constraints, and a budget."""

@@ -11,7 +11,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from psyco._src.learners.base import (
-    Learner,
+    LearnerAround,
     LearnerState,
     Proposal,
     Propose,
@@ -39,7 +39,7 @@ class CandidateBufferState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CandidateBuffer:
+class CandidateBuffer(LearnerAround):
     """The learner `inner`, with copies of its deployed parameters; learning itself is not affected.
 
     Args:
@@ -51,21 +51,10 @@ class CandidateBuffer:
             since learning ends when it is used up. 0: any number.
     """
 
-    inner: Learner
     candidates: int
     generations: int
     steps: int = 0
     violations: int = 0
-
-    @property
-    def episodes_per_generation(self) -> int:
-        """B of `inner`."""
-        return self.inner.episodes_per_generation
-
-    @property
-    def checks(self) -> int:
-        """The number of check episodes of `inner`."""
-        return self.inner.checks
 
     @property
     def spacing(self) -> int:
@@ -119,10 +108,6 @@ class CandidateBuffer:
     def _parts_done(self, steps: Array) -> Array:
         """Return how many intervals between candidates are complete after these steps."""
         return steps // max(1, int(LATE_FRACTION * self.steps / self.candidates))
-
-    def deployed(self, state: CandidateBufferState) -> Array:
-        """Return the deployed parameters `[D]` of `inner`."""
-        return self.inner.deployed(state.inner)
 
     def kept(self, state: CandidateBufferState) -> list[tuple[int, NDArray[np.float32]]]:
         """Return generation and parameters `[D]` of all candidates, newest first, starting with the current ones."""

@@ -24,7 +24,7 @@ from psyco._src.core.errors import RunError
 from psyco._src.envs.base import Domain
 from psyco._src.envs.family import values_of_members
 from psyco._src.envs.variants import MEAN, is_family
-from psyco._src.learners.base import Learner, LearnerState, Proposal, UpdateInfo
+from psyco._src.learners.base import LearnerAround, LearnerState, Proposal, UpdateInfo
 from psyco._src.learners.belief import single_precision
 from psyco._src.logic.ast import Requirement
 from psyco._src.rollout.episodes import Episodes
@@ -67,7 +67,7 @@ class _Memo(NamedTuple):
 
 
 @dataclass(frozen=True)
-class RobustLearner:
+class RobustLearner(LearnerAround):
     """The learner `inner`, whose episodes take place in chosen members of a family.
 
     Args:
@@ -77,20 +77,9 @@ class RobustLearner:
         episode_budget: training episodes of the whole run, or their expected number.
     """
 
-    inner: Learner
     domain: Domain
     tail: float
     episode_budget: int
-
-    @property
-    def episodes_per_generation(self) -> int:
-        """B of `inner`."""
-        return self.inner.episodes_per_generation
-
-    @property
-    def checks(self) -> int:
-        """The number of check episodes of `inner`."""
-        return self.inner.checks
 
     def init(self, theta: Array) -> RobustState:
         """Start from parameters `[D]`, with cells of which nothing is known."""
@@ -132,10 +121,6 @@ class RobustLearner:
         """The part of the outcomes that a generation leaves."""
         memory = max(4.0 * CELLS, min(MEMORY, MEMORY_SHARE * self.episode_budget))
         return max(0.0, 1.0 - self.episodes_per_generation / memory)
-
-    def deployed(self, state: RobustState) -> Array:
-        """Return the deployed parameters `[D]` of `inner`."""
-        return self.inner.deployed(state.inner)
 
 
 def divide(domain: Domain) -> NDArray[np.int64]:

@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array
 
 from psyco._src.core.errors import RunError
-from psyco._src.learners.base import Learner, LearnerState, Proposal, UpdateInfo
+from psyco._src.learners.base import LearnerAround, LearnerState, Proposal, UpdateInfo
 from psyco._src.learners.belief import single_precision
 from psyco._src.policies.joint_network import JointNetwork
 from psyco._src.policies.network import Network
@@ -146,7 +146,7 @@ class NormalizedState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class NormalizedLearner:
+class NormalizedLearner(LearnerAround):
     """The learner `inner`, whose parameters are those of a network for normalized observations.
 
     Episodes are played, and the policy is deployed, with the statistics folded into the first layer. So neither
@@ -157,18 +157,7 @@ class NormalizedLearner:
         network: of the policy, with learned biases.
     """
 
-    inner: Learner
     network: Network
-
-    @property
-    def episodes_per_generation(self) -> int:
-        """B of `inner`."""
-        return self.inner.episodes_per_generation
-
-    @property
-    def checks(self) -> int:
-        """The number of check episodes of `inner`."""
-        return self.inner.checks
 
     def init(self, theta: Array) -> NormalizedState:
         """Start from parameters `[D]` and the network's own shift and scale."""

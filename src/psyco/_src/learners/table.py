@@ -198,6 +198,12 @@ class Table(LagrangianLearner):
             action, after = jnp.asarray(self._known.action)[here, action], jnp.zeros_like(after)
         cost = learning_step_costs(self.known_task.expectations, trace, recent)
         cost = jnp.zeros((*cost.shape[:2], len(self.known_task.c_req))).at[..., self.known_task.cost_owners].add(cost)
+        if self._known:
+            # A cost of the horizon, such as that of a goal that was not reached, is one of all steps: at the last one
+            # alone, going round in a circle that no episode ended in would be free.
+            cut = ((jnp.arange(steps) == length - 1) & ~ends)[..., None]
+            share = jnp.sum(cost * cut, axis=1, keepdims=True) / jnp.maximum(length, 1)[..., None]
+            cost = jnp.where(cut, 0.0, cost) + share * trace.alive[..., None]
         gains = jnp.concatenate([self.known_task.sign * trace.reward[..., None], cost], axis=-1)
         return TransitionModel(
             model.transitions.at[here, action, after].add(trace.alive),

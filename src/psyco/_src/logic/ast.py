@@ -521,6 +521,11 @@ class Requirement:
         return (*expectations, *(question for question in self.questions if question.best is None))
 
     @property
+    def only_optima(self) -> bool:
+        """Whether it only asks for the best values of all controllers."""
+        return bool(self.questions) and not self.constraints and all(question.best for question in self.questions)
+
+    @property
     def bounds_cvar(self) -> bool:
         """Whether a constraint bounds a CVaR."""
         return any(isinstance(c, Expectation) and c.subject.cvar is not None for c in self.constraints)

@@ -112,6 +112,12 @@ def _timings(formula: Formula) -> Iterator[str]:
             yield from _responses("never", body, f"until {state_words(until)}")
         case Temporal("R", (body, Not(until)), None):
             yield from _responses("", body, f"before {state_words(until)}")
+        case Temporal("U", (Not(until), Connective("&", (body, Not(again)))), None) if again == until:
+            yield from _responses("eventually", body, f"before {state_words(until)}")
+        case Temporal("F", (Connective("&", (ended, body)),), None) if ended == END:
+            yield from _responses("finally", body, "")
+        case Connective("&", (Temporal("G", (Not(),), Bound(0, steps)), Temporal("F", (body,), Bound(0, _)))):
+            yield from _responses("", body, f"after {steps} steps")
     match formula:
         case Temporal("G", (body,), bound):
             yield from _responses("" if bound and not bound.lower else "always", body, _window("for", bound))

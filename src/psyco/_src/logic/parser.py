@@ -97,6 +97,14 @@ def parse_formula(text: str) -> Formula:
     return cast(Formula, _parse(text, "formula"))
 
 
+def is_signal_name(name: str) -> bool:
+    """Return whether a word, or several with dots between them, can name a signal in formulas."""
+    try:
+        return cast(Compare, parse_formula(f"{name} > 0")).left == Signal(name)
+    except RequirementError:
+        return False
+
+
 # Trees are immutable. A study parses the same text for every cell, at about 2 ms each without a cache.
 @lru_cache(maxsize=1024)
 def _parse(text: str, start: str) -> Requirement | Formula:
@@ -728,6 +736,10 @@ def _other_prism(token: Token, accepts: set[str]) -> str:
         return _NO_CALCULATION if token.type == "NUMBER" else _OTHER_STARTS.get(str(token), "")
     if "NAME" in accepts and token.type in _PROPERTY | {"PROB", "INSTANT"}:
         return f"{token} cannot name a signal, nor stand inside a formula: {_LETTERS}"
+    if accepts == {"CONF"} and token.type in _PROPERTY | {"PROB"}:
+        return (
+            "separate constraints by ; and give each its own confidence, as in P>=p [ ... ] & C>=c; P>=q [ ... ] & C>=c"
+        )
     if "NUMBER" in accepts and "NAME" not in accepts and token.type in ("NAME", "LPAR"):
         return "constants and expressions are not known here: write the number itself"
     if token.type == "IN" and "ENVIRONMENTS" in accepts:

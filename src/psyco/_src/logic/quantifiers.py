@@ -51,9 +51,6 @@ class Team:
         object.__setattr__(self, "groups", everybody | {name: tuple(own) for name, own in dict(self.groups).items()})
 
 
-NO_TEAM = Team()
-
-
 def make_team(agents: Sequence[str], groups: Mapping[str, Sequence[str]] | None) -> Team:
     """Return the team of these arguments of a call; raise RequirementError unless groups consist of agents.
 

@@ -20,6 +20,7 @@ from lark.exceptions import UnexpectedInput, VisitError
 from psyco._src.core.errors import RequirementError, SourceLocation
 from psyco._src.logic.ast import (
     DEFAULT_CONFIDENCE,
+    END,
     Aggregate,
     Bound,
     Compare,
@@ -54,9 +55,11 @@ COMPARATIVES = {
     "different from": "!=",
 }
 TIMINGS = (
-    "say when: always, never, eventually, immediately, at the next step, within k steps, for k steps, k steps later, "
+    "say when: always, never, eventually, immediately, finally, at the next step, within k steps, for k steps, "
+    "after k steps, k steps later, "
     "until ..., before ..., or always, never or eventually from step a to b"
 )
+SOME = ("within", "after", "before")  # windows in which one state is enough
 _NOT_CODE = re.compile(r'"[^"\n]*"|//[^\n]*')
 _FULL_STOP = re.compile(r"\.(?=\s|$)")
 
@@ -119,6 +122,7 @@ _PARTS = {
     "NEVER",
     "EVENTUALLY",
     "IMMEDIATELY",
+    "FINALLY",
     "NEXT",
     "WITHIN_FIRST",
     "FOR_FIRST",
@@ -126,6 +130,7 @@ _PARTS = {
     "PROBABILITY",
 }
 _PARTS |= {"WHILE", "BEFORE", "AFTER", "WHENEVER", "WHEN", "UNTIL", "EPISODES", "SURE", "CONFIDENCE", "ENVIRONMENTS"}
+_PARTS |= {"ALMOST_SURELY"}
 _VERBS = {"BE", "HOLD", "OCCUR", "SATISFY", "REACH", "AVOID", "KEEP"}
 _PHRASES: Phrases = (
     (
@@ -159,10 +164,11 @@ class Response(NamedTuple):
 
     formula: ParsedExpression
     quantifier: str | None
+    counts: bool = False  # whether it is about how often something has occurred in the episode so far
 
 
 class Window(NamedTuple):
-    """The states that a timing is about: `within`, `for`, `from`, `later` with a bound, `until`, `before` a formula."""
+    """The states of a timing: `within`, `for`, `after`, `from`, `later` with a bound, `until`, `before` a formula."""
 
     word: str
     bound: Bound | None
@@ -234,9 +240,15 @@ class SentenceBuilder(TreeBuilder):
         def respond(of: _Subject) -> Response:
             body = of.expression(word)
             is_counter = isinstance(body.node, Signal)  # `collisions`: a number that counts itself
+            if is_counter and "info" in of.text.split("."):
+                raise RequirementError(
+                    f"{of.text} may be the number of one step or a total",
+                    of.location,
+                    f"write {of.text} > 0 shall occur ..., or {of.text} shall always be at most ...",
+                )
             term = body.node if is_counter else Aggregate("count", self.state(word, body), self.at(word))
             held = self.build(Compare(symbol, cast(Any, term), limit), self.at(word), body)
-            return Response(held, "always" if "<" in symbol else "eventually")
+            return Response(held, "always" if "<" in symbol else "eventually", counts=True)
 
         return _Predicate(respond)
 
@@ -270,7 +282,7 @@ class SentenceBuilder(TreeBuilder):
 
     def window(self, word: Token, steps: ParsedNumber, _: Token) -> SentencePart:
         bound = Bound(0, steps.natural("the number of steps"), steps.location)
-        name = "within" if word.type == "WITHIN_FIRST" else "for"
+        name = {"WITHIN_FIRST": "within", "FOR_FIRST": "for", "AFTER": "after"}[word.type]
         return SentencePart("window", Window(name, bound, None), self.at(word))
 
     def step_range(self, word: Token, lower: ParsedNumber, _: Token, upper: ParsedNumber) -> SentencePart:
@@ -292,6 +304,10 @@ class SentenceBuilder(TreeBuilder):
 
     def percentage(self, digits: Token, percent: Token | None) -> ParsedNumber:
         return ParsedNumber(_fraction(digits) if percent else str(digits), self.at(digits))
+
+    def almost_surely(self, word: Token) -> SentencePart:
+        at = self.at(word)
+        return SentencePart("probability", ParsedBounds(">=", (ParsedNumber("1", at),), at), at)
 
     def share_of_episodes(self, words: Token) -> SentencePart:
         bound, digits = re.fullmatch(r"in\s+(\w+\s+\w+)\s+([0-9.]+).*", words, re.I | re.S).groups()  # type: ignore[union-attr]
@@ -329,9 +345,16 @@ class SentenceBuilder(TreeBuilder):
         where = parts["window"].location if "window" in parts else at
         scope: tuple[str, Any] = parts["scope"].value if "scope" in parts else ("", None)
         word, states = scope
+        begins = word or ("condition" in parts and parts["condition"].value[0])
+        if response.counts and (begins or (window and window.word in ("from", "later"))):
+            raise RequirementError(
+                f"occurrences are counted from the first state of an episode, not {begins or 'from a later step on'}",
+                at,
+                "leave that out: x shall occur at most twice; or count in one formula: (a and x) shall occur ...",
+            )
         body = self.negation(response.formula) if quantifier == "never" else response.formula
         if word == "while":
-            some = quantifier == "eventually" or (quantifier is None and window and window.word in ("within", "before"))
+            some = quantifier == "eventually" or (quantifier is None and window and window.word in SOME)
             body = self.connect("&" if some else "=>", "while", states, body)
         found = self.timed(body, quantifier, window, where)
         if "condition" in parts:
@@ -347,6 +370,9 @@ class SentenceBuilder(TreeBuilder):
         if response.quantifier not in (None, stated.value):
             problem = f"the verb says {response.quantifier}, and the sentence {stated.value}"
             raise RequirementError(problem, stated.location, "leave out the second, or use satisfy")
+        if response.quantifier == "never":
+            advice = "write avoid φ, or never satisfy φ"
+            raise RequirementError("never avoid is a double negation", stated.location, advice)
         return cast(str, stated.value)
 
     def timed(
@@ -359,14 +385,23 @@ class SentenceBuilder(TreeBuilder):
                 return body
             case "next", "":
                 return self.over_time("X", None, body)
+            case "finally", "":
+                return self.over_time("F", None, self.connect("&", "finally", ParsedExpression(END, at), body))
+            case None, "after":  # not for so long, and then at once
+                first = Bound(0, cast(Bound, bound).upper + 1, at)
+                none = self.over_time("G", bound, self.negation(body))
+                return self.connect("&", "after", none, self.over_time("F", first, body))
             case ("always" | "never", "" | "for" | "from") | ("never", "within") | (None, "for"):
                 return self.over_time("G", bound, body)
             case ("eventually", "" | "within" | "from") | (None, "within" | "later"):
                 return self.over_time("F", bound, body)
             case (None | "always" | "never", "until") | ("always" | "never", "before"):
                 return self.over_time("W", None, body, until)
-            case None | "eventually", "before":
+            case None, "before":
                 return self.over_time("R", None, body, self.negation(cast(ParsedExpression, until)))
+            case "eventually", "before":
+                not_yet = self.negation(cast(ParsedExpression, until))
+                return self.over_time("U", None, not_yet, self.connect("&", word, body, not_yet))
             case None, "":
                 raise RequirementError("a sentence without a timing", at, TIMINGS)
         problem = f"{word!r} without always, never or eventually" if quantifier is None else f"{quantifier} and {word}"

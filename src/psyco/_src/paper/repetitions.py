@@ -5,7 +5,6 @@ The folder of the study is named by package versions and source code, so that no
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -107,7 +106,7 @@ def make_study(experiments: Sequence[Experiment]) -> StudyPlan:
 
 def code_version() -> str:
     """Return a hash of the package versions and of the source code that determines results."""
-    return files.digest(json.dumps([package_versions(), _source_hash()], sort_keys=True).encode())[:12]
+    return files.json_digest([package_versions(), _source_hash()])[:12]
 
 
 @cache

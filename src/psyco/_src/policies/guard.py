@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from psyco._src.policies.base import VectorPolicy
     from psyco._src.policies.external import AnyPolicy, PolicyLike
 
+NO_SHIELD = "a guard has no shield: give it policies that were made without one, in a domain without one"
 KINDS = ("file", "tensors", "name")  # what the digest of a policy identifies, most specific first
 
 Rule: TypeAlias = Literal["slack"] | Risk
@@ -75,6 +76,8 @@ class Guard:
         self._check_rules()
         if isinstance(policy, Policy) and isinstance(fallback, Policy):
             _check_spaces(policy, fallback)
+        if any(isinstance(each, Policy) and each.stated_shield for each in (policy, fallback)):
+            raise RunError(NO_SHIELD)
 
     def _check_rules(self) -> None:
         if not self.requirement.probability_constraints:
@@ -222,6 +225,8 @@ class Guard:
         from psyco._src.envs.base import signal_table
         from psyco._src.logic.validate import check_signals
 
+        if hasattr(domain, "shield_table"):
+            raise RunError(NO_SHIELD)
         self.policy.check(domain)
         self.fallback.check(domain)
         check_signals(self.requirement, signal_table(domain), domain.name)

@@ -39,6 +39,7 @@ class TeamMember:
         actions: its action space.
         policy: number of the policy that it follows.
         index: its number among the agents that share this policy.
+        hidden: hidden units of this policy, if not those of the joint network.
     """
 
     name: str
@@ -46,6 +47,7 @@ class TeamMember:
     actions: Actions
     policy: int
     index: int
+    hidden: int | tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class JointNetwork(Network):
         if any(each.policy not in range(len(self.members)) for each in self.members):
             raise RunError("a joint network has an agent whose policy has no number from 0 on")
         for policy, members in enumerate(self.sharers):
-            alike = {(each.inputs, each.actions) for each in members}
+            alike = {(each.inputs, each.actions, each.hidden) for each in members}
             if len(alike) != 1 or [each.index for each in members] != list(range(len(members))):
                 raise RunError(f"policy {policy} of a joint network has agents that do not fit each other")
 
@@ -81,7 +83,10 @@ class JointNetwork(Network):
         """The network of each policy, which observes whom it acts for if several agents share it."""
         return [
             Network(
-                first.inputs + (len(members) if len(members) > 1 else 0), first.actions.outputs, self.hidden, self.bias
+                first.inputs + (len(members) if len(members) > 1 else 0),
+                first.actions.outputs,
+                first.hidden or self.hidden,
+                self.bias,
             )
             for members in self.sharers
             for first in members[:1]
@@ -91,7 +96,14 @@ class JointNetwork(Network):
     def own(self) -> list[Network]:
         """The network of each agent, for its own observation alone."""
         return [
-            Network(each.inputs, each.actions.outputs, self.hidden, "learned", self.shift[place], self.scale[place])
+            Network(
+                each.inputs,
+                each.actions.outputs,
+                each.hidden or self.hidden,
+                "learned",
+                self.shift[place],
+                self.scale[place],
+            )
             for each, place in zip(self.members, self.input_places, strict=True)
         ]
 
@@ -128,10 +140,12 @@ class JointNetwork(Network):
         found = []
         for member in self.members:
             network, place = self.policies[member.policy], self.policy_places[member.policy]
-            layers, count = network.unflatten(theta[..., place]), len(self.layers) + 1
+            layers, count = network.unflatten(theta[..., place]), len(network.layers) + 1
             weights, biases = layers[:count], layers[count:]
             if not biases:
-                biases = [np.ones((*theta.shape[:-1], width), np.float32) for width in (*self.layers, network.outputs)]
+                biases = [
+                    np.ones((*theta.shape[:-1], width), np.float32) for width in (*network.layers, network.outputs)
+                ]
             if len(self.sharers[member.policy]) > 1:
                 whose = weights[0][..., member.inputs + member.index, :]
                 biases = [biases[0] + whose, *biases[1:]]
@@ -154,10 +168,10 @@ class JointNetwork(Network):
         """
         import jax.numpy as jnp
 
-        each = len(layers) // len(self.members)
+        own_layers = slices([len(network.shapes) for network in self.own])
         scores = [
-            network.scores_from_layers(layers[i * each : (i + 1) * each], x[place])
-            for i, (network, place) in enumerate(zip(self.own, self.input_places, strict=True))
+            network.scores_from_layers(layers[own], x[place])
+            for network, own, place in zip(self.own, own_layers, self.input_places, strict=True)
         ]
         return jnp.concatenate(scores), memory
 
@@ -181,6 +195,36 @@ class JointNetwork(Network):
     def weights_and_biases(self, theta: Any) -> list[tuple[Any, Any]]:
         """Raise RunError: several agents have no common layers."""
         raise RunError(several_agents([each.name for each in self.members]))
+
+
+def replace_agent(
+    network: JointNetwork, theta: Rows, agent: int, own: Network, own_theta: Rows
+) -> tuple[JointNetwork, Rows]:
+    """Return the joint network in which one agent follows a policy of its own, and its parameters `[D]`.
+
+    Args:
+        network: the joint network.
+        theta: its parameters `[D]`.
+        agent: the place of the agent.
+        own: the agent's new network.
+        own_theta: the parameters of that.
+    """
+    if own.bias == "one":
+        own_theta = np.concatenate([own_theta, np.ones(sum(own.layers) + own.outputs, np.float32)])
+    networks, parts = list(network.own), [network.own_parameters(theta, i) for i in range(len(network.own))]
+    networks[agent], parts[agent] = own, np.asarray(own_theta, np.float32)
+    shift, scale = (
+        tuple(x for each in networks for x in getattr(each, name) or (default,) * each.inputs)
+        if any(each.scale for each in networks)
+        else ()
+        for name, default in (("shift", 0.0), ("scale", 1.0))
+    )
+    members = tuple(
+        replace(member, policy=i, index=0, hidden=None if each.hidden == network.hidden else each.hidden)
+        for i, (member, each) in enumerate(zip(network.members, networks, strict=True))
+    )
+    made = replace(network, bias="learned", shift=shift, scale=scale, members=members)
+    return made, np.concatenate(parts)
 
 
 def with_actions_of(network: Network, domain: Domain) -> Network:

@@ -18,7 +18,7 @@ from psyco._src.core.errors import RunError
 from psyco._src.core.files import from_json, read_bytes
 from psyco._src.envs.actions import ACTIONS, Actions
 from psyco._src.envs.agents import agent_spaces_of, agents_of
-from psyco._src.envs.shield_table import ShieldProgress, ShieldTable
+from psyco._src.envs.shield_table import ShieldProgress, ShieldTable, same_shield
 from psyco._src.envs.variants import observed_parameters
 from psyco._src.policies.joint_network import JointNetwork, TeamMember, member_of
 from psyco._src.policies.network import NEEDS_EPISODE, Network, has_mask
@@ -54,6 +54,12 @@ class Policy:
         return () if not isinstance(self.network, JointNetwork) else (_describe_team(self.network),)
 
     @property
+    def stated_shield(self) -> Mapping[str, Any] | None:
+        """Level and requirement of the shield with which it was made; None: it has none."""
+        found = self.parameters.get("shield")
+        return found if isinstance(found, dict) else None  # a domain may have another parameter of that name
+
+    @property
     def agents(self) -> tuple[str, ...]:
         """Names of the agents, in the order of observations and actions; empty where there is one."""
         return tuple(each.name for each in self.network.members) if isinstance(self.network, JointNetwork) else ()
@@ -82,6 +88,8 @@ class Policy:
         """
         if self.network.recurrent:
             raise RunError(NEEDS_EPISODE)
+        if self.shield is not None and mask is None:
+            raise RunError("this policy has a shield: ask policy.begin() for an episode, or give mask")
         return self._act(observation, mask)
 
     def _act(
@@ -89,16 +97,16 @@ class Policy:
     ) -> NDArray[Any]:
         """Return the action, and update the memory `[1, memory_size]`, if there is one."""
         raw, sizes = np.asarray(observation), self.network.one_hot or (self.network.observed,)
+        if raw.dtype.kind not in "biuf":
+            advice = f"; of one agent: policy.agent({self.agents[0]!r})" if self.agents else ""
+            raise RunError(f"this policy takes {self.network.inputs} numbers, got {observation!r:.80}{advice}")
         if raw.dtype.kind in "iu" and raw.shape == (() if len(sizes) == 1 else (len(sizes),)):
             raw = raw.ravel() if self.network.indexed else _one_hot(raw.ravel(), sizes)
         x = raw.astype(np.float32, copy=False)
         if mask is not None:
             x = self._with_mask(x, np.asarray(mask, np.float32))
         if self.network.masked and x.shape[-1:] == (self.network.observed,):
-            raise RunError(
-                f"this policy needs to know which of {self.actions.outputs} actions are offered: give mask"
-                + (", or ask policy.begin() for an episode, which has it from the shield" if self.shield else "")
-            )
+            raise RunError(f"this policy needs to know which of {self.actions.outputs} actions are offered: give mask")
         if x.shape[-1:] != (self.network.inputs,):
             raise RunError(f"this policy takes {self.network.inputs} numbers, the observation has shape {x.shape}")
         rows = self._scores(x.reshape(-1, x.shape[-1]), *([] if memory is None else [memory]))
@@ -172,6 +180,24 @@ class Policy:
         Path(path).write_bytes(self.to_bytes())
 
     def check(self, domain: Domain) -> None:
+        """Raise RunError if spaces or shield of a domain are not those that this policy was made for."""
+        self.check_spaces(domain)
+        own, theirs = self.stated_shield, None
+        if hasattr(domain, "shield_table"):
+            theirs = getattr(domain, "shield", None)
+        if own != theirs:
+            words = [f"a shield of level {each['level']:g}" if each else "no shield" for each in (own, theirs)]
+            raise RunError(
+                f"this policy was made with {words[0]}, and {domain.name} has {words[1]} here: it would not act as its "
+                "file does. Leave out the domain, which the file names"
+            )
+        if not same_shield(self.shield, getattr(domain, "shield_table", None)):
+            raise RunError(
+                f"the shield in this policy was computed from {domain.name} with other parameters, and would be "
+                "computed anew: the certificate would be about another policy. Learn with these parameters"
+            )
+
+    def check_spaces(self, domain: Domain) -> None:
         """Raise RunError if observations or actions of a domain are not those that this policy was made for."""
         observed, offered = observed_parameters(self.parameters), tuple(getattr(domain, "observed_parameters", ()))
         if observed and observed != offered:
@@ -293,7 +319,11 @@ class PolicyEpisode:
 def _network_fields(network: Network) -> dict[str, Any]:
     found = {k: v for k, v in dataclasses.asdict(network).items() if k not in OPTIONAL or v != getattr(Network, k)}
     if isinstance(network, JointNetwork):
-        found["members"] = [vars(each) | {"actions": _action_fields(each.actions)} for each in network.members]
+        found["members"] = [
+            {name: value for name, value in vars(each).items() if value is not None}
+            | {"actions": _action_fields(each.actions)}
+            for each in network.members
+        ]
     return found
 
 
@@ -301,7 +331,9 @@ def _read_network(about: dict[str, Any]) -> Network:
     fields = _tuples(about)
     if "members" not in fields:
         return Network(**fields)
-    members = tuple(TeamMember(**each | {"actions": _read_actions(each["actions"])}) for each in fields.pop("members"))
+    members = tuple(
+        TeamMember(**_tuples(each) | {"actions": _read_actions(each["actions"])}) for each in fields.pop("members")
+    )
     return JointNetwork(**fields, members=members)
 
 

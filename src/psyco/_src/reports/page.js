@@ -408,14 +408,17 @@ function paintScene(root, episode, time, size, small) {
     }
     root.append(svg("circle", { class: `body ${colour}`, cx: X(now[0]), cy: Y(now[1]), r: Math.max(small ? 3 : 6, (scene.contact * unit) / 2) }));
     const left = X(now[0]) > size * 0.8;
-    if (!small) names.append(svg("text", { class: colour, x: X(now[0]) + (left ? -10 : 10), y: Math.max(16, Y(now[1]) - 9), "text-anchor": left ? "end" : "start" }, body));
+    if (!small) names.append(svg("text", { class: colour, x: X(now[0]) + (left ? -10 : 10), y: Math.max(16, Y(now[1]) - 9), "text-anchor": left ? "end" : "start" }, body.replace(/\.position$/, "")));
   });
-  const tracks = scene.bodies.map((body) => episode.signals[body]), agent = tracks.at(-1);
+  const tracks = scene.bodies.map((body) => episode.signals[body]);
+  const several = tracks.filter((_, b) => scene.bodies[b].includes(".")), agents = several.length ? several : tracks.slice(-1);
   const reach = small ? 3 : 6;
   for (let i = 0; i <= step; i++) {
     if (episode.violations.includes(i)) {
-      const [x, y] = [X(agent[i][0]), Y(agent[i][1])];
-      root.append(svg("path", { class: "cross", d: `M${x - reach} ${y - reach}L${x + reach} ${y + reach}M${x - reach} ${y + reach}L${x + reach} ${y - reach}` }));
+      for (const agent of agents) {
+        const [x, y] = [X(agent[i][0]), Y(agent[i][1])];
+        root.append(svg("path", { class: "cross", d: `M${x - reach} ${y - reach}L${x + reach} ${y + reach}M${x - reach} ${y + reach}L${x + reach} ${y - reach}` }));
+      }
       continue;
     }
     tracks.forEach((second, b) => {

@@ -242,7 +242,8 @@ def _draw_scene(axis: Axes, tracks: Mapping[str, NDArray[np.float64]], contact: 
         axis.add_collection(trails[-1])
         x, y = track.T
         dots.append(axis.scatter(x, y, color=shade, s=8, zorder=2))
-        bodies.append(axis.scatter(x[-1], y[-1], color=shade[-1:], s=60, zorder=3, edgecolor="white", label=body))
+        name = body.removesuffix(".position")
+        bodies.append(axis.scatter(x[-1], y[-1], color=shade[-1:], s=60, zorder=3, edgecolor="white", label=name))
         shades.append(shade)
     when, where = _contacts(list(tracks.values()), contact)
     crosses = axis.scatter(where[:, 0], where[:, 1], marker="x", color="black", s=40, zorder=4)

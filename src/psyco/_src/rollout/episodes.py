@@ -154,6 +154,12 @@ def _stream_key(seed: Array, stream: Array, block: Array) -> Array:
 
 def episode_keys(key: Array, first: int | Array, count: int) -> Array:
     """Return the keys `[count]` of episodes first, first+1, ...; each depends on its index alone."""
+    return _episode_keys(key, np.uint32(first) if isinstance(first, int) else first, count)
+
+
+# Compiled, like `_stream_key`; inside of another program it leaves no trace.
+@jax.jit(static_argnums=2, inline=True)
+def _episode_keys(key: Array, first: Array, count: int) -> Array:
     index = jnp.asarray(first, jnp.uint32) + jnp.arange(count, dtype=jnp.uint32)
     return jax.vmap(lambda i: jax.random.fold_in(key, i))(index)
 

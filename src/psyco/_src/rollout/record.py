@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -71,7 +70,7 @@ def record_signals(
             runner.close()
     assert isinstance(domain, CompiledDomain)
     if isinstance(network, Network):
-        signals, length = jax_sampler.record_batch(domain, network, wanted, jnp.asarray(theta), keys)
+        signals, length = jax_sampler.record_batch(domain, network, wanted, theta, keys)
     else:
         signals, length, *_ = external_sampler.rollout(domain, network, wanted, theta, keys)
     return [{name: values[i, : int(n) + 1] for name, values in signals.items()} for i, n in enumerate(length)]

@@ -24,7 +24,7 @@ from psyco._src.envs.adversary import AttackedDomain, MixtureDomain
 from psyco._src.envs.base import Domain
 from psyco._src.envs.gym_adversary import GymAttacked
 from psyco._src.envs.gym_env import GymDomain
-from psyco._src.envs.variants import Disturbance
+from psyco._src.envs.variants import AnyAdversary, Deviation
 from psyco._src.logic.ast import Requirement
 from psyco._src.policies.external import AnyPolicy
 from psyco._src.policies.serialization import Policy, policy_for
@@ -32,13 +32,14 @@ from psyco._src.rollout.episodes import Stream, concatenate_episodes, stream_key
 from psyco._src.rollout.execution import IN_PROCESS, Execution
 from psyco._src.rollout.sampler import make_sampler
 from psyco._src.runs.attack import (
+    Attacked,
     ExactViolation,
-    adversary_domain,
     attacked_domain,
     check_attack,
     exact_violation,
-    learn_adversary,
+    learn_against,
 )
+from psyco._src.runs.best_response import HOST_PAIR_EPISODES, PAIR_BLOCK, PAIR_EPISODES, deviated_domain
 from psyco._src.runs.problem import prepare
 from psyco._src.runs.select import rank_candidates
 from psyco._src.runs.settings import Settings
@@ -52,9 +53,6 @@ from psyco._src.verification.ledger import Ledger, single_look
 from psyco._src.verification.methods import DEFAULT_MAX_EPISODES, DEFAULT_METHOD
 from psyco._src.verification.tally import overall_verdict
 from psyco._src.verification.verifier import verify
-
-PAIR_EPISODES, HOST_PAIR_EPISODES = 2_000, 100  # of each policy against each adversary
-PAIR_BLOCK = 1  # of the stream of selection; candidates of learning use the block before it
 
 
 class Pair(NamedTuple):
@@ -97,7 +95,7 @@ class AdversarialTraining:
     rounds: tuple[TrainingRound, ...]  # the first is about the policy that was given
     chosen: int  # the round whose policy it is
     certificates: tuple[Certificate, ...]  # one per adversary; they share the permitted error
-    disturbance: Disturbance
+    disturbance: AnyAdversary
 
     @property
     def policy(self) -> Policy:
@@ -130,9 +128,12 @@ class AdversarialTraining:
                 f"  against the adversary of round {number}, sha256:{self.rounds[number].adversary.digest[:16]}: "
                 f"{certificate.verdict.name} after {certificate.episodes:,} fresh episodes; {bounds}"
             )
+        other, verb = "adversaries of this kind and size", "stress --adversary"
+        if isinstance(self.disturbance, Deviation):
+            other, verb = "deviations", "exploit"
         lines.append(
-            f"  These {len(self.certificates)} tests share the permitted error. Other adversaries of this kind and "
-            "size may do more harm: psyco stress --adversary learns further ones against this policy."
+            f"  These {len(self.certificates)} tests share the permitted error. Other {other} may do more harm: psyco "
+            f"{verb} learns further ones against this policy."
         )
         return "\n".join(lines)
 
@@ -163,8 +164,7 @@ class AdversarialTraining:
 
 def _exact_lines(rounds: Sequence[TrainingRound]) -> list[str]:
     return [
-        f"  exact probability of a violation, round {number}: {each.exact.without:.6f} without an adversary, "
-        f"{each.exact.learned:.6f} against its own, {each.exact.worst:.6f} against the worst "
+        f"  exact probability of a violation, round {number}: {each.exact.describe('an adversary', 'its own')} "
         f"(the best policy: {each.exact.game:.6f})"
         for number, each in enumerate(rounds)
         if each.exact is not None
@@ -175,7 +175,7 @@ def train_against(
     policy: AnyPolicy,
     domain: Domain,
     requirement: Requirement,
-    disturbance: Disturbance,
+    disturbance: AnyAdversary,
     *,
     rounds: int,
     settings: Settings,
@@ -193,14 +193,15 @@ def train_against(
         policy: the first policy.
         domain: where it acts.
         requirement: the requirement.
-        disturbance: what the adversaries may change.
+        disturbance: what the adversaries may change, or which agent deviates in order to make the requirement fail.
         rounds: number of policies that learn.
         settings: of the learning of each policy; their seed is also that of the fresh episodes.
         adversary_settings: of the learning of each adversary.
         method: the statistical test.
         max_episodes: maximum number of fresh episodes against each adversary.
         ledger: earlier looks at the first policy, which count if it is the best one.
-        with_exact: also compute exact probabilities of the first and the chosen policy, on a finite domain.
+        with_exact: also compute exact probabilities of the first and the chosen policy, on a finite domain; of an agent
+            that deviates, in all rounds.
         execution: where episodes are made.
         callbacks: receive the progress.
     """
@@ -210,9 +211,9 @@ def train_against(
         raise RunError("a PSyCo policy learns against adversaries; psyco synthesize --from POLICY makes one of an external policy")
     policies, adversaries = [policy], list[Policy]()
     for number in range(rounds + 1):
-        where = adversary_domain(policies[-1], domain, disturbance)
         own = dataclasses.replace(adversary_settings, seed=_round_seed(settings.seed, number))
-        adversaries.append(learn_adversary(where, requirement, own, execution, _in_round(callbacks, number, "adversary")))
+        heard = _in_round(callbacks, number, "adversary")
+        adversaries.append(learn_against(policies[-1], domain, requirement, disturbance, own, execution, heard))
         if number < rounds:
             mixture = mixture_domain(domain, disturbance, adversaries)
             own = dataclasses.replace(settings, seed=_round_seed(settings.seed, number))
@@ -224,10 +225,9 @@ def train_against(
     chosen = _choose(table, requirement)
 
     def exact(number: int) -> ExactViolation | None:
-        if not with_exact or number not in (0, chosen):
+        if not with_exact or (number not in (0, chosen) and not isinstance(disturbance, Deviation)):
             return None
-        where = adversary_domain(policies[number], domain, disturbance)
-        return exact_violation(where, requirement, policies[number], adversaries[number])
+        return exact_violation(policies[number], domain, requirement, disturbance, adversaries[number])
 
     certificates = tuple(
         verify(
@@ -241,8 +241,10 @@ def train_against(
     return AdversarialTraining(tuple(made), chosen, certificates, disturbance)
 
 
-def mixture_domain(domain: Domain, disturbance: Disturbance, adversaries: Sequence[Policy]) -> Domain:
+def mixture_domain(domain: Domain, disturbance: AnyAdversary, adversaries: Sequence[Policy]) -> Domain:
     """Return the domain in which every episode draws one of the adversaries, the last one in half of them."""
+    if isinstance(disturbance, Deviation):
+        return deviated_domain(domain, disturbance, *adversaries)
     members = [attacked_domain(domain, disturbance, each) for each in adversaries]
     if isinstance(members[0], GymAttacked):
         return dataclasses.replace(members[0], adversaries=tuple(adversaries))
@@ -265,7 +267,7 @@ def _learn_policy(
 
 
 def _play_pair(
-    policy: Policy, domain: AttackedDomain | GymAttacked, *, requirement: Requirement, seed: int, execution: Execution
+    policy: Policy, domain: Attacked, *, requirement: Requirement, seed: int, execution: Execution
 ) -> Pair:
     """Play a policy against an adversary; all pairs play the same episodes, which serve nothing else."""
     sampler = make_sampler(domain, policy.network, requirement, execution=execution)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import NDArray
@@ -213,6 +212,10 @@ class _Play(NamedTuple):
     std: float  # of the noise on its scores
     episodes: int
 
+    def rows(self, count: int) -> Any:
+        """Return its parameters once for each episode, `[count, D]`; NumPy's, which compiles nothing."""
+        return np.tile(self.theta, (count, 1))
+
 
 def _trivial_plays(problem: Problem, training: int | None = None) -> list[_Play]:
     """Return the baselines that every run has; the first of them, where the budget has no room for all."""
@@ -272,16 +275,17 @@ def _run(problem: Problem, play: _Play) -> Episodes:
         return _record(sampler, play, key)
     if play.network != problem.network:
         sampler = make_sampler(problem.domain, play.network, problem.requirement, execution=problem.execution)
-    theta, keys = jnp.tile(play.theta, (play.episodes, 1)), episode_keys(key, 0, play.episodes)
+    theta, keys = play.rows(play.episodes), episode_keys(key, 0, play.episodes)
     if not play.std:
         return sampler(theta, keys)
-    return sampler.explore(theta, jnp.full((play.episodes, play.network.outputs), play.std), keys)._replace(trace=None)
+    std: Any = np.full((play.episodes, play.network.outputs), play.std, np.float32)
+    return sampler.explore(theta, std, keys)._replace(trace=None)
 
 
 def _record(sampler: JaxSampler, play: _Play, key: Array) -> Episodes:
     """Play by the program that records episodes for the page of a run: compiling another takes longer than playing."""
     domain, monitor, size = sampler.domain, sampler.monitor, SAMPLED_EPISODES
-    theta, keys = jnp.tile(play.theta, (size, 1)), episode_keys(key, 0, size)
+    theta, keys = play.rows(size), episode_keys(key, 0, size)
     recorded, lengths = record_batch(domain, play.network, None, theta, keys, play.std)
     signals = {name: values[: play.episodes] for name, values in recorded.items()}
     if not all(np.isfinite(values).all() for values in signals.values()):

@@ -456,10 +456,10 @@ class RunPlan:
             )
             measured, horizon = self.throughput.length, self.length**2 / self.throughput.length
             lines.append(
-                f"an episode is expected to have {self.length:,.0f} steps: between the {measured:,.0f} of random "
+                f"an episode is expected to have {self.length:,.0f} steps: between the {measured:,.0f} of untrained "
                 f"policies and the horizon of {horizon:,.0f}, of which the plan takes the geometric mean"
                 if round(measured) < round(horizon)
-                else f"an episode has {measured:,.0f} steps"
+                else f"an episode is expected to have {measured:,.0f} steps, the horizon, as those of untrained policies have"
             )
         return "\n".join([*lines, *([self.certificate] if self.certificate else [])])
 
@@ -556,5 +556,6 @@ def _describe_certificate(settings: Settings, requirement: Requirement) -> str:
         takes = (
             f"more than {MAX_PREDICTED_EPISODES:,} episodes with a probability above {1.0 - DECISION_PROBABILITY:.0%}"
         )
-    short = "" if needed <= settings.max_episodes else f"; more than the {settings.max_episodes:,} of max_episodes"
+    most = settings.max_episodes
+    short = "" if needed <= most else f"; this run allows {most:,}, and more with --max-episodes {needed:.0f}"
     return f"a certificate of a policy with probability {p:g} takes {takes}{short}"

@@ -76,7 +76,7 @@ class Config:
         del settings["episodes"], settings["steps"], settings["stop_after"]
         # A configuration that is read from its file has lost the options that are None.
         content = [self.domain, self.parameters, self.requirement, _without_none(settings)]
-        return files.digest(json.dumps(content, sort_keys=True, default=str).encode())
+        return files.json_digest(content)
 
     def to_toml(self) -> str:
         """Return the configuration as text with a checksum, which `is_sealed` verifies."""

@@ -247,12 +247,15 @@ def _result(
 # ---- the remark on a run without a certificate --------------------------------------------------------------
 
 
-def remark(certificate: Certificate, candidate: Candidate | None = None) -> str:
+def remark(
+    certificate: Certificate, candidate: Candidate | None = None, baselines: Baselines | None = None
+) -> str:
     """Return why there is no certificate, and what would help; empty if there is one.
 
     Args:
         certificate: certificate of the policy that came closest.
         candidate: results of that policy in the selection, which may have played many more episodes.
+        baselines: of the same run; constraints that one of them meets are not called out of reach.
     """
     if certificate.verdict in (Verdict.SATISFIED, Verdict.ANSWERED):
         return ""
@@ -264,7 +267,8 @@ def remark(certificate: Certificate, candidate: Candidate | None = None) -> str:
     ]
     if candidate is not None and candidate.generation == START_GENERATION:
         lines.append(UNIMPROVED)
-    undecided = True
+    undecided, others = True, baselines.others if baselines else ()
+    met = [each.name for each in others if each.within_bounds]
     for k, finding in enumerate(certificate.findings):
         if finding.verdict is Verdict.SATISFIED:
             continue
@@ -276,6 +280,8 @@ def remark(certificate: Certificate, candidate: Candidate | None = None) -> str:
     lines.append(
         f"It may be good enough; {certificate.advice}. More training episodes would make it better."
         if undecided
+        else f"More training episodes may help: the episodes of {' and '.join(met)} met the constraints."
+        if met
         else "More training episodes may help. If they don't, the requirement may be out of reach in this domain: "
         "ask for a lower probability, or weaken the formula."
     )

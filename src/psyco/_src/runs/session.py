@@ -562,7 +562,7 @@ def execute(
         info = dataclasses.replace(
             session.info,
             outcome={each: files.digest(read_bytes(folder / each, kinds[each])) for each in written},
-            remark=remark(done.certificate, done.candidate),
+            remark=remark(done.certificate, done.candidate, done.baselines),
             baselines=done.baselines,
             certified_generation=done.candidate.generation,
             ledger=True,

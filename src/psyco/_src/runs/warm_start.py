@@ -66,7 +66,7 @@ def check_initial_policy(settings: Settings, policy: Policy | None, domain: Doma
         )
     if policy is None:
         return
-    policy.check(domain)
+    policy.check_spaces(domain)
     own = policy.network
     if isinstance(own, JointNetwork) and settings.learning == "independent" and len(own.policies) < len(own.members):
         raise RunError(

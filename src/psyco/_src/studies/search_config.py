@@ -6,7 +6,6 @@ reruns of the best trials, and the validation of the tuned options against the d
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -58,7 +57,7 @@ class SearchConfig:
     def digest(self) -> str:
         """Hash of the search, without the number of trials: a longer search continues a shorter one."""
         content = [self.content, self.range_texts, self.batch_size, self.seed]
-        return files.digest(json.dumps(content, sort_keys=True, default=str).encode())
+        return files.json_digest(content)
 
     @property
     def range_texts(self) -> dict[str, str]:

@@ -140,7 +140,7 @@ def content_hash(config: Config) -> str:
             for name, value in settings["options"].items()
         }
     content = [config.domain, config.parameters, _canonical_requirement(config.requirement), settings]
-    return files.digest(json.dumps(content, sort_keys=True, default=str).encode())
+    return files.json_digest(content)
 
 
 @lru_cache(maxsize=1024)

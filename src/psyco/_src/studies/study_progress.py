@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
 from statistics import median
 
@@ -25,6 +25,7 @@ class CellProgress:
     error: str = ""  # of a failed cell
     reused: bool = False  # finished before this session
     started_at: float | None = None  # by `time.monotonic`
+    marks: list[tuple[float, int]] = field(default_factory=list)  # time and `done` when it grew, first and last
     done_before: int = 0  # `done` when this session began
     seconds: float = 0.0  # duration in this session, once finished
 
@@ -38,14 +39,18 @@ class CellProgress:
         """The part of the budget that is left to this session when it begins."""
         return self.total - self.done_before
 
-    @property
-    def done_now(self) -> float:
-        """The part of the budget that this session has spent; selection and certification are a part of it."""
-        return LEARNING_FRACTION * (self.done - self.done_before)
+    def pace(self, *, compiled: bool = False) -> float | None:
+        """Return the seconds per episode or step, `compiled`: without the time before the first of several reports."""
+        if not self.marks or self.started_at is None:
+            return None
+        points = [(self.started_at, self.done_before), *self.marks]
+        (first, before), (last, done) = points[-2 if compiled else 0], points[-1]
+        return (last - first) / (LEARNING_FRACTION * (done - before))
 
-    def elapsed(self, now: float) -> float:
-        """Return the seconds since the cell was started in this session."""
-        return 0.0 if self.started_at is None else now - self.started_at
+    def seconds_left(self, pace: float, now: float) -> float:
+        """Return the seconds left at this pace, which count down between reports."""
+        last, done = self.marks[-1] if self.marks else (self.started_at or now, self.done_before)
+        return max(pace * (self.work - LEARNING_FRACTION * (done - self.done_before)) - (now - last), 0.0)
 
     @property
     def fraction(self) -> float:
@@ -82,16 +87,15 @@ class StudyProgress:
         """Estimate of the seconds left; None before a cell has shown its speed in this session.
 
         A cell is expected to take as long, per episode or step, as the median of those that have finished; before one
-        has, as those that run seem to take. Cells that wait go one by one to the next free worker, of as many as were
-        seen.
+        has, as those that run. Cells that wait go one by one to the next free worker, of as many as were seen.
         """
         finished = [cell.seconds / cell.work for cell in self.cells.values() if cell.seconds and cell.work]
         now = time.monotonic()
-        paces = finished or [cell.elapsed(now) / cell.done_now for cell in self.running if cell.done_now]
+        paces = finished or [pace for cell in self.running if (pace := cell.pace())]
         if not paces:
             return None
         pace = median(paces)
-        left = [max(pace * cell.work - cell.elapsed(now), 0.0) for cell in self.running]
+        left = [cell.seconds_left(cell.pace(compiled=True) or pace, now) for cell in self.running]
         free_after = left + [0.0] * (self.workers - len(left))  # of each worker
         heapify(free_after)
         for cell in self.cells.values():
@@ -107,13 +111,16 @@ class StudyProgress:
         """Record that a cell runs; `done` of its budget was spent in earlier sessions."""
         cell = self.cells[name]
         cell.state, cell.phase, cell.error = RUNNING, "starting", ""
-        cell.started_at, cell.done, cell.done_before = time.monotonic(), done, done
+        cell.started_at, cell.done, cell.done_before, cell.marks = time.monotonic(), done, done, []
         self.workers = max(self.workers, len(self.running))
         self.notify()
 
     def update(self, name: str, done: int, phase: str) -> None:
         """Record how far a cell has come."""
-        self.cells[name].done, self.cells[name].phase = done, phase
+        cell = self.cells[name]
+        if done > cell.done:
+            cell.marks[1:] = [(time.monotonic(), done)]
+        cell.done, cell.phase = done, phase
         self.notify()
 
     def mark_ended(self, name: str, error: str = "") -> None:

@@ -24,6 +24,7 @@ import numpy as np
 
 from psyco._src.core import files
 from psyco._src.core.errors import RunError
+from psyco._src.core.wording import plural
 from psyco._src.envs.registry import TRUST_NOTHING, make_from_description
 from psyco._src.logic.parser import parse
 from psyco._src.runs.config import Config
@@ -199,7 +200,7 @@ def _run_stages(
     if not best:
         why = next((t.outcome.error for t in trials if t.outcome.error), "none has a certificate")
         raise RunError(f"no trial has finished: {why}")
-    on_message(f"{len(best)} trials are run again, {search.rerun_seeds} times each")
+    on_message(f"further runs of {plural(len(best), 'trial')}: {search.rerun_seeds} each")
     rerun = run_study(search.rerun_plan({t.label: t.options for t in best}), folder / RERUN, **execution)
     winner = max(best, key=lambda trial: _rerun_result(rerun, trial))
     validation = None

@@ -1,6 +1,8 @@
 """Jobs: ordinary commands in processes of their own, and a queue of those that wait.
 
 A process is detached: it survives the studio, which finds it again by its number and start time in `.studio/jobs.json`.
+One that was asked to stop and does not, because an interruption was lost in other people's code, is asked again, and
+then killed with all its processes: a run folder survives that.
 """
 
 from __future__ import annotations
@@ -29,6 +31,9 @@ MAX_KEPT = 50  # ended jobs that are remembered
 MAX_LOG_BYTES = 4000  # of the end of a log that a page shows
 DECIDED = (0, 1, 3)  # exit statuses of a command that has a result
 INTERRUPTED = (130, 143, -signal.SIGINT, -signal.SIGTERM)  # by the program, or before and after it could
+STOPPED = (1, -9)  # while Python started, or killed: interrupted too if it was asked to stop
+ASK_AGAIN_SECONDS = 15.0  # after which a job that was asked to stop gets SIGTERM
+KILL_SECONDS = 60.0
 
 JobState = Literal["queued", "running", "ended"]
 
@@ -49,8 +54,8 @@ class StudioJob:
 
     @property
     def interrupted(self) -> bool:
-        """Whether it ended because it was interrupted; one that was stopped while Python started may have status 1."""
-        return self.status in INTERRUPTED or (self.stopped and self.status == 1)
+        """Whether it ended because it was interrupted."""
+        return self.status in INTERRUPTED or (self.stopped and self.status in STOPPED)
 
     @property
     def log(self) -> str:
@@ -64,6 +69,7 @@ class Jobs:
     def __init__(self, folder: Path, at_once: int = 1) -> None:
         self.folder, self.at_once = folder / FOLDER, at_once
         self.children: dict[int, subprocess.Popen[bytes]] = {}
+        self.asked: dict[int, tuple[float, int]] = {}  # number of a job -> when it was asked to stop, latest signal
         self.lock = threading.RLock()  # requests and the watch of the studio have threads of their own
         self.all: list[StudioJob] = self._load()
 
@@ -90,6 +96,9 @@ class Jobs:
         with self.lock:
             before = list(self.all)
             self.all = [self._looked_at(job) for job in self.all]
+            for job in self.all:
+                if job.stopped and job.state == "running":
+                    self._insist(job)
             running = sum(job.state == "running" for job in self.all)
             for i, job in enumerate(self.all):
                 if job.state == "queued" and running < self.at_once:
@@ -111,7 +120,20 @@ class Jobs:
             elif _began(job.pid) == job.began:
                 self.all[self.all.index(job)] = replace(job, stopped=True)
                 self._save()
+                self.asked[job.number] = (time.monotonic(), signal.SIGINT)
                 os.kill(job.pid, signal.SIGINT)
+
+    def _insist(self, job: StudioJob) -> None:
+        """Ask a job again that goes on after it was asked to stop, and kill it in the end."""
+        since, latest = self.asked.setdefault(job.number, (time.monotonic(), signal.SIGINT))  # by an earlier studio
+        waited = time.monotonic() - since
+        if waited >= KILL_SECONDS:
+            with contextlib.suppress(OSError):
+                os.killpg(job.pid, signal.SIGKILL)
+        elif waited >= ASK_AGAIN_SECONDS and latest == signal.SIGINT:
+            self.asked[job.number] = (since, signal.SIGTERM)
+            with contextlib.suppress(OSError):
+                os.kill(job.pid, signal.SIGTERM)
 
     def problem(self, job: StudioJob) -> str:
         """Return what a page shows of a job that has ended without a result; empty if a later one has its run."""
@@ -164,6 +186,7 @@ class Jobs:
         for job in ended[: max(0, len(ended) - MAX_KEPT)]:
             self.all.remove(job)
             self.children.pop(job.number, None)
+            self.asked.pop(job.number, None)
             with contextlib.suppress(OSError):
                 (self.folder / job.log).unlink()
 

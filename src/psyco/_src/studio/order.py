@@ -23,6 +23,7 @@ REFUSED_PARAMETERS = ("wrappers", "signals", "vary", "adversary")  # they name c
 MAX_REQUIREMENT = 5000  # characters
 MAX_PARAMETERS = 20
 EPISODES = (100, 2_000_000)
+CERTIFICATE_EPISODES = (10, 1_000_000)  # at most
 
 
 class DomainOrder(NamedTuple):

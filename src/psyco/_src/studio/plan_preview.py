@@ -19,7 +19,7 @@ from psyco._src.verification.methods import DEFAULT_METHOD, make_tests
 
 DENSE, NODES = 60, 60  # thresholds are computed after each of the first episodes, and after some later numbers
 POINTS = 17  # true probabilities
-MAX_PREVIEW = 5000  # episodes
+MAX_PREVIEW = 10_000  # episodes
 
 
 def plan_preview(p_req: float, confidence: float, max_episodes: int) -> dict[str, Any]:

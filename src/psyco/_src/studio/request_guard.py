@@ -10,7 +10,7 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, TypeAlias
 
 from psyco._src.core.errors import RunError
@@ -76,6 +76,9 @@ class RequestGuard:
             if refusal is not None:
                 await _answer(send, *refusal)
                 return
+            if scope["path"] == f"/{self.token}" and scope["method"] == "GET":  # copied without its last character
+                await _answer(send, 308, "the address ends with /", {"Location": f"/{self.token}/"})
+                return
             path = scope["path"].removeprefix(f"/{self.token}")
             await self.inner({**scope, "path": path, "raw_path": path.encode(errors="replace")}, receive, send)
 
@@ -111,8 +114,9 @@ class RequestGuard:
         return None
 
 
-async def _answer(send: Send, status: int, text: str) -> None:
+async def _answer(send: Send, status: int, text: str, more: Mapping[str, str] | None = None) -> None:
     headers = {**HEADERS, "Content-Type": "text/plain; charset=utf-8", "Content-Security-Policy": "default-src 'none'"}
+    headers |= more or {}
     encoded = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": status, "headers": encoded})
     await send({"type": "http.response.body", "body": f"{text}\n".encode()})

@@ -41,6 +41,7 @@ def serve_studio(
         import uvicorn
 
         from psyco._src.reports.live_server import listen
+        from psyco._src.reports.short_connections import KeptConnection
         from psyco._src.studio.request_guard import RequestGuard
         from psyco._src.studio.web_app import Studio, make_application
     except ImportError as error:
@@ -51,9 +52,9 @@ def serve_studio(
     guard = RequestGuard(make_application(Studio(folder, trust, at_once)))
     address = f"http://127.0.0.1:{listening.getsockname()[1]}/{guard.token}/"
     config = uvicorn.Config(
-        guard, http="h11", ws="none", lifespan="on", log_level="warning", access_log=False, server_header=False,
-        date_header=False, proxy_headers=False, limit_concurrency=MAX_CONNECTIONS, timeout_keep_alive=10,
-        h11_max_incomplete_event_size=MAX_HEAD_BYTES, timeout_graceful_shutdown=1,
+        guard, http=KeptConnection, ws="none", lifespan="on", log_level="warning", access_log=False,
+        server_header=False, date_header=False, proxy_headers=False, limit_concurrency=MAX_CONNECTIONS,
+        timeout_keep_alive=10, h11_max_incomplete_event_size=MAX_HEAD_BYTES, timeout_graceful_shutdown=1,
     )  # fmt: skip
     # Two studios would write the same list of jobs.
     with lock_file(folder / FOLDER / LOCK, Path(f"{folder}: its studio")):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -24,6 +25,7 @@ from psyco._src.core.errors import MissingFileError, PsycoError, RequirementErro
 from psyco._src.studio.bench_client import Workbench
 from psyco._src.studio.jobs import FOLDER, Jobs, make_own_folder
 from psyco._src.studio.order import (
+    CERTIFICATE_EPISODES,
     EPISODES,
     as_arguments,
     read_domain,
@@ -33,6 +35,9 @@ from psyco._src.studio.order import (
     read_whole,
 )
 from psyco._src.studio.request_guard import HEADERS, MAX_STREAMS, POLICY, read_json
+
+if TYPE_CHECKING:
+    from psyco._src.logic.ast import Requirement
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +105,7 @@ class Studio:
         listed = [
             {
                 "number": job.number, "kind": job.kind, "run": job.run, "state": job.state, "status": job.status,
-                "interrupted": job.interrupted, "log": self.jobs.problem(job),
+                "interrupted": job.interrupted, "stopped": job.stopped, "log": self.jobs.problem(job),
             }
             for job in self.jobs.all
         ]  # fmt: skip
@@ -339,12 +344,14 @@ async def study(studio: Studio, request: Request) -> Response:
 async def check(studio: Studio, request: Request) -> Response:
     """Parse a requirement, and explain it; with a domain, check its signals and warn."""
     from psyco._src.logic.paraphrase import paraphrase
-    from psyco._src.logic.parser import parse
+    from psyco._src.logic.parser import SENTENCE, parse
 
     asked = await read_json(request.receive)
     text = read_requirement(asked)
     requirement = await run_in_threadpool(parse, text)
-    found: dict[str, Any] = {"properties": [each._asdict() for each in paraphrase(requirement)], "warnings": []}
+    properties = paraphrase(requirement)
+    other = _written(requirement, text, sentences=SENTENCE.search(text) is None)
+    found: dict[str, Any] = {"properties": [each._asdict() for each in properties], "warnings": [], "other": other}
     stated = next(iter(requirement.probability_constraints), None)
     if stated is not None and stated.comparison in (">=", ">"):
         found |= {"p": stated.lower, "c": stated.confidence}
@@ -363,7 +370,6 @@ async def rewrite(studio: Studio, request: Request) -> Response:
     """Return the requirement with another probability and confidence in its first constraint."""
     from dataclasses import replace
 
-    from psyco._src.logic.paraphrase import paraphrase
     from psyco._src.logic.parser import SENTENCE, parse
 
     asked = await read_json(request.receive)
@@ -376,12 +382,19 @@ async def rewrite(studio: Studio, request: Request) -> Response:
     changed = tuple(
         replace(each, lower=p, confidence=c) if each is bounded[0] else each for each in requirement.constraints
     )
-    properties = paraphrase(replace(requirement, constraints=changed, text=""))
-    if "Rmax" not in text and "imi" not in text:
+    found = replace(requirement, constraints=changed, text="")
+    return json_answer({"requirement": _written(found, text, sentences=SENTENCE.search(text) is not None)})
+
+
+def _written(requirement: Requirement, text: str, *, sentences: bool) -> str:
+    """Return a requirement that was read from a text as sentences, where there are any, or as formulas."""
+    from psyco._src.logic.ast import Goal
+    from psyco._src.logic.paraphrase import paraphrase
+
+    properties = paraphrase(requirement)
+    if requirement.goal == Goal(maximize=True) and not re.search("Rmax|maximi", text, re.IGNORECASE):
         properties = properties[1:]  # the goal was not written
-    spoken = SENTENCE.search(text) is not None
-    texts = [(spoken and each.sentence) or each.formula for each in properties]
-    return json_answer({"requirement": ";\n".join(texts)})
+    return ";\n".join((sentences and each.sentence) or each.formula for each in properties)
 
 
 async def describe_domain(studio: Studio, request: Request) -> Response:
@@ -426,6 +439,7 @@ async def start(studio: Studio, request: Request) -> Response:
     await run_in_threadpool(parse, text)
     episodes = read_whole(asked, "episodes", *EPISODES, 60_000)
     seed = read_whole(asked, "seed", 0, 2**31 - 1, 0)
+    limit = read_whole(asked, "max_episodes", *CERTIFICATE_EPISODES, 0) if asked.get("max_episodes") else None
 
     def enter() -> dict[str, Any]:
         with studio.jobs.lock:  # from the choice of a name on: the file of another job must stay
@@ -436,6 +450,7 @@ async def start(studio: Studio, request: Request) -> Response:
             safe_files.write(path, text.encode())
             words = ["synthesize", *as_arguments(order, studio.trust), "--require", str(path)]
             words += ["--episodes", str(episodes), "--seed", str(seed), "--out", str(studio.folder / name)]
+            words += [] if limit is None else ["--max-episodes", str(limit)]
             job = studio.jobs.add("learn", name, words)
             return {"name": name, "state": job.state, "job": job.number}
 

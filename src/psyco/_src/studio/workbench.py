@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 import psyco
 from psyco._src.core.errors import DomainError, PsycoError, format_exception
-from psyco._src.envs.base import Domain, Scene, counters_of, signal_table, written_for
+from psyco._src.envs.base import Domain, Scene, counters_of, signal_table, team_of, written_for
 from psyco._src.envs.gym_env import GymDomain
 from psyco._src.envs.registry import DomainDescription, make_from_description
 from psyco._src.envs.value_bounds import expression_range, requirement_warnings
@@ -87,6 +87,7 @@ def _requirement(request: Mapping[str, Any], domain: Domain) -> Requirement:
 def describe_domain(request: Mapping[str, Any]) -> dict[str, Any]:
     """Return the signals of a domain with their types, ranges and values in an episode of a random policy."""
     domain = _domain(request)
+    team = team_of(domain)
     (path,) = _random_episodes(domain, 0, 1)
     signals = []
     for name, info in sorted(signal_table(domain).items()):
@@ -109,6 +110,7 @@ def describe_domain(request: Mapping[str, Any]) -> dict[str, Any]:
         "horizon": domain.horizon,
         "compiled": not isinstance(domain, GymDomain),
         "signals": signals,
+        "groups": {name: list(agents) for name, agents in team.groups.items() if agents},
         "requirement": requirement if isinstance(requirement, str) else None,
     }
 

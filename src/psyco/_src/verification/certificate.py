@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import math
 import os
@@ -19,7 +18,7 @@ import numpy as np
 from psyco._src.core.checks import check_count
 from psyco._src.core.codec import decode, encode
 from psyco._src.core.errors import RunError
-from psyco._src.core.files import from_json
+from psyco._src.core.files import from_json, json_digest
 from psyco._src.core.provenance import package_versions
 from psyco._src.core.wording import plural
 from psyco._src.envs.variants import adversary_of, describe_family, observed_parameters
@@ -131,7 +130,7 @@ class Certificate:
     def to_json(self) -> str:
         """Return the certificate as JSON, with a checksum of everything else at the end."""
         content = {"format": FORMAT, **encode(self)}
-        return json.dumps({**content, "checksum": _checksum(content)}, indent=2, allow_nan=False) + "\n"
+        return json.dumps({**content, "checksum": json_digest(content)}, indent=2, allow_nan=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str, *, origin: str = "the certificate", strict: bool = True) -> Certificate:
@@ -318,7 +317,10 @@ class Certificate:
         """The adversary that acted in the episodes, in a few words; empty if there was none."""
         if (found := adversary_of(self.parameters)) is None:
             return ""
-        return f" against an adversary ({found['kind']} {found['size']}, policy sha256:{str(found.get('policy'))[:16]})"
+        policy = f"policy sha256:{str(found.get('policy'))[:16]}"
+        if "agent" in found:
+            return f" against the deviation of {found['agent']} for {found['goal']} ({policy})"
+        return f" against an adversary ({found['kind']} {found['size']}, {policy})"
 
     @property
     def _family(self) -> str:
@@ -458,7 +460,3 @@ def now() -> str:
 
 def _look_summary(look: Look) -> str:
     return f"{look.verdict.name} after {look.episodes:,} ({percent(look.share)} of the error)"
-
-
-def _checksum(content: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
@@ -114,16 +113,12 @@ def _host_batches(sampler: Sampler, theta: Array, key: Array, count: int, first:
     start, end, size = first, first + count, FIRST_HOST_BATCH
     while start < end:
         began = time.monotonic()
-        keys = _batch_keys(key, np.uint32(start), min(size, end - start))
+        keys = episode_keys(key, start, min(size, end - start))
         batch: Any = np.broadcast_to(parameters, (len(keys), parameters.size))
         yield sampler(batch, keys)
         start += len(keys)
         if time.monotonic() - began < QUICK_BATCH_SECONDS:
             size = min(2 * size, largest)
-
-
-# Compiled: called eagerly, operation by operation, it takes as long as a short episode.
-_batch_keys = partial(jax.jit, static_argnums=2)(episode_keys)
 
 
 @jax.jit(static_argnums=(0, 1), compiler_options=COMPILER_OPTIONS)
@@ -197,7 +192,7 @@ def check_info_keys(requirement: Requirement, domain: Domain, missing: Any) -> l
         nowhere, sometimes = int((fraction == 1).sum()), int(((fraction > 0) & (fraction < 1)).sum())
         if nowhere == count:
             raise unknown_key_error(domain, key, f"in none of the {count:,} episodes", named[key].location)
-        where = [f"all states of {nowhere:,}"] * bool(nowhere) + [f"some of {sometimes:,}"] * bool(sometimes)
+        where = [f"all states of {nowhere:,}"] * bool(nowhere) + [f"some states of {sometimes:,}"] * bool(sometimes)
         if where:
             notes.append(
                 f"{key} was missing in {' and '.join(where)} of the {count:,} episodes; where it is missing it "

@@ -457,9 +457,10 @@ def joint_guarantee(
     if family:
         statement += f" {_family_statement(findings, family)}"
     if adversary:
+        other = "another deviation" if "agent" in adversary else "another adversary of this kind and size"
         statement += (
-            f" All of this is about episodes against {describe_adversary(adversary)}: another adversary of this kind "
-            "and size may do more harm, and without one the probabilities are others."
+            f" All of this is about episodes against {describe_adversary(adversary)}: {other} may do more harm, and "
+            "without one the probabilities are others."
         )
     return Guarantee(own.kind, statement, accept, reject, _joint_condition(findings))
 

@@ -9,7 +9,6 @@ whose episodes are no functions of their seeds is never repeated.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import logging
 from collections.abc import Callable, Mapping
@@ -21,9 +20,9 @@ from typing import Any, NamedTuple
 from psyco._src.core import files
 from psyco._src.core.codec import decode, encode
 from psyco._src.core.errors import MissingFileError, RunError
-from psyco._src.core.files import from_json, read_text
+from psyco._src.core.files import from_json, json_digest, read_text
 from psyco._src.envs.registry import DomainDescription
-from psyco._src.envs.variants import adversary_of
+from psyco._src.envs.variants import adversary_of, read_adversary
 from psyco._src.logic.ast import Requirement
 from psyco._src.logic.parser import parse
 from psyco._src.rollout.episodes import Stream
@@ -64,13 +63,13 @@ def make_target(
 def make_statement(requirement: Requirement, where: DomainDescription) -> str:
     """Return the statement of a target.
 
-    Adversaries of one kind and size share it: to learn one after the other until a test ends in SATISFIED is one search
-    for that verdict.
+    Adversaries of one kind and size share it, and so do deviations of one agent for one goal: to learn one after the
+    other until a test ends in SATISFIED is one search for that verdict.
     """
     constraints = [str(dataclasses.replace(stated, name=None)) for stated in requirement.constraints]
     parameters = dict(where.parameters)
     if found := adversary_of(parameters):
-        parameters["adversary"] = {name: found[name] for name in ("kind", "size")}
+        parameters["adversary"] = vars(read_adversary(found))
     return json.dumps([constraints, where.name, parameters], sort_keys=True, default=str)
 
 
@@ -213,7 +212,7 @@ def certificate_entries(certificate: Certificate, owner: str = "") -> list[Entry
 def to_json(entries: list[Entry]) -> str:
     """Return the content of the file: the entries and a checksum."""
     plain = encode(entries)
-    return json.dumps({"format": FORMAT, "entries": plain, "checksum": _checksum(plain)}, indent=2) + "\n"
+    return json.dumps({"format": FORMAT, "entries": plain, "checksum": json_digest(plain)}, indent=2) + "\n"
 
 
 class _LedgerFile(NamedTuple):
@@ -225,13 +224,9 @@ class _LedgerFile(NamedTuple):
 def _read_entries(text: str, origin: str) -> list[Entry]:
     content = from_json(text, origin)
     file = decode(content, _LedgerFile, origin)
-    if file.format != FORMAT or file.checksum != _checksum(content["entries"]):
+    if file.format != FORMAT or file.checksum != json_digest(content["entries"]):
         raise RunError(f"{origin} is damaged: its checksum or format is wrong")
     return file.entries
-
-
-def _checksum(entries: Any) -> str:
-    return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
 
 
 def _method_text(method: str) -> str:

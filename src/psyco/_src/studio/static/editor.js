@@ -10,7 +10,7 @@ const WORDS = [
 
 export function makeEditor(studio) {
   const area = $("requirement"), list = $("completions"), problem = $("problem");
-  const state = { signals: [], chosen: -1, found: [], serial: 0, touched: false, timer: 0, domain: "" };
+  const state = { signals: [], words: [], other: "", chosen: -1, found: [], serial: 0, touched: false, timer: 0, domain: "" };
 
   function domainRequest() { return { domain: $("domain").value.trim(), parameters: readParameters($("parameters").value) }; }
 
@@ -25,8 +25,16 @@ export function makeEditor(studio) {
 
   function show(error) {
     problem.hidden = !error;
-    problem.textContent = error || "";
+    // Quoted lines and their caret stay below each other on a narrow page; other lines wrap.
+    const parts = [];
+    for (const line of (error || "").split("\n")) {
+      const quoted = line.startsWith(" ");
+      if (parts.at(-1)?.quoted === quoted) parts.at(-1).text += `${line}\n`;
+      else parts.push({ quoted, text: `${line}\n` });
+    }
+    problem.replaceChildren(...parts.map((part) => html("div", part.quoted ? { class: "quoted" } : {}, part.text)));
     area.setAttribute("aria-invalid", String(Boolean(error)));
+    $("properties").classList.toggle("stale", Boolean(error)); // they may be those of an earlier text
     $("learn").disabled = Boolean(error) || !area.value.trim();
   }
 
@@ -34,12 +42,16 @@ export function makeEditor(studio) {
     $("properties").replaceChildren(...found.properties.map((each) => html("div", { class: "property" },
       html("p", {}, each.words), html("p", {}, html("code", {}, each.formula)),
       ...(each.sentence ? [html("p", { class: "muted" }, `“${each.sentence}”`)] : []))));
+    const spoken = /\bshall\b/i.test(area.value);
+    $("other").hidden = found.other.includes("shall") === spoken;
+    $("other").textContent = spoken ? "Write it as a formula" : "Write it as a sentence";
+    state.other = found.other;
     $("warnings").replaceChildren(...found.warnings.map((text) => html("li", {}, text)));
   }
 
   async function check() {
     const serial = ++state.serial, text = area.value;
-    if (!text.trim()) { show(""); $("properties").replaceChildren(); return; }
+    if (!text.trim()) { show(""); $("properties").replaceChildren(); $("other").hidden = true; return; }
     // The grammar first, which takes an instant; the environment may take seconds to make.
     let answer = await studio.post("check", { requirement: text });
     if (serial !== state.serial) return;
@@ -65,13 +77,20 @@ export function makeEditor(studio) {
     if (key !== state.domain) return;
     $("answer").textContent = answer.ok ? "" : answer.error;
     if (!answer.ok) { state.domain = ""; return; }
-    state.signals = answer.data.signals;
+    state.signals = [...answer.data.signals, ...ofGroups(answer.data)];
+    state.words = Object.keys(answer.data.groups).flatMap((group) => [[`each(${group}.`, `every ${group}`], [`any(${group}.`, `some ${group}`], [`for each ${group}: `, "a property of each"]]);
     if (answer.data.requirement && (!area.value.trim() || !state.touched)) area.value = answer.data.requirement;
-    $("signals").replaceChildren(...state.signals.map((signal) => html("tr", {},
+    $("signals").replaceChildren(...answer.data.signals.map((signal) => html("tr", {},
       html("td", {}, html("code", {}, signal.size ? `${signal.name}[0..${signal.size - 1}]` : signal.name)),
       html("td", {}, signal.boolean ? "true or false" : signal.low === null && signal.high === null ? "" : `${short(signal.low)} to ${short(signal.high)}`),
       html("td", {}, ...(signal.recent.length > 1 ? [sparkline(signal.recent)] : [])))));
     check();
+  }
+
+  // Signals of all agents of a group: `agent.distance` in each(...), any(...) and for each agent.
+  function ofGroups({ signals, groups }) {
+    return Object.entries(groups).flatMap(([group, agents]) => signals.filter((signal) => signal.name.startsWith(`${agents[0]}.`))
+      .map((signal) => ({ ...signal, name: group + signal.name.slice(agents[0].length), note: `of each or any ${group}` })));
   }
 
   // ---- completion
@@ -80,8 +99,8 @@ export function makeEditor(studio) {
 
   function complete() {
     const typed = word().replace(/^"/, "").toLowerCase();
-    const names = state.signals.flatMap((s) => s.name.endsWith(".") ? [] : [[s.size ? `${s.name}[0]` : s.name, s.boolean ? "true or false" : s.low === null ? "number" : `${short(s.low)} … ${short(s.high)}`, s.recent]]);
-    const found = typed ? [...names, ...WORDS].filter(([name]) => name.toLowerCase().startsWith(typed) && name.toLowerCase() !== typed) : [];
+    const names = state.signals.flatMap((s) => s.name.endsWith(".") ? [] : [[s.size ? `${s.name}[0]` : s.name, s.note ?? (s.boolean ? "true or false" : s.low === null ? "number" : `${short(s.low)} … ${short(s.high)}`), s.recent]]);
+    const found = typed ? [...names, ...state.words, ...WORDS].filter(([name]) => name.toLowerCase().startsWith(typed) && name.toLowerCase() !== typed) : [];
     state.found = found.slice(0, 8).map(([name]) => name);
     state.chosen = -1;
     list.hidden = !state.found.length;
@@ -117,6 +136,7 @@ export function makeEditor(studio) {
     else if (event.key === "Enter" && state.chosen >= 0) { event.preventDefault(); insert(state.chosen); }
     else if (event.key === "Escape") { list.hidden = true; }
   });
+  $("other").addEventListener("click", () => { area.value = state.other; state.touched = true; soon(); area.focus(); });
   for (const id of ["domain", "parameters"]) $(id).addEventListener("change", () => { loadDomain(); soon(); });
 
   return {

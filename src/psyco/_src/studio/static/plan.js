@@ -9,6 +9,7 @@ export function makePlan(studio) {
     $("p-out").textContent = Number($("p").value).toFixed(3);
     $("c-out").textContent = Number($("c").value).toFixed(3);
     $("n-out").textContent = episodes().toLocaleString("en-US");
+    $("n").setAttribute("aria-valuetext", `${episodes()} episodes`);
   }
 
   async function update() {
@@ -34,8 +35,10 @@ export function makePlan(studio) {
   for (const id of ["p", "c", "n"]) $(id).addEventListener("input", update);
   $("write").addEventListener("click", async () => {
     const answer = await studio.post("rewrite", { requirement: $("requirement").value, p: Number($("p").value), c: Number($("c").value) });
-    if (answer.ok) studio.editor.set(answer.data.requirement);
-    else $("plan-words").textContent = answer.error;
+    if (!answer.ok) { $("plan-words").textContent = answer.error; return; }
+    $("most").value = episodes();
+    studio.editor.set(answer.data.requirement);
+    $("requirement").focus();
   });
   return {
     take(p, c) { $("p").value = p; $("c").value = c; update(); },

@@ -32,8 +32,8 @@ export function makeRuns(studio) {
       open.addEventListener("click", () => show(run.id, true));
       const begun = run.created ? new Date(run.created * 1000).toLocaleString() : "–";
       return html("tr", { "aria-current": String(run.id === state.shown), title: run.requirement },
-        html("td", {}, box), html("td", {}, open), html("td", {}, run.domain), html("td", {}, short(run.return)),
-        html("td", {}, badge(run)), html("td", {}, `${Math.round(run.progress * 100)}%${run.state === "running" ? ` ${run.moment?.phase || "starting"}` : ""}`), html("td", {}, begun));
+        html("td", {}, box), html("td", {}, open), html("td", { class: "wide" }, run.domain), html("td", {}, short(run.return)),
+        html("td", {}, badge(run)), html("td", {}, `${Math.round(run.progress * 100)}%${run.state === "running" ? ` ${run.moment?.phase || "starting"}` : ""}`), html("td", { class: "wide" }, begun));
     }));
     if (focused) $("runs").querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
     document.querySelectorAll("#runs th[aria-sort]").forEach((head) => {
@@ -48,14 +48,17 @@ export function makeRuns(studio) {
     $("jobs").replaceChildren(...shown.map((job) => {
       const words = { queued: "waits for its turn", running: { learn: "is starting", resume: "is resuming", counterexamples: "plays its worst episodes again" }[job.kind], ended: job.interrupted ? "was stopped:" : "ended with an error" }[job.state];
       const node = html("div", { class: "job" }, html("strong", {}, job.run), ` ${words} `);
-      if (job.state === "queued") {
-        const stop = html("button", { type: "button" }, "Remove");
-        stop.addEventListener("click", () => act(`jobs/${encodeURIComponent(job.run)}/stop`));
-        node.append(stop);
-      }
+      if (job.state !== "ended") node.append(job.stopped ? "and is being stopped" : stopper(job.run, job.state === "queued" ? "Remove" : "Stop"));
       if (job.log) node.append(html("pre", {}, job.log.trim()));
       return node;
     }));
+  }
+
+  // By the name of its run, which may have no folder yet.
+  function stopper(run, text) {
+    const stop = html("button", { type: "button" }, text);
+    stop.addEventListener("click", () => { stop.disabled = true; act(`jobs/${encodeURIComponent(run)}/stop`); });
+    return stop;
   }
 
   async function act(address) {
@@ -72,7 +75,8 @@ export function makeRuns(studio) {
       node.addEventListener("click", () => { node.disabled = true; act(address); });
       made.push(node);
     };
-    if (job && run.state === "running") button("Stop", `runs/${run.id}/stop`);
+    if (job?.stopped) made.push(html("span", { class: "muted" }, "It is being stopped …"));
+    else if (job && run.state === "running") button("Stop", `runs/${run.id}/stop`);
     else if (run.state === "running") made.push(html("span", { class: "muted" }, "started elsewhere: stop it there"));
     if (!job && run.state === "stopped") button("Resume", `runs/${run.id}/resume`);
     if (!job && run.verdict && !run.counterexamples) button("Show counterexamples", `runs/${run.id}/counterexamples`);
@@ -83,12 +87,13 @@ export function makeRuns(studio) {
     const say = (text) => { $("run-status").textContent = text; };
     const files = run.files.map((name) => html("a", { href: `runs/${run.id}/files/${name}`, download: name }, name));
     if (run.files.includes("policy.safetensors")) files.push(exporter(run, "policy.onnx", "ONNX", say), exporter(run, "policy-c.zip", "C with monitor", say));
-    if (files.length) files.unshift(html("span", { class: "muted" }, "Take along:"));
-    const drawn = JSON.stringify([run.id, run.state, run.verdict, run.counterexamples, run.files, job?.state]);
+    if (files.length) files.unshift(html("span", { class: "muted" }, "Download:"));
+    const drawn = JSON.stringify([run.id, run.state, run.verdict, run.counterexamples, run.files, job?.state, job?.stopped]);
     if ($("run-actions").dataset.drawn === drawn) return; // keep the focus of the keyboard
     $("run-actions").dataset.drawn = drawn;
     $("run-actions").replaceChildren(...made);
     $("run-files").replaceChildren(...files);
+    $("run-commands").parentElement.hidden = false;
     $("run-commands").replaceChildren(command("repeats this run", run.command), ...(run.replay ? [command("repeats its certificate", run.replay)] : []));
   }
 
@@ -117,7 +122,10 @@ export function makeRuns(studio) {
     $("run-status").textContent = "A process is started for it …";
     $("frame").hidden = true;
     $("frame").removeAttribute("src");
-    for (const id of ["run-actions", "run-files", "run-commands"]) { $(id).replaceChildren(); delete $(id).dataset.drawn; }
+    $("run-files").replaceChildren();
+    $("run-commands").parentElement.hidden = true;
+    delete $("run-actions").dataset.drawn;
+    $("run-actions").replaceChildren(stopper(name, "Stop"));
     $("run").scrollIntoView({ block: "start" });
     $("run").focus({ preventScroll: true });
   }

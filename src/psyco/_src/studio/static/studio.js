@@ -57,7 +57,7 @@ $("form").addEventListener("submit", async (event) => {
   if ($("learn").disabled) return;
   $("learn").disabled = true;
   $("answer").textContent = "starting …";
-  const content = { ...studio.editor.request(), episodes: Number($("episodes").value), seed: Number($("seed").value), name: $("name").value.trim() };
+  const content = { ...studio.editor.request(), episodes: Number($("episodes").value), seed: Number($("seed").value), max_episodes: Number($("most").value) || null, name: $("name").value.trim() };
   const answer = await post("runs", content);
   $("learn").disabled = false;
   $("answer").textContent = answer.ok ? (answer.data.state === "queued" ? `${answer.data.name} waits for its turn` : `${answer.data.name} has been started`) : answer.error;
