@@ -28,9 +28,10 @@ BENCHMARKS = {
     "agents": "best responses and learning in turn on Obstacle Run, beside exact values, 5 and 3 seeds (half an hour)",
     "shield": "violations while learning with and without a shield, on Obstacle Run and, with QVBS=FOLDER, two models",
     "teams": "what three agents cost beside one; `python -m benchmarks.teams spread` learns simple_spread (an hour)",
+    "crossplay": "joint and independent learning, and partners from other seeds (an hour; not part of the default)",
     "checkpoint": "what a device run pays for its checkpoints",
 }
-LONG = ("learners", "ablation", "terms", "exploration", "robust")
+LONG = ("learners", "ablation", "terms", "exploration", "robust", "crossplay")
 
 
 def main() -> None:

@@ -24,6 +24,7 @@ from ._src.api.verify import attack as attack
 from ._src.api.verify import certify_candidates as certify_candidates
 from ._src.api.verify import check as check
 from ._src.api.verify import compare_policies as compare_policies
+from ._src.api.verify import crossplay as crossplay
 from ._src.api.verify import exact as exact
 from ._src.api.verify import exploit as exploit
 from ._src.api.verify import learn_risk as learn_risk
@@ -115,6 +116,7 @@ from ._src.verification.comparison import ComparisonVerdict as ComparisonVerdict
 from ._src.verification.comparison import PolicyComparison as PolicyComparison
 from ._src.verification.counterexamples import Counterexample as Counterexample
 from ._src.verification.counterexamples import Counterexamples as Counterexamples
+from ._src.verification.crossplay import CrossPlay as CrossPlay
 from ._src.verification.findings import Answer as Answer
 from ._src.verification.findings import Finding as Finding
 from ._src.verification.findings import MeanFinding as MeanFinding

@@ -6,6 +6,7 @@ import jax
 import pytest
 
 import psyco
+from psyco._src.policies.joint_network import joint_network_for
 from psyco._src.policies.network import network_for
 from psyco._src.policies.serialization import policy_for
 
@@ -311,3 +312,40 @@ def test_plan_predicts_the_episodes_of_an_answer_of_a_wanted_width(cli, tmp_path
     assert code == 2 and "--width 0.05" in err
     code, _, err = cli(*asked, "--width", 0.2, "--out", tmp_path / "plan.png")
     assert code == 2 and "--out draws the tests of constraints, and the requirement has none" in err
+
+
+def _team(seed, agents=2):
+    domain = psyco.make("particle-dance", agents=agents, horizon=4)
+    network = joint_network_for(domain, hidden=4, bias="learned")
+    return policy_for(domain, network, network.init(jax.random.key(seed)))
+
+
+def test_cross_play_prints_the_matrix_and_writes_its_page(cli, tmp_path):
+    for seed in (1, 2):
+        _team(seed).save(tmp_path / f"team{seed}.safetensors")
+    teams = [tmp_path / f"team{seed}.safetensors" for seed in (1, 2)]
+    page, require = tmp_path / "page.html", "P>=0.5 [ G (distance >= 0) ] & C>=0.9"
+    code, out, err = cli("crossplay", *teams, "--require", require, "--episodes", 50, "--out", page)
+    assert code == 0, err
+    assert "with partners of another: 2 of 2 SATISFIED" in out and out.count("SATISFIED 1.0000, between") == 4
+    assert "team1.safetensors" in page.read_text() and f"page: {page}" in out
+    code, out, _ = cli("crossplay", *teams, "--require", "P<=0.5 [ G (distance >= 0) ]", "--episodes", 50, "--json")
+    assert code == 1 and json.loads(out)["verdict"] == "VIOLATED"
+    assert cli("crossplay", *teams, "--require", "P>=0.99 [ G (distance >= 0) ]", "--episodes", 50)[0] == 3
+
+
+def test_cross_play_refuses_what_does_not_play_together(cli, tmp_path):
+    one, fewer, alone = tmp_path / "one.safetensors", tmp_path / "fewer.safetensors", tmp_path / "alone.safetensors"
+    _team(1).save(one)
+    _team(1, agents=3).save(fewer)
+    alone.write_bytes(_dance().to_bytes())
+    require = ("--require", "P>=0.5 [ G (distance >= 0.01) ]")
+    for words, arguments in {
+        "cross-play needs two policies or more": (one, *require),
+        "in one domain. Name it with domain (--domain)": (one, fewer, *require),
+        "particle-dance has one agent": (alone, alone, *require),
+        "no agent or group 'agent_7'": (one, "python:math:sin", "--agent", "agent_7", *require),
+        "give one with requirement (--require)": (one, "python:math:sin"),
+    }.items():
+        code, _, err = cli("crossplay", *arguments)
+        assert code == 2 and words in " ".join(err.split()), (arguments, err)

@@ -1,6 +1,8 @@
 """Requirements about agents in run folders and studies: written out once, with their source as a comment."""
 
+import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,3 +48,35 @@ def test_a_study_finds_its_own_runs_again(tmp_path: Path) -> None:
     first = psyco.study(plan, tmp_path / "study")
     assert first.complete, first.failed
     assert psyco.study(plan, tmp_path / "study").complete
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("learner", ["safe-es", "ppo"])
+def test_independent_learning_that_is_resumed_ends_with_the_same_bytes(
+    tmp_path: Path, learner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    settings = dataclasses.replace(SETTINGS, learning="independent", learner=learner, options={"population": 10})
+
+    class Stop(Exception):
+        pass
+
+    def interrupt(problem: Any, at: Any) -> None:
+        if at.generation >= 8:
+            raise Stop
+
+    def run(folder: Path, *callbacks: psyco.Callback) -> psyco.Run:
+        return psyco.start(
+            "particle-dance", TEXT, folder, parameters={"agents": 2, "horizon": 5}, episodes=400, settings=settings,
+            callbacks=callbacks, execution=psyco.Execution(checkpoint_every=0),
+        )  # fmt: skip
+
+    whole = run(tmp_path / "whole")
+    assert whole.config.settings.policies == "separate" and len(whole.policy.network.policies) == 2
+    assert not [name for name in whole.metrics if name.startswith("value")]
+    with pytest.raises(Stop):
+        run(tmp_path / "cut", psyco.Callback(on_checkpoint=interrupt))
+    assert 0 < psyco.open_run(tmp_path / "cut").metrics.rows < whole.metrics.rows
+    psyco.resume(tmp_path / "cut")
+    for name in ("policy.safetensors", "metrics.csv", "certificate.json"):
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name

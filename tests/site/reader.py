@@ -50,6 +50,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "verify": {"--max-episodes": "100"},
     "stress": {"--max-episodes": "100"},
     "exploit": {"--max-episodes": "100"},
+    "crossplay": {"--episodes": "50"},
     "reproduce": {"--episodes": "400", "--repetitions": "2"},  # and one part alone, see `small`
 }
 BUDGETS = {"--episodes", "--steps", "--time", "--config"}  # one of them is enough
@@ -82,6 +83,7 @@ VERDICTS = {
     "verify",
     "stress",
     "exploit",
+    "crossplay",
     "exact",
 }  # of little learning: any verdict will do, an error will not
 

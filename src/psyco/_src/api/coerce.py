@@ -109,6 +109,57 @@ def as_subject(
     return VerificationInput(found, where, written_for(wanted, where))
 
 
+class Teams(NamedTuple):
+    """Joint policies for one domain, and the requirement that they are tested by."""
+
+    policies: list[AnyPolicy]
+    names: list[str]  # of their files or folders where these differ, else whole paths
+    domain: Domain
+    requirement: Requirement
+
+
+def as_teams(
+    policies: Sequence[PolicyLike],
+    domain: AnyDomain | None,
+    requirement: AnyRequirement | None,
+    parameters: Mapping[str, Any] | None = None,
+    trust: Collection[str] = (),
+) -> Teams:
+    """Return policies that shall act together; domain and requirement default to those that they have in common."""
+    if not policies:
+        raise RunError("no policies are given")
+    places = [each.folder if isinstance(each, Run) else each for each in policies]
+    names = [str(each) if isinstance(each, str | Path) else f"policy {i}" for i, each in enumerate(places)]
+    found = [find_policy(policy, trust) for policy in policies]
+    own = [(name, policy) for name, (policy, _) in zip(names, found, strict=True) if isinstance(policy, Policy)]
+    for name, policy in own if domain is None else ():
+        one, other = (
+            f"{each.domain}({', '.join(f'{key}={value}' for key, value in each.parameters.items())})"
+            for each in (own[0][1], policy)
+        )
+        if one != other:
+            raise RunError(
+                f"{own[0][0]} was learned in {one}, and {name} in {other}: policies act together in one domain. Name "
+                "it with domain (--domain)"
+            )
+    # Where no domain is given, an external policy acts in that of the others.
+    where = _where(own[0][1] if own else found[0][0], domain, parameters, trust)
+    stated = [(name, parse(text)) for name, (_, text) in zip(names, found, strict=True) if text is not None]
+    if requirement is not None:
+        stated = [("", as_requirement(requirement))]
+    if not stated:
+        raise RunError("these policies have no requirement; give one with requirement (--require)")
+    for name, other_requirement in stated[1:]:
+        if other_requirement != stated[0][1]:
+            raise RunError(
+                f"{stated[0][0]} and {name} were learned for different requirements; give one with requirement "
+                "(--require)"
+            )
+    short = [Path(name).name for name in names]
+    shown = short if len(set(short)) == len(short) and all(short) else names
+    return Teams([policy for policy, _ in found], shown, where, written_for(stated[0][1], where))
+
+
 def chain_policy(domain: Domain) -> Policy:
     """Return the only policy of a Markov chain; raise RunError where there is a choice."""
     if domain.actions != Discrete(1):

@@ -19,6 +19,7 @@ from psyco._src.api.coerce import (
     as_certificate,
     as_domain,
     as_subject,
+    as_teams,
     chain_policy,
     find_policy,
     known_looks,
@@ -54,6 +55,7 @@ from psyco._src.logic.runtime_monitor import Monitor
 from psyco._src.policies.external import with_version
 from psyco._src.policies.risk import Risk, fit_risk
 from psyco._src.policies.serialization import Policy
+from psyco._src.reports.crossplay_page import crossplay_page
 from psyco._src.reports.stress_page import stress_page
 from psyco._src.rollout.env_checker import CheckResult, check_compiled, check_environment
 from psyco._src.rollout.episodes import Stream
@@ -73,6 +75,9 @@ from psyco._src.verification import outcomes as recorded
 from psyco._src.verification import verifier as verification
 from psyco._src.verification.certificate import Certificate
 from psyco._src.verification.comparison import DEFAULT_MARGIN, PolicyComparison
+from psyco._src.verification.crossplay import DEFAULT_EPISODES as DEFAULT_PAIRING_EPISODES
+from psyco._src.verification.crossplay import CrossPlay
+from psyco._src.verification.crossplay import crossplay as play_crosswise
 from psyco._src.verification.ledger import (
     IGNORED_LOOKS_NOTE,
     Ledger,
@@ -401,6 +406,54 @@ def _with_adversary(
     parameters = {name: value for name, value in claimed.parameters.items() if name != "adversary"}
     base = make_from_description(DomainDescription(str(claimed.domain), parameters), trusted_names(trust))
     return attacked_domain(base, disturbance, found)
+
+
+@verb
+def crossplay(
+    policies: Sequence[PolicyLike],
+    domain: AnyDomain | None = None,
+    requirement: AnyRequirement | None = None,
+    *,
+    agent: str | Sequence[str] | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    episodes: int = DEFAULT_PAIRING_EPISODES,
+    seed: int = 0,
+    out: str | Path | None = None,
+    trust: Collection[str] = (),
+    execution: Execution = IN_PROCESS,
+    on_progress: Callable[[int], None] | None = None,
+) -> CrossPlay:
+    """Test agents of each joint policy with partners of each: a matrix of verdicts under one permitted error.
+
+    Args:
+        policies: two or more, each as in `verify`; all for the same agents.
+        domain: the domain in which they act; default: that of their training.
+        requirement: the requirement; default: that of the runs.
+        agent: the agent or group that follows the row's policy, or several; all others follow the column's. Default:
+            the first agent.
+        parameters: changes to the parameters of the domain.
+        episodes: number of episodes of each pairing.
+        seed: the episodes are a function of it.
+        out: write a page with the matrix to this file, as HTML.
+        trust: code and files that may run, as in `verify`.
+        execution: devices, worker processes, Ray, time-outs; the result does not depend on it.
+        on_progress: called with the number of episodes of each batch.
+
+    Returns:
+        The certificates of all pairings, which share one permitted error.
+    """
+    if isinstance(policies, str | Path) or not isinstance(policies, Sequence):
+        raise RunError(f"policies must be a list of two or more, got {policies!r:.100}")
+    if out is not None:
+        refuse_file_of_run(Path(out))
+    found, names, where, wanted = as_teams(policies, domain, requirement, parameters, trust)
+    played = play_crosswise(
+        found, names, where, wanted, agents=[agent] if isinstance(agent, str) else list(agent or ()),
+        episodes=episodes, seed=seed, execution=execution, progress=on_progress,
+    )  # fmt: skip
+    if out is not None:
+        files.write(Path(out), crossplay_page(played).encode())
+    return played
 
 
 @verb

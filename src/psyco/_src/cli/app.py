@@ -19,6 +19,7 @@ from psyco._src.cli import (
     check,
     compare,
     counterexamples,
+    crossplay,
     domains,
     exact,
     explain,
@@ -102,7 +103,13 @@ GROUPS: dict[str, dict[str, Callable[..., None]]] = {
         "pareto": pareto.pareto,
         "tune": tune.tune,
     },
-    "Verify": {"verify": verify.verify, "stress": stress.stress, "exploit": exploit.exploit, "exact": exact.exact},
+    "Verify": {
+        "verify": verify.verify,
+        "stress": stress.stress,
+        "exploit": exploit.exploit,
+        "crossplay": crossplay.crossplay,
+        "exact": exact.exact,
+    },
     "Inspect": {
         "runs": runs.runs,
         "report": report.report,

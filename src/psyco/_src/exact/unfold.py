@@ -45,8 +45,7 @@ from psyco._src.logic.exact_constants import evaluated_aggregates, exact_compari
 from psyco._src.logic.progression import Automaton
 from psyco._src.logic.scalar_eval import constant_value
 from psyco._src.logic.validate import check_bounds, check_precision, check_signals
-from psyco._src.policies.external import DeterminismProbe, ExternalPolicy, PolicyLike, as_policy
-from psyco._src.policies.guard import Guard
+from psyco._src.policies.external import DeterminismProbe, HostPolicy, PolicyLike, as_policy
 from psyco._src.policies.network import has_mask
 from psyco._src.policies.serialization import Policy
 
@@ -179,7 +178,7 @@ def _own_actions(policy: PolicyLike, domain: Domain) -> Act:
     return lambda observations: np.asarray(act(jnp.asarray(observations)))
 
 
-def _external_actions(policy: ExternalPolicy | Guard, domain: Domain) -> Act:
+def _external_actions(policy: HostPolicy, domain: Domain) -> Act:
     if policy.stateful:
         raise RunError(
             f"the policy {policy.source} is stateful; exact answers need a policy that acts on the current observation "

@@ -220,6 +220,7 @@ class LearnerOptions:
     default_bias: ClassVar[Bias] = "learned"  # biases of the policy network, if none are asked for
     needs_learned_bias: ClassVar[bool] = False
     several_agents: ClassVar[bool] = True  # it learns joint policies
+    learns_independently: ClassVar[bool] = False  # several of it can learn side by side, one for each agent
     normalizes_observations: ClassVar[bool] = False  # itself, by running statistics
     check_method: ClassVar[str] = "fixed"  # statistical test of the current policy during learning
 

@@ -155,6 +155,7 @@ class PPO(ActorCritic):
     )
 
     learns_memory: ClassVar[bool] = True
+    learns_independently: ClassVar[bool] = True
 
     @classmethod
     def gymnasium_options(cls, actions: Actions, horizon: int, return_constrained: bool) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -110,6 +110,8 @@ class SafeES(LagrangianSearch):
     control: str = option(
         "integral", "Rule of λ: integral, or soft (the paper's rule on the belief).", choices=CONTROLS
     )
+
+    learns_independently: ClassVar[bool] = True
 
     def _check_options(self) -> None:
         if self.shaping == "pair" and not self.mirrored:

@@ -30,6 +30,7 @@ from psyco._src.policies import loaders
 from psyco._src.policies.base import VectorPolicy
 from psyco._src.policies.guard import Guard
 from psyco._src.policies.loaders import BatchFunction
+from psyco._src.policies.mixed import MixedPolicy
 from psyco._src.policies.network import has_mask
 from psyco._src.policies.sb3_network import same_network
 from psyco._src.policies.serialization import Policy, describe_other_file, load_policy, policy_for
@@ -232,7 +233,8 @@ class ExplicitStatePolicy(Protocol):
         """Return actions for observations `[count, ...]`, and the next state."""
 
 
-AnyPolicy: TypeAlias = Policy | ExternalPolicy | Guard
+HostPolicy: TypeAlias = ExternalPolicy | Guard | MixedPolicy  # asked for every action between compiled steps
+AnyPolicy: TypeAlias = Policy | HostPolicy
 
 # Everything that `as_policy` accepts.
 PolicyLike: TypeAlias = (
@@ -258,7 +260,7 @@ def as_policy(policy: PolicyLike, trust: Collection[str] = TRUST_NOTHING) -> Any
             with a memory, an `EpisodePolicy`, a class of them, or an `ExplicitStatePolicy`.
         trust: names of files that may run code.
     """
-    if isinstance(policy, Policy | ExternalPolicy | Guard):
+    if isinstance(policy, AnyPolicy):
         return policy
     if isinstance(policy, str | Path):
         return open_policy(str(policy), trust)
@@ -386,7 +388,7 @@ class DeterminismProbe:
     A policy whose second answer differs shares state between episodes or uses unseeded randomness.
     """
 
-    policy: ExternalPolicy | Guard
+    policy: HostPolicy
 
     @property
     def signals(self) -> frozenset[str]:
@@ -401,7 +403,7 @@ class DeterminismProbe:
 
 @dataclass(frozen=True)
 class _ProbedVectorPolicy:
-    policy: ExternalPolicy | Guard
+    policy: HostPolicy
     actions: Actions
     count: int
     first: VectorPolicy
@@ -434,7 +436,7 @@ class _ProbedVectorPolicy:
         return ACTION_TOLERANCE * np.subtract(self.actions.high, self.actions.low)
 
 
-def _difference_message(policy: ExternalPolicy | Guard, one: Any, other: Any) -> str:
+def _difference_message(policy: HostPolicy, one: Any, other: Any) -> str:
     difference = f"the policy {policy.source} chose {one}, and {other} when asked again in the same situation: "
     if policy.stateful:
         return difference + (

@@ -183,7 +183,7 @@ class Guard:
     @property
     def source(self) -> str:
         """Description of both policies."""
-        return f"{_name(self.policy)} guarded by {_name(self.fallback)}"
+        return f"{short_name(self.policy)} guarded by {short_name(self.fallback)}"
 
     @property
     def stateful(self) -> bool:
@@ -312,5 +312,6 @@ def _has_memory(given: Any) -> bool:
     return hasattr(given, "reset") and hasattr(given, "act") and not isinstance(given, type)
 
 
-def _name(policy: AnyPolicy) -> str:
+def short_name(policy: AnyPolicy) -> str:
+    """Return the start of a policy's digest, or the source of an external one."""
     return f"sha256:{policy.digest[:16]}" if isinstance(policy, Policy) else policy.source

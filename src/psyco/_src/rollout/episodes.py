@@ -134,6 +134,7 @@ class Stream(IntEnum):
     NORMALIZE = 10  # observations of random policies
     RISK = 11  # training data of a risk estimate
     CLONE = 12  # demonstrations of external policies, and behaviour cloning
+    CROSSPLAY = 13  # agents with partners of other policies
     THROUGHPUT = 20  # speed of a simulator
 
 

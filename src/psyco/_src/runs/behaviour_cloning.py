@@ -30,8 +30,7 @@ from psyco._src.envs.agents import agents_of
 from psyco._src.envs.base import Domain
 from psyco._src.envs.gym_env import GymDomain
 from psyco._src.learners.distributions import log_likelihood, offered_scores
-from psyco._src.policies.external import ExternalPolicy
-from psyco._src.policies.guard import Guard
+from psyco._src.policies.external import HostPolicy
 from psyco._src.policies.network import NOT_OFFERED, Hidden, Network, has_mask, network_for
 from psyco._src.policies.serialization import Policy, policy_for
 from psyco._src.rollout.episodes import Stream, episode_keys, stream_key
@@ -64,7 +63,7 @@ class Demonstrations(NamedTuple):
 
 
 def play_demonstrations(
-    policy: ExternalPolicy | Guard, domain: Domain, seed: int, execution: Execution = IN_PROCESS
+    policy: HostPolicy, domain: Domain, seed: int, execution: Execution = IN_PROCESS
 ) -> Demonstrations:
     """Return demonstrations by a policy: episodes of about 10,000 steps in all, 8 to 100 of them."""
     count = min(max(-(-DEMONSTRATED_STEPS // domain.horizon), MIN_EPISODES), MAX_EPISODES)

@@ -193,10 +193,14 @@ def resolve_auto(settings: Settings, learner: str, domain: Domain, requirement: 
     if spaces := agent_spaces_of(domain):
         if not learner_class(learner).several_agents:
             raise RunError(f"{learner} learns for one agent, and {domain.name} has {len(spaces)}: use safe-es or ppo")
+        if settings.learning == "independent":
+            _check_independent(settings, learner)
         if settings.policies is None and not settings.start_from:
-            resolved["policies"] = default_sharing(spaces)
+            resolved["policies"] = "separate" if settings.learning == "independent" else default_sharing(spaces)
     elif settings.policies is not None:
         raise RunError(f"{domain.name} has one agent, so it has one policy: leave out --policies")
+    elif settings.learning != "joint":
+        raise RunError(f"{domain.name} has one agent, which learns by itself: leave out --learning")
     if costly:
         defaults = learner_class(learner).gymnasium_options(
             domain.actions, domain.horizon, _constrains_return(requirement)
@@ -211,6 +215,21 @@ def resolve_auto(settings: Settings, learner: str, domain: Domain, requirement: 
         _check_violation_limit(settings, requirement)
         resolved["verify_every"] = 0  # checks would play further episodes
     return resolved
+
+
+def _check_independent(settings: Settings, learner: str) -> None:
+    if not learner_class(learner).learns_independently:
+        able = [name for name in LEARNERS if learner_class(name).learns_independently]
+        raise RunError(f"{learner} learns for all agents together; --learning independent needs {' or '.join(able)}")
+    if settings.violations_while_learning:
+        raise RunError(
+            "a limit of violations while learning needs one learner that keeps it; leave out --learning independent"
+        )
+    if settings.policies not in (None, "separate"):
+        raise RunError(
+            f"--policies {settings.policies} lets agents share a policy, and with --learning independent each learns "
+            "its own: use separate, or leave it out"
+        )
 
 
 def _check_violation_limit(settings: Settings, requirement: Requirement) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import jax
 from numpy.typing import ArrayLike
@@ -19,6 +20,8 @@ from psyco._src.envs.value_bounds import ValueRange
 from psyco._src.learners.base import Learner
 from psyco._src.learners.candidate_buffer import CandidateBuffer, CandidateBufferState
 from psyco._src.learners.expectation_constraints import expectation_bounds
+from psyco._src.learners.independent import IndependentLearner, agent_tasks, with_agent_returns
+from psyco._src.learners.lagrangian import LagrangianLearner
 from psyco._src.learners.learner_registry import (
     learner_class,
     learner_options,
@@ -33,7 +36,7 @@ from psyco._src.logic.batch_monitor import BatchMonitor, compile_monitor
 from psyco._src.policies.joint_network import joint_network_for, with_actions_of
 from psyco._src.policies.network import Network, has_mask, network_for, table_for
 from psyco._src.policies.serialization import Policy, check_finite
-from psyco._src.rollout.episodes import Sampler, Stream, episode_keys, stream_key
+from psyco._src.rollout.episodes import Episodes, Sampler, Stream, episode_keys, stream_key
 from psyco._src.rollout.execution import IN_PROCESS, EpisodeCache, Execution
 from psyco._src.rollout.gym_sampler import GymSampler
 from psyco._src.rollout.jax_sampler import JaxSampler
@@ -109,6 +112,28 @@ class Problem:
         return compile_monitor([constraint.formula for constraint in self.requirement.probability_constraints])
 
     @cached_property
+    def training_sampler(self) -> Sampler:
+        """The sampler of training episodes; independent learners need the return of each agent, too."""
+        sampler = self.sampler
+        if self.settings.learning == "joint" or not isinstance(sampler, GymSampler | JaxSampler):
+            return sampler
+        monitor = with_agent_returns(sampler.monitor, self.domain)
+        if isinstance(sampler, GymSampler):
+            return dataclasses.replace(sampler, job=sampler.job._replace(monitor=monitor))
+        return dataclasses.replace(sampler, monitor=monitor)
+
+    def as_measured(self, episodes: Episodes) -> Episodes:
+        """Return training episodes `[G, B]` with the values that the requirement measures."""
+        count = len(self.requirement.measured)
+        if episodes.value is None or self.settings.learning == "joint":
+            return episodes
+        columns: dict[str, Any] = {
+            name: getattr(episodes, name)[..., :count] if count else None
+            for name in ("value", "reached", "first_out_of_range")
+        }
+        return episodes._replace(**columns)
+
+    @cached_property
     def verification_sampler(self) -> Sampler:
         """The sampler of selection and certificate: the same episodes, without statistics that only learners use."""
         if isinstance(self.sampler, GymSampler | JaxSampler) and self.sampler.with_obs_stats:
@@ -125,9 +150,13 @@ class Problem:
         """The learner with observation normalization and a buffer of candidates; checkpoints hold its state."""
         running = self.normalization == "running"
         inner = self.learner
+        if self.settings.learning == "independent":
+            assert isinstance(inner, LagrangianLearner)
+            expectations = inner.known_task.expectations
+            inner = IndependentLearner(inner, agent_tasks(self.requirement, expectations, self.domain))
         tail = read_tail(self.settings.robust)
         if running and not learner_class(self.settings.learner).normalizes_observations:
-            inner = NormalizedLearner(self.learner, self.network)
+            inner = NormalizedLearner(inner, self.network)
         if tail is not None:
             inner = RobustLearner(inner, self.domain, tail, expected_episodes(self.settings, self.domain))
         limit = self.settings.violations_while_learning or 0

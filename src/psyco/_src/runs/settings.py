@@ -20,6 +20,7 @@ DEFAULT_EPISODES = 60_000
 DEFAULT_ADVERSARY_EPISODES = 20_000  # of learning an adversary
 MAX_STEPS = 2_000_000_000  # they, and violations, are counted in 32 bits
 NORMALIZATIONS = ("auto", "running", "sampled", "none")
+LEARNINGS = ("joint", "independent")  # of several agents: one learner for all, or one for each
 BIASES = ("auto", "one", "learned")
 # Headings of the command line; the first is that of options without a heading.
 MAIN, LEARNING, CERTIFICATE = "Options", "Learning", "Certificate"
@@ -94,6 +95,12 @@ class Settings:
         "Policies of several agents: shared, separate, group.",
         kind=str,
         choices=SHARINGS,
+        group=LEARNING,
+    )
+    learning: str = option(
+        "joint",
+        "Several agents learn joint, or independent.",
+        choices=LEARNINGS,
         group=LEARNING,
     )
     # Digest of the policy that learning starts from, "sha256:..."; empty: random parameters.

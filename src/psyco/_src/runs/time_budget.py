@@ -87,7 +87,7 @@ def learning_throughput(
         return None
     marks: list[tuple[float, int]] = []  # time and steps after each generation
     generations = run_generations(
-        problem.wrapped_learner, problem.sampler, key, at.state, first=0, generations=MAX_MEASURED_GENERATIONS
+        problem.wrapped_learner, problem.training_sampler, key, at.state, first=0, generations=MAX_MEASURED_GENERATIONS
     )
     # Learning meets an episode that fails too, and keeps its policy.
     with closing(generations), suppress(EpisodeError):  # type: ignore[type-var]

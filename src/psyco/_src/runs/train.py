@@ -165,11 +165,12 @@ def run_segment(
     try:
         # Play and learn: a compiled domain runs all generations at once, an environment one after the other.
         for state, played in run_generations(
-            problem.wrapped_learner, problem.sampler, key, at.state,
+            problem.wrapped_learner, problem.training_sampler, key, at.state,
             first=at.generation, generations=generations, capacity=problem.check_interval, steps=steps,
             violations=problem.violations_left(at.state),
         ):  # fmt: skip
             check_finite(problem.wrapped_learner.deployed(state))
+            played = played._replace(episodes=problem.as_measured(played.episodes))
             if warning := signal_check.warning(played):
                 logger.warning("%s", warning)
             metrics = _tabulate(problem, played, at.generation)

@@ -68,6 +68,11 @@ def check_initial_policy(settings: Settings, policy: Policy | None, domain: Doma
         return
     policy.check_spaces(domain)
     own = policy.network
+    if isinstance(own, JointNetwork) and settings.learning == "independent" and len(own.policies) < len(own.members):
+        raise RunError(
+            f"independent learning starts from a policy for each agent: {policy.notes[0].partition('.')[0].lower()}; "
+            "start from one that was learned with --policies separate, or leave out --learning independent"
+        )
     if isinstance(own, JointNetwork) and settings.policies is not None:
         asked = joint_network_for(domain, hidden=own.hidden, bias=own.bias, policies=settings.policies)
         if getattr(asked, "sharers", None) != own.sharers:

@@ -28,8 +28,7 @@ from psyco._src.envs.value_bounds import ValueRange, requirement_warnings
 from psyco._src.envs.value_bounds import value_ranges as compute_value_ranges
 from psyco._src.logic.ast import Constraint, Expectation, Requirement
 from psyco._src.logic.lint import early_end_note
-from psyco._src.policies.external import AnyPolicy, DeterminismProbe, ExternalPolicy
-from psyco._src.policies.guard import Guard
+from psyco._src.policies.external import AnyPolicy, DeterminismProbe, HostPolicy
 from psyco._src.policies.serialization import Policy
 from psyco._src.rollout.episodes import (
     Episodes,
@@ -416,7 +415,7 @@ def _first(episodes: Episodes, count: int) -> Episodes:
     return first
 
 
-def check_determinism(policy: ExternalPolicy | Guard, domain: Domain, key: Array, execution: Execution) -> None:
+def check_determinism(policy: HostPolicy, domain: Domain, key: Array, execution: Execution) -> None:
     """Raise for an external policy whose actions depend on anything but its own episode; see `DeterminismProbe`."""
     sampler = make_sampler(domain, DeterminismProbe(policy), Requirement(), execution=execution)
     sampler(jnp.zeros((DETERMINISM_EPISODES, 0)), episode_keys(key, 0, DETERMINISM_EPISODES))
