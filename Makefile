@@ -4,7 +4,8 @@
 #   make test PYTEST="-k belief -x"          other arguments for pytest
 
 PYTHON ?= $(shell command -v python3.11 >/dev/null 2>&1 && python3.11 -c '' >/dev/null 2>&1 && echo python3.11 || echo python3)
-PYTEST ?= -n 2 --dist loadfile
+# A worker that crashes ends the tests: replacing it can wait for ever (pytest-xdist with --dist loadfile).
+PYTEST ?= -n 2 --dist loadfile --max-worker-restart=0
 
 # Tests compile many small programs: this compiles them twice as fast. Those of full size do without it.
 TESTED = XLA_FLAGS="$${XLA_FLAGS:---xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true}" $(BIN)/python -m pytest $(PYTEST)
