@@ -174,10 +174,39 @@ def studio(folder: Path) -> None:
             window.locator("#plan-chart svg").wait_for()
             window.locator("#signals tr").first.wait_for(state="attached", timeout=120_000)
             window.screenshot(path=folder / "studio.png")
+            frames = film(browser.new_page(viewport={"width": 960, "height": 820}), window.url)
             browser.close()
         finally:
             server.terminate()
     Image.open(folder / "studio.png").convert("RGB").save(IMAGES / "studio.png", optimize=True)
+    pictures = [Image.open(io.BytesIO(shot)).convert("RGB").resize((720, 615)) for shot, _ in frames]
+    colours = pictures[-1].quantize(64)  # one palette for all
+    first, *others = [picture.quantize(palette=colours, dither=Image.Dither.NONE) for picture in pictures]
+    durations = [duration for _, duration in frames]
+    first.save(IMAGES / "studio.gif", save_all=True, append_images=others, duration=durations, loop=0, optimize=True)
+
+
+def film(window: "Page", address: str) -> list[tuple[bytes, int]]:
+    """Return pictures of a requirement that is typed, learned and certified, each with its time in milliseconds."""
+    frames = []
+    window.goto(address)
+    window.locator("#signals tr").first.wait_for(state="attached", timeout=120_000)
+    window.locator("#requirement").fill("")
+    for part in re.findall(r"\S+ ?", "P>=0.85 [ G (distance >= 0.1 | collisions <= 1) ] & C>=0.98"):
+        window.locator("#requirement").press_sequentially(part)
+        frames.append((window.screenshot(), 90))
+    window.keyboard.press("Escape")
+    window.locator(".property").first.wait_for()
+    frames.append((window.screenshot(), 1500))
+    window.locator("#learn").click()
+    status = window.locator("#run-status")
+    until = time.monotonic() + 120
+    while time.monotonic() < until and "SATISFIED" not in (status.text_content() or ""):
+        if (shot := window.screenshot()) != frames[-1][0]:
+            frames.append((shot, 160))
+        window.wait_for_timeout(300)
+    window.wait_for_timeout(2000)
+    return [*frames, (window.screenshot(), 3500)]
 
 
 def keep(name: str, printed: str, picture: Path) -> None:
