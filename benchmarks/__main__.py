@@ -25,7 +25,7 @@ BENCHMARKS = {
     "means": "episodes until a mean is shown, wrong verdicts at the limit, and the time for a million values",
     "deployment": "runtime and monitor beside rtamt, how soon a change is found, what a guard leaves of a return",
     "adversary": "learned adversaries on Obstacle Run beside the exact worst case, 5 seeds (ten minutes)",
-    "agents": "best responses and learning in turn on Obstacle Run, beside exact values, 5 and 3 seeds (half an hour)",
+    "agents": "best responses and learning in turn on Obstacle Run, beside exact values, 5 and 3 seeds (ten minutes)",
     "shield": "violations while learning with and without a shield, on Obstacle Run and, with QVBS=FOLDER, two models",
     "teams": "what three agents cost beside one; `python -m benchmarks.teams spread` learns simple_spread (an hour)",
     "crossplay": "joint and independent learning, and partners from other seeds (an hour; not part of the default)",
