@@ -7,11 +7,14 @@ of the policy that it ends with. The page docs/gallery.md is written from all th
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from PIL import Image
@@ -180,13 +183,16 @@ def studio(folder: Path) -> None:
             server.terminate()
     Image.open(folder / "studio.png").convert("RGB").save(IMAGES / "studio.png", optimize=True)
     pictures = [Image.open(io.BytesIO(shot)).convert("RGB").resize((720, 615)) for shot, _ in frames]
-    colours = pictures[-1].quantize(64)  # one palette for all
+    both = Image.new("RGB", (720, 1230))  # one palette for all
+    both.paste(pictures[0])
+    both.paste(pictures[-1], (0, 615))
+    colours = both.quantize(128)
     first, *others = [picture.quantize(palette=colours, dither=Image.Dither.NONE) for picture in pictures]
     durations = [duration for _, duration in frames]
     first.save(IMAGES / "studio.gif", save_all=True, append_images=others, duration=durations, loop=0, optimize=True)
 
 
-def film(window: "Page", address: str) -> list[tuple[bytes, int]]:
+def film(window, address: str) -> list[tuple[bytes, int]]:
     """Return pictures of a requirement that is typed, learned and certified, each with its time in milliseconds."""
     frames = []
     window.goto(address)
@@ -199,9 +205,9 @@ def film(window: "Page", address: str) -> list[tuple[bytes, int]]:
     window.locator(".property").first.wait_for()
     frames.append((window.screenshot(), 1500))
     window.locator("#learn").click()
-    status = window.locator("#run-status")
+    verdict = window.frame_locator("#frame").get_by_text("SATISFIED", exact=True).first
     until = time.monotonic() + 120
-    while time.monotonic() < until and "SATISFIED" not in (status.text_content() or ""):
+    while time.monotonic() < until and not verdict.is_visible():
         if (shot := window.screenshot()) != frames[-1][0]:
             frames.append((shot, 160))
         window.wait_for_timeout(300)
