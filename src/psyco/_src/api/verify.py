@@ -66,7 +66,13 @@ from psyco._src.runs.adversarial_training import train_against as learn_against
 from psyco._src.runs.attack import AttackResult, attacked_domain
 from psyco._src.runs.attack import attack as attack_policy
 from psyco._src.runs.problem import prepare
-from psyco._src.runs.settings import DEFAULT_ADVERSARY_EPISODES, DEFAULT_EPISODES, Settings, check_one_budget
+from psyco._src.runs.settings import (
+    DEFAULT_ADVERSARY_EPISODES,
+    DEFAULT_EPISODES,
+    DEFAULT_RESPONSE_EPISODES,
+    Settings,
+    check_one_budget,
+)
 from psyco._src.runs.store import Run, is_run, keep_certificate, read_run, refuse_file_of_run
 from psyco._src.runs.time_budget import learning_throughput, simulator_throughput
 from psyco._src.runs.train import Callback
@@ -567,7 +573,7 @@ def exploit(
     deviation: Policy | str | Path | None = None,
     parameters: Mapping[str, Any] | None = None,
     learner: Any = AUTO_LEARNER,
-    episodes: int = DEFAULT_ADVERSARY_EPISODES,
+    episodes: int = DEFAULT_RESPONSE_EPISODES,
     method: str = DEFAULT_METHOD,
     max_episodes: int = DEFAULT_MAX_EPISODES,
     seed: int = 0,
@@ -637,7 +643,7 @@ def train_against(
     rounds: int = 4,
     parameters: Mapping[str, Any] | None = None,
     learner: Any = AUTO_LEARNER,
-    episodes: int = DEFAULT_ADVERSARY_EPISODES,
+    episodes: int | None = None,
     policy_learner: Any = None,
     policy_episodes: int = DEFAULT_EPISODES,
     method: str = DEFAULT_METHOD,
@@ -663,7 +669,7 @@ def train_against(
         rounds: number of policies that learn.
         parameters: changes to the parameters of the domain.
         learner: learner of the adversaries, as in `synthesize`.
-        episodes: training episodes of each adversary.
+        episodes: training episodes of each adversary; default: 20,000, and 40,000 where an agent deviates.
         policy_learner: learner of the policies; default: that of the run of the first policy, else chosen for the
             domain.
         policy_episodes: training episodes of each policy.
@@ -685,6 +691,8 @@ def train_against(
     disturbance, given = (Deviation(agent), None) if agent is not None else as_adversary(adversary)
     if given is not None:
         raise RunError("adversaries are learned in every round: give their size, as in 0.2 or obs:0.05, not a policy")
+    if episodes is None:
+        episodes = DEFAULT_ADVERSARY_EPISODES if agent is None else DEFAULT_RESPONSE_EPISODES
     own = Settings(learner=learner, episodes=episodes, seed=seed, verify_every=0)
     theirs = _run_settings(policy) if policy_learner is None else Settings(learner=policy_learner)
     settings = Settings(

@@ -18,6 +18,7 @@ from psyco._src.verification.methods import DEFAULT_METHOD, METHODS
 
 DEFAULT_EPISODES = 60_000
 DEFAULT_ADVERSARY_EPISODES = 20_000  # of learning an adversary
+DEFAULT_RESPONSE_EPISODES = 40_000  # of learning the best response of an agent
 MAX_STEPS = 2_000_000_000  # they, and violations, are counted in 32 bits
 NORMALIZATIONS = ("auto", "running", "sampled", "none")
 LEARNINGS = ("joint", "independent")  # of several agents: one learner for all, or one for each
