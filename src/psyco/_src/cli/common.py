@@ -81,7 +81,7 @@ Seed = Annotated[int, typer.Option(help="The result is a function of it.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.", rich_help_panel=OUTPUT)]
 Parameters = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Parameter of the domain; repeatable."),
+    typer.Option("--set", metavar="NAME=VALUE", help="Domain parameter; repeatable."),
 ]
 Vary = Annotated[
     list[str] | None,

@@ -100,7 +100,7 @@ class Settings:
     )
     learning: str = option(
         "joint",
-        "Several agents learn joint, or independent.",
+        "Several agents: joint, independent.",
         choices=LEARNINGS,
         group=LEARNING,
     )
