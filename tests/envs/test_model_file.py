@@ -43,7 +43,7 @@ BAD = {
     "its constants N, p have no values; give them, as in --set N=3 --set p=0.5": "dtmc\nconst int N;\nconst double p;\n"
     + MODULE.format("[] s<N -> p : (s'=1) + (1-p) : (s'=2);"),
     "sum to 0.9, not to 1, in the state s=0": "dtmc\n" + MODULE.format("[] s=0 -> 0.5 : (s'=1) + 0.4 : (s'=2);"),
-    "a branch has the probability -0.5, below 0, in the state s=2": "dtmc\n"
+    "a probability is -0.5, not between 0 and 1, in the state s=2": "dtmc\n"
     + MODULE.format("[] s<3 -> (1-s)/2 : (s'=0) + (1+s)/2 : (s'=s+1);\n [] s=3 -> true;"),
     "has 2 initial states; choose one by a formula, as in --set start='s=1'": "dtmc\nmodule m\n s : [0..3];\n"
     "[] s<2 -> (s'=3);\n[] s>1 -> true;\nendmodule\ninit s<2 endinit",

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+from psyco._src.runs.lock import LOCK
+
 SECONDS = 1.0  # of this process: what others do to the machine is no fault of an input
 MEMORY = 512 * 2**20  # bytes that one input may add to the most that was ever used
 
@@ -79,7 +81,7 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
         _seen.append(f"{event} {arguments!r:.200}")
     elif event == "open":
         path, _, flags = arguments
-        if flags & WRITING and not _inside(path):
+        if flags & WRITING and not _inside(path) and not _is_lock(path, flags):
             _seen.append(f"it writes to {path!r}")
     elif event in CHANGES:
         if not all(map(_inside, (path for path in arguments if isinstance(path, str | bytes | os.PathLike)))):
@@ -101,6 +103,11 @@ def _inside(path: Any) -> bool:
     if isinstance(path, int) or path == os.devnull:
         return True
     return Path(os.fsdecode(os.path.realpath(path))).is_relative_to(str(_folder))
+
+
+def _is_lock(path: Any, flags: int) -> bool:
+    """Whether a run is locked is found out by opening its lock, which is not made."""
+    return not flags & os.O_CREAT and os.path.basename(os.fsdecode(path)) == LOCK
 
 
 def _of_our_own() -> bool:

@@ -49,7 +49,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "tune": {"--trials": "3", "--rerun-seeds": "1", "--validation-seeds": "2", "--workers": "1"},
     "verify": {"--max-episodes": "100"},
     "stress": {"--max-episodes": "100"},
-    "exploit": {"--max-episodes": "100"},
+    "exploit": {"--episodes": "60", "--max-episodes": "100"},
     "crossplay": {"--episodes": "50"},
     "reproduce": {"--episodes": "400", "--repetitions": "2"},  # and one part alone, see `small`
 }

@@ -175,6 +175,15 @@ def test_examples_of_commands_run(cli: Callable[..., Any], tmp_path: Path, monke
     made = {"dance-naive": ("particle-dance", dance), "obstacles": ("obstacle-run", obstacles)}
     for name, (domain, requirement) in {**made, "cartpole": ("CartPole-v1", cart)}.items():
         reader.run(["psyco", "synthesize", domain, "--require", requirement, "--out", f"runs/{name}"])
+    for name, (domain, parameter) in {
+        "game": ("obstacle-run", "opponent=true"),
+        **dict.fromkeys(("team", "team2", "team3"), ("particle-dance", "agents=3")),
+    }.items():
+        requirement = dance if domain == "particle-dance" else obstacles
+        words = ["psyco", "synthesize", domain, "--set", parameter, "--require", requirement, "--out", f"runs/{name}"]
+        reader.run([*words, "--seed", str(len(name) + int(name[-1] == "3"))])
+    scripted = "def scripted(observations):\n    return {agent: [0.0, 0.0] for agent in observations}\n"
+    (tmp_path / "my_policies.py").write_text(scripted)
     reader.run(["psyco", "export", "runs/cartpole", "--onnx", "model.onnx"])
     reader.run(
         ["psyco", "verify", "model.onnx", "--domain", "CartPole-v1", "--require", cart, "--out", "certificate.json"]

@@ -645,9 +645,6 @@ def _tables(file: str, digest: str, facts: dict[str, Any], arrays: dict[str, NDA
     if (wrong := np.flatnonzero(np.abs(total - 1) > SUM_TOLERANCE)).size:
         state = describe_state(tables, int(tables.state_of_choice[wrong[0]]))
         raise DomainError(f"{file}: the probabilities of a choice sum to {total[wrong[0]]:g}, not to 1, in {state}")
-    if (wrong := np.flatnonzero(probability < 0)).size:
-        state = describe_state(tables, int(tables.state_of_choice[tables.choice_of_branch[wrong[0]]]))
-        raise DomainError(f"{file}: a branch has the probability {probability[wrong[0]]:g}, below 0, in {state}")
     if len(tables.initial) == 1 and tables.labels.get("deadlock", np.zeros(tables.states, bool))[tables.initial[0]]:
         raise DomainError(f"{file}: its initial state is a deadlock: no command is enabled, so no step is possible")
     return tables
