@@ -1,6 +1,7 @@
 """From candidates to a certificate: order, honesty, and when learning may end."""
 
 import dataclasses
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from psyco._src.runs import train
 from psyco._src.runs.baselines import Baselines, Performance
 from psyco._src.runs.select import Candidate, certify_best, rank_candidates, remark
 from psyco._src.runs.train import TrainingState, initial_state
+from tests.environments import Walk
 from tests.making import learned, make_settings, prepared
 
 pytestmark = pytest.mark.slow  # whole runs
@@ -90,6 +92,34 @@ def test_the_certificate_is_about_the_returned_policy_and_lists_every_look() -> 
         beside = Baselines(idle, (dataclasses.replace(idle, within_bounds=met),))
         assert ("the episodes of doing nothing met the constraints" in remark(certificate, candidate, beside)) == met
         assert ("out of reach" in remark(certificate, candidate, beside)) != met
+
+
+class Seeded(Walk):
+    """Notes the seed of every episode."""
+
+    seeds: ClassVar[set[int]] = set()
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.seeds.add(seed)
+        return super().reset(seed=seed, options=options)
+
+
+def test_learning_selection_and_certificate_share_no_episode() -> None:
+    """Episodes that chose a policy must not certify it: they are kinder to it than fresh ones."""
+
+    def seeds_of(work):
+        Seeded.seeds.clear()
+        done = work()
+        return done, set(Seeded.seeds)
+
+    domain = psyco.make(Seeded, horizon=6)
+    settings = {"episodes": 66, "population": 20, "checks": 2, "candidates": 3, "selection_episodes": 40}
+    problem = prepared(domain, "P>=0.01 [ F obs[0] > 0 ] & C>=0.9", max_episodes=60, verify_every=0, **settings)
+    end, learning = seeds_of(lambda: learned(problem).at)
+    _, selection = seeds_of(lambda: rank_candidates(problem, end))
+    certified, both = seeds_of(lambda: certify_best(problem, end))
+    assert learning and selection and selection < both
+    assert len(both - selection - learning) >= certified.certificate.episodes > 0
 
 
 @pytest.mark.more
