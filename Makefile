@@ -24,7 +24,7 @@ PIP  := $(BIN)/python -m pip --disable-pip-version-check install --no-compile $(
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo studio quick test test-all soak coverage lint format bench bench-learners bench-peers bench-qvbs bench-real fuzz docs gallery browser clean
+.PHONY: help demo studio quick test test-all soak coverage lint format bench bench-learners bench-peers bench-references bench-qvbs bench-real fuzz docs gallery browser clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -73,6 +73,9 @@ bench-real: $(VENV)/installed-all  ## robots, landing, driving, a slow simulator
 
 bench-qvbs: $(VENV)/installed-all  ## models of the Quantitative Verification Benchmark Set; QVBS=FOLDER KIND=dtmc FAMILIES="brp herman" LIMIT=300
 	$(BIN)/python -m benchmarks.qvbs $(or $(QVBS),../shared/qvbs) $(if $(KIND),--kind $(KIND)) $(if $(FAMILIES),--only $(FAMILIES)) $(if $(LIMIT),--limit $(LIMIT))
+
+bench-references: $(VENV)/installed-all  ## ppo and sac beside those of Stable-Baselines3, unconstrained, equal steps; LEARNERS=ppo TASKS="Hopper Ant" SEEDS="700 701 702"
+	$(BIN)/python -m benchmarks.references $(LEARNERS) $(if $(TASKS),--tasks $(TASKS)) --seeds $(or $(SEEDS),700 701 702)
 
 bench-peers: $(VENV)/installed-all  ## Stable-Baselines3 and OmniSafe on the same tasks; TASKS=dance SEEDS="0 1 2" STEPS=50000 OMNISAFE=PYTHON
 	$(BIN)/python -m benchmarks.peers $(TASKS) --seeds $(or $(SEEDS),0 1 2) $(if $(STEPS),--steps $(STEPS)) $(if $(OMNISAFE),--omnisafe $(OMNISAFE))
