@@ -119,7 +119,7 @@ class HostSampler:
         return jax.device_get(self.sampler(theta, keys))
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_two_drivers_and_any_split_into_segments_give_the_same_bytes():
     problem = prepared(psyco.make("obstacle-run"), "P>=0.9 [ G !caught ]", learner="snes")
     start = problem.learner.init(problem.network.init(jax.random.key(1)))
