@@ -60,7 +60,7 @@ class VectorPolicy(Protocol):
 
 
 class WithoutParameters:
-    """A policy that samplers run as it is: its own Actor, without parameters."""
+    """A policy without parameters; it is its own Actor, which samplers run."""
 
     @property
     def network(self) -> Self:
