@@ -118,7 +118,10 @@ def test_the_exploitability_falls_where_all_learn_in_turn():
         ({"goal": "gain"}, "an agent deviates for violation or return, got 'gain'"),
         ({"policy": lambda obs: dict.fromkeys(obs, 0)}, "a best response is learned against a PSyCo policy"),
         ({"deviation": lambda obs: 0}, "a deviation is a joint PSyCo policy"),
-        ({"deviation": joint_policy(1).agent("runner")}, "with one agent; obstacle-run has the agents runner, opponent"),
+        (
+            {"deviation": joint_policy(1).agent("runner")},
+            "with one agent; obstacle-run has the agents runner, opponent",
+        ),
         ({"requirement": "P>=0.7 [ G opponent.action = 0 ]"}, "the requirement names opponent.action"),
         ({"requirement": "R{reward}>=-5 [ C ]"}, "an adversary makes a formula fail"),
     ],
@@ -130,10 +133,10 @@ def test_bad_input_is_an_error_with_a_remedy(options, words):
 
 
 def test_a_run_of_one_agent_has_no_agent_that_could_deviate():
-    with pytest.raises(DomainError, match="particle-dance has one agent, and an agent deviates where there are several"):
-        psyco.exploit(
-            lambda obs: [0.0, 0.0], "particle-dance", "P>=0.7 [ G distance >= 0.1 ]", agent="agent_0"
-        )
+    with pytest.raises(
+        DomainError, match="particle-dance has one agent, and an agent deviates where there are several"
+    ):
+        psyco.exploit(lambda obs: [0.0, 0.0], "particle-dance", "P>=0.7 [ G distance >= 0.1 ]", agent="agent_0")
 
 
 @pytest.mark.parametrize("arguments", [{}, {"adversary": 0.2, "agent": "opponent"}])

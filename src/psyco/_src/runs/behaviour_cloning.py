@@ -191,8 +191,8 @@ def clone(
     source, episodes, x, actions = demonstrations
     if agents := agents_of(domain):
         raise RunError(
-            f"{domain.name} has the agents {', '.join(agents)}, and demonstrations are cloned for one agent: start from "
-            "a joint policy that was learned (--from RUN)"
+            f"{domain.name} has the agents {', '.join(agents)}, and demonstrations are cloned for one agent: start "
+            "from a joint policy that was learned (--from RUN)"
         )
     targets = _targets(source, actions, domain)
     if has_mask(domain):
