@@ -159,13 +159,14 @@ def test_the_command_refuses_what_it_would_ignore(tmp_path, cli):
 
 
 @pytest.mark.more
-def test_the_command_writes_the_joint_policy_with_the_deviation(tmp_path, cli):
+def test_the_command_learns_the_same_and_writes_the_joint_policy_with_the_deviation(found, tmp_path, cli):
     joint_policy().save(tmp_path / "joint.safetensors")
     saved, out = tmp_path / "deviation.safetensors", tmp_path / "deviation.json"
     command = ["exploit", tmp_path / "joint.safetensors", "--require", REQUIREMENT, "--agent", "opponent"]
-    done = cli(*command, "--episodes", "500", "--max-episodes", "200", "--save", saved, "--out", out, "--json")
+    budget = ["--episodes", "6000", "--max-episodes", "2000", "--seed", "3"]
+    done = cli(*command, *budget, "--save", saved, "--out", out, "--json")
     assert done.status in (0, 1, 3)
     assert out.read_text() == done.out
     content = json.loads(done.out)
-    assert content["adversary"]["policy"] == psyco.load_policy(saved).digest
+    assert content["adversary"]["policy"] == psyco.load_policy(saved).digest == found.adversary.digest
     assert cli("verify", saved, "--require", REQUIREMENT, "--max-episodes", "200").status in (0, 1, 3)
