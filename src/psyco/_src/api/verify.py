@@ -66,7 +66,7 @@ from psyco._src.runs.settings import (
 )
 from psyco._src.runs.store import keep_certificate
 from psyco._src.runs.time_budget import learning_throughput, simulator_throughput
-from psyco._src.verification import comparison, recertify, recordings
+from psyco._src.verification import comparison, recertify, recorded_traces, recordings
 from psyco._src.verification import outcomes as recorded
 from psyco._src.verification import verifier as verification
 from psyco._src.verification.certificate import Certificate
@@ -322,8 +322,8 @@ def verify_outcomes(
         data, origin = _read(outcomes)
         if traces:
             if groups is not None or is_quantified(wanted):
-                wanted = recordings.written_for_traces(data, wanted, groups, origin=origin)
-            judged = recordings.read_traces(
+                wanted = recorded_traces.written_for_traces(data, wanted, groups, origin=origin)
+            judged = recorded_traces.read_traces(
                 data, wanted, origin=origin, horizon=horizon, cut=cut, first_index=first_index
             )
         else:
