@@ -7,6 +7,9 @@ PYTHON ?= $(shell command -v python3.11 >/dev/null 2>&1 && python3.11 -c '' >/de
 # A worker that crashes ends the tests: replacing it can wait for ever (pytest-xdist with --dist loadfile).
 PYTEST ?= -n 2 --dist loadfile --max-worker-restart=0
 
+# Images of containers often set it. Then every process of a test would compile all modules that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Tests compile many small programs: this compiles them twice as fast. Those of full size do without it.
 TESTED = XLA_FLAGS="$${XLA_FLAGS:---xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true}" $(BIN)/python -m pytest $(PYTEST)
 # What `make quick` tests: the language, the tests of verification, the house itself, and two small syntheses.

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from psyco._src.runs import session as sessions
 from psyco._src.runs import writer
 from psyco._src.runs.config import Config
+from psyco._src.runs.execute import execute
+from psyco._src.runs.session import build_problem, start_run
 from psyco._src.runs.settings import Settings
 
 LIMIT = 0.03  # of a run's time for its checkpoints
@@ -62,8 +63,8 @@ def _timed(spent: dict[str, float], name: str, method: Callable[..., Any]) -> Ca
 
 def _run(folder: Path, every: float) -> float:
     began = time.perf_counter()
-    with sessions.start_run(folder, CONFIG, sessions.build_problem(CONFIG)) as session:
-        sessions.execute(session, checkpoint_every=every)
+    with start_run(folder, CONFIG, build_problem(CONFIG)) as session:
+        execute(session, checkpoint_every=every)
     return time.perf_counter() - began
 
 

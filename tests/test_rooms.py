@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -211,3 +213,12 @@ def test_the_walk_leads_through_functions_that_are_there() -> None:
         for each in node.body
         if isinstance(each, ast.FunctionDef)
     }
+
+
+def test_ruff_checks_every_file() -> None:
+    """A pattern for the folder of results would leave out the room `runs` as well."""
+    root = SOURCE.parents[2]
+    listed = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--show-files"], cwd=root, capture_output=True, text=True, check=True
+    ).stdout
+    assert {path for name in ("src", "tests") for path in (root / name).rglob("*.py")} <= set(map(Path, listed.split()))

@@ -313,12 +313,12 @@ def test_ctrl_c_while_things_are_imported_is_no_traceback() -> None:
 
 
 def test_ctrl_c_while_learning_says_how_to_go_on(cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from psyco._src.runs import session
+    from psyco._src.runs import execute
 
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(session, "learn", interrupt)
+    monkeypatch.setattr(execute, "learn", interrupt)
     done = cli("synthesize", "obstacle-run", "-v", "--require", EASY, "--episodes", 44, "--out", tmp_path / "a run")
     assert done.status == 130
     assert f"continue with: psyco resume '{tmp_path}/a run'" in done.err

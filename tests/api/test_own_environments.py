@@ -203,13 +203,13 @@ def test_all_missing_trust_is_asked_for_at_once() -> None:
 @pytest.mark.more
 def test_a_failing_sample_for_the_page_costs_no_certificate(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from psyco._src.core.errors import EpisodeError
-    from psyco._src.runs import session
+    from psyco._src.runs import execute
 
     def fail(*_: object) -> bytes:
         raise EpisodeError("slope", 3, 1, "it fell over")
 
     monkeypatch.syspath_prepend(here)
-    monkeypatch.setattr(session, "sample_episodes", fail)
+    monkeypatch.setattr(execute, "sample_episodes", fail)
     run = psyco.resume("runs/slope", episodes="+22", trust=["slope_env"])
     assert run.state == "finished" and run.certificate is not None
     assert not (here / "runs/slope/episodes.json").exists()

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import psyco
-from psyco._src.runs.session import build_problem, execute, start_run
+from psyco._src.runs.execute import execute
+from psyco._src.runs.session import build_problem, start_run
 from tests.runs.small import CONFIG, environment, outcome
 from tests.runs.small import psyco as psyco_process
 

@@ -57,7 +57,8 @@ from psyco._src.runs.run_summary import summarize
 from psyco._src.runs.store import load_metrics, load_run_info, read_run
 from psyco._src.verification.certificate import Certificate
 from psyco._src.verification.outcomes import verify_outcomes
-from psyco._src.verification.recordings import read_outcomes, read_traces
+from psyco._src.verification.recorded_traces import read_traces
+from psyco._src.verification.recordings import read_outcomes
 from tests.fuzz import study_kinds
 from tests.fuzz.mutate import WORDS, as_json, mutate_bytes, mutate_json, nudge_json, requirement
 from tests.runs.small import CONFIG, begun

@@ -21,8 +21,9 @@ from psyco._src.learners.loop import _loop, train
 from psyco._src.learners.robust import CELLS, POOL, UNIFORM_SHARE, RobustLearner, RobustState, divide
 from psyco._src.rollout.episodes import episode_keys, in_members, member_numbers
 from psyco._src.runs.config import Config
+from psyco._src.runs.execute import execute
 from psyco._src.runs.problem import prepare
-from psyco._src.runs.session import build_problem, execute, resume_run, start_run
+from psyco._src.runs.session import build_problem, resume_run, start_run
 from psyco._src.runs.settings import Settings
 from psyco._src.runs.train import Callback
 from tests.runs.small import outcome

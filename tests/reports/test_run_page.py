@@ -17,8 +17,9 @@ from psyco._src.reports.live_server import PageServer
 from psyco._src.reports.page import embed
 from psyco._src.reports.run_page import LiveRun, compare_page, run_data, run_page
 from psyco._src.runs.config import Config
+from psyco._src.runs.execute import execute
 from psyco._src.runs.sample_trajectories import sampling_callback
-from psyco._src.runs.session import build_problem, execute, resume_run, start_run
+from psyco._src.runs.session import build_problem, resume_run, start_run
 from psyco._src.runs.store import load_episodes, read_run
 from psyco._src.runs.train import Callback
 from psyco._src.verification.base import Verdict

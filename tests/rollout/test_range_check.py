@@ -13,7 +13,7 @@ from psyco._src.policies.network import network_for
 from psyco._src.policies.serialization import policy_for
 from psyco._src.rollout.episodes import Stream, check_value_ranges, episode_keys, stream_key
 from psyco._src.rollout.sampler import make_sampler
-from psyco._src.verification.recordings import read_traces
+from psyco._src.verification.recorded_traces import read_traces
 from tests.environments import Walk
 
 RUN = psyco.make("obstacle-run", grid=3, horizon=7)

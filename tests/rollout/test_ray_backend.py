@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests.making import flat
 pytestmark = pytest.mark.extra("ray")
 
 REQUIREMENT = "P>=0.5 [ G (abs(obs[0]) <= 1) ] & C>=0.9"
+MEMORY = 100 * 2**20  # bytes of a node
 SETTINGS: dict[str, Any] = {
     "learner": "safe-es",
     "episodes": 800,
@@ -30,17 +32,24 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-@pytest.mark.more
-def test_losing_a_node_in_the_middle_of_a_run_changes_no_byte() -> None:
-    import ray
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Any]:
+    """A cluster of one node."""
     from ray.cluster_utils import Cluster
+
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": MEMORY})
+    yield nodes
+    nodes.shutdown()
+
+
+@pytest.mark.more
+def test_losing_a_node_in_the_middle_of_a_run_changes_no_byte(nodes: Any) -> None:
+    import ray
 
     domain = psyco.make("CartPole-v1", horizon=100)
     alone = psyco.synthesize(domain, REQUIREMENT, **flat(**SETTINGS))
-    memory = 100 * 2**20
-    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": memory})
     try:
-        node = nodes.add_node(num_cpus=1, object_store_memory=memory)
+        node = nodes.add_node(num_cpus=1, object_store_memory=MEMORY)
         undisturbed = psyco.synthesize(domain, REQUIREMENT, **flat(**SETTINGS, ray=nodes.address))
         assert undisturbed.policy.to_bytes() == alone.policy.to_bytes()
 
@@ -70,7 +79,7 @@ def test_losing_a_node_in_the_middle_of_a_run_changes_no_byte() -> None:
         assert disturbed.policy.to_bytes() == alone.policy.to_bytes()
     finally:
         ray.shutdown()
-        nodes.shutdown()
+        ray_backend.connect_ray.cache_clear()
 
 
 def test_a_cluster_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,14 +112,8 @@ def test_an_address_where_nothing_listens_is_refused(prefix: str, address: str) 
         ray_backend.check_cluster(prefix + address)
 
 
-def test_a_cluster_that_answers_is_accepted() -> None:
-    from ray.cluster_utils import Cluster
-
-    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 100 * 2**20})
-    try:
-        ray_backend.check_cluster(nodes.address)
-    finally:
-        nodes.shutdown()
+def test_a_cluster_that_answers_is_accepted(nodes: Any) -> None:
+    ray_backend.check_cluster(nodes.address)
 
 
 class Killed(Walk):

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from psyco._src.runs.session import build_problem, execute, start_run
+from psyco._src.runs.execute import execute
+from psyco._src.runs.session import build_problem, start_run
 from tests.runs.small import CONFIG
 
 

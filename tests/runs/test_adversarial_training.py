@@ -28,7 +28,7 @@ def random_policy(domain, seed):
 @pytest.fixture(scope="module")
 def trained():
     return psyco.train_against(
-        random_policy(SMALL, 1), SMALL, REQUIREMENT, adversary=0.5, rounds=1, learner=psyco.Table(population=500),
+        random_policy(SMALL, 1), SMALL, REQUIREMENT, adversary=0.5, rounds=1, learner="table",
         episodes=4_000, policy_learner="safe-es", policy_episodes=4_000, seed=3, exact=True, max_episodes=2_000,
     )  # fmt: skip
 
@@ -125,16 +125,17 @@ def test_the_command_refuses_options_of_another_mode(tmp_path, cli):
 
 
 @pytest.mark.more
-def test_the_command_writes_policy_adversary_and_certificates(tmp_path, cli):
+def test_the_command_does_the_same_and_writes_policy_adversary_and_certificates(trained, tmp_path, cli):
     random_policy(SMALL, 1).save(tmp_path / "policy.safetensors")
     done = cli(
         "stress", str(tmp_path / "policy.safetensors"), "--require", REQUIREMENT, "--adversary", "0.5",
-        "--train-against", "1", "--episodes", "500", "--policy-episodes", "400", "--policy-learner", "safe-es",
-        "--max-episodes", "200", "--save-policy", tmp_path / "hardened.safetensors",
+        "--train-against", "1", "--learner", "table", "--episodes", "4000", "--policy-learner", "safe-es",
+        "--policy-episodes", "4000", "--max-episodes", "2000", "--seed", "3",
+        "--save-policy", tmp_path / "hardened.safetensors",
         "--save", tmp_path / "adversary.safetensors", "--out", tmp_path / "hardened.json",
     )  # fmt: skip
     content = json.loads((tmp_path / "hardened.json").read_text())
-    assert done.status in (0, 1, 3)
-    assert psyco.load_policy(tmp_path / "hardened.safetensors").digest == content["policy"]
+    assert done.status == {"SATISFIED": 0, "VIOLATED": 1, "UNDECIDED": 3}[trained.verdict.name]
+    assert psyco.load_policy(tmp_path / "hardened.safetensors").digest == content["policy"] == trained.policy.digest
     adversary = psyco.load_policy(tmp_path / "adversary.safetensors").digest
     assert content["rounds"][content["chosen"]]["adversary"] == adversary

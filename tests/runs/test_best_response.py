@@ -118,7 +118,10 @@ def test_the_exploitability_falls_where_all_learn_in_turn():
         ({"goal": "gain"}, "an agent deviates for violation or return, got 'gain'"),
         ({"policy": lambda obs: dict.fromkeys(obs, 0)}, "a best response is learned against a PSyCo policy"),
         ({"deviation": lambda obs: 0}, "a deviation is a joint PSyCo policy"),
-        ({"deviation": joint_policy(1).agent("runner")}, "with one agent; obstacle-run has the agents runner, opponent"),
+        (
+            {"deviation": joint_policy(1).agent("runner")},
+            "with one agent; obstacle-run has the agents runner, opponent",
+        ),
         ({"requirement": "P>=0.7 [ G opponent.action = 0 ]"}, "the requirement names opponent.action"),
         ({"requirement": "R{reward}>=-5 [ C ]"}, "an adversary makes a formula fail"),
     ],
@@ -130,10 +133,10 @@ def test_bad_input_is_an_error_with_a_remedy(options, words):
 
 
 def test_a_run_of_one_agent_has_no_agent_that_could_deviate():
-    with pytest.raises(DomainError, match="particle-dance has one agent, and an agent deviates where there are several"):
-        psyco.exploit(
-            lambda obs: [0.0, 0.0], "particle-dance", "P>=0.7 [ G distance >= 0.1 ]", agent="agent_0"
-        )
+    with pytest.raises(
+        DomainError, match="particle-dance has one agent, and an agent deviates where there are several"
+    ):
+        psyco.exploit(lambda obs: [0.0, 0.0], "particle-dance", "P>=0.7 [ G distance >= 0.1 ]", agent="agent_0")
 
 
 @pytest.mark.parametrize("arguments", [{}, {"adversary": 0.2, "agent": "opponent"}])
@@ -156,13 +159,14 @@ def test_the_command_refuses_what_it_would_ignore(tmp_path, cli):
 
 
 @pytest.mark.more
-def test_the_command_writes_the_joint_policy_with_the_deviation(tmp_path, cli):
+def test_the_command_learns_the_same_and_writes_the_joint_policy_with_the_deviation(found, tmp_path, cli):
     joint_policy().save(tmp_path / "joint.safetensors")
     saved, out = tmp_path / "deviation.safetensors", tmp_path / "deviation.json"
     command = ["exploit", tmp_path / "joint.safetensors", "--require", REQUIREMENT, "--agent", "opponent"]
-    done = cli(*command, "--episodes", "500", "--max-episodes", "200", "--save", saved, "--out", out, "--json")
+    budget = ["--episodes", "6000", "--max-episodes", "2000", "--seed", "3"]
+    done = cli(*command, *budget, "--save", saved, "--out", out, "--json")
     assert done.status in (0, 1, 3)
     assert out.read_text() == done.out
     content = json.loads(done.out)
-    assert content["adversary"]["policy"] == psyco.load_policy(saved).digest
+    assert content["adversary"]["policy"] == psyco.load_policy(saved).digest == found.adversary.digest
     assert cli("verify", saved, "--require", REQUIREMENT, "--max-episodes", "200").status in (0, 1, 3)

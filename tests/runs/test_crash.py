@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from psyco._src.core import files
+from psyco._src.runs.execute import execute
 from psyco._src.runs.problem import Problem
-from psyco._src.runs.session import build_problem, execute, resume_run, start_run
+from psyco._src.runs.session import build_problem, resume_run, start_run
 from psyco._src.runs.store import is_run
 from tests.runs.small import CONFIG, outcome
 

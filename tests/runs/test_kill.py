@@ -61,7 +61,21 @@ def test_ctrl_c_ends_cleanly_and_resume_ends_with_the_same_bytes(
     assert outcome(folder) == undisturbed
 
 
-POLE = "P>=0.9 [ G (abs(obs[0]) <= 1) ] & C>=0.9"
+GYM = (
+    "synthesize", "CartPole-v1", "--require", "P>=0.9 [ G (abs(obs[0]) <= 1) ] & C>=0.9", "--episodes", "200",
+    "--option", "population=10", "--learner", "snes", "--option", "verify_every=50", "--max-episodes", "50",
+    "--horizon", "30", "--checkpoint-every", "0",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory, soaked: Soak) -> dict[str, bytes]:
+    """What one process makes of it."""
+    folder = tmp_path_factory.mktemp("alone") / "run"
+    process = psyco(*GYM, "--out", folder, env=soaked.env)
+    _, errors = process.communicate()
+    assert process.returncode in VERDICTS, errors
+    return outcome(folder)
 
 
 @pytest.mark.more
@@ -73,29 +87,12 @@ POLE = "P>=0.9 [ G (abs(obs[0]) <= 1) ] & C>=0.9"
     ],
 )
 def test_a_killed_run_of_a_gymnasium_environment_ends_with_the_same_bytes(
-    tmp_path: Path, env: dict[str, str], where: tuple[str, str]
+    tmp_path: Path, env: dict[str, str], alone: dict[str, bytes], where: tuple[str, str]
 ) -> None:
     if where[0] == "--ray":
         env = env | {"RAY_ADDRESS": "127.0.0.1:1"}  # "local" is a cluster of its own, whatever else there is
-    what = ("synthesize", "CartPole-v1", "--require", POLE, "--episodes", "200", "--option", "population=10")
-    what += (
-        "--learner",
-        "snes",
-        "--option",
-        "verify_every=50",
-        "--max-episodes",
-        "50",
-        "--horizon",
-        "30",
-        *where,
-    )
-    what += ("--checkpoint-every", "0")
-    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
-    process = psyco(*what, "--out", undisturbed, env=env)
-    _, errors = process.communicate()
-    assert process.returncode in VERDICTS, errors
-
-    process = psyco(*what, "--out", killed, env=env, start_new_session=True)
+    killed = tmp_path / "killed"
+    process = psyco(*GYM, *where, "--out", killed, env=env, start_new_session=True)
     while process.poll() is None and len(list(killed.glob("checkpoints/*.ckpt"))) < 2:
         time.sleep(0.001)
     try:
@@ -105,7 +102,7 @@ def test_a_killed_run_of_a_gymnasium_environment_ends_with_the_same_bytes(
         resumed = psyco("resume", killed, *where, env=env)
         _, errors = resumed.communicate()
         assert resumed.returncode in VERDICTS, errors
-        assert outcome(killed) == outcome(undisturbed)
+        assert outcome(killed) == alone
     finally:  # what the killed one had started: workers end by themselves, Ray's own processes may take their time
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

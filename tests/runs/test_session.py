@@ -19,7 +19,8 @@ from psyco._src.core.errors import RunError
 from psyco._src.field.drift import find_reference
 from psyco._src.runs.checkpoint import checkpoint_files
 from psyco._src.runs.config import Config
-from psyco._src.runs.session import build_problem, default_folder, execute, resume_run, start_run
+from psyco._src.runs.execute import execute
+from psyco._src.runs.session import build_problem, default_folder, resume_run, start_run
 from psyco._src.runs.store import read_run
 from psyco._src.runs.train import Callback
 from psyco._src.verification.certificate import CHANGED_CODE_NOTE

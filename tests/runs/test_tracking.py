@@ -13,7 +13,8 @@ import pytest
 
 from psyco._src.core.errors import RunError
 from psyco._src.runs import tracking
-from psyco._src.runs.session import build_problem, execute, resume_run, start_run
+from psyco._src.runs.execute import execute
+from psyco._src.runs.session import build_problem, resume_run, start_run
 from psyco._src.runs.store import load_metrics
 from psyco._src.runs.train import Callback
 from tests.runs.small import CONFIG

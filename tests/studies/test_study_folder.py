@@ -332,31 +332,22 @@ def test_a_csv_table_has_the_columns_of_all_rows() -> None:
     assert to_csv([]) == ""
 
 
-# ---- at full size ------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The study of examples/ with 12 cells instead of 20, of 2,000 episodes instead of 20,000."""
-    folder = tmp_path_factory.mktemp("full")
-    text = EXAMPLE.read_text().replace("20_000", "2_000").replace("seeds = 5", "seeds = 3")
-    (folder / "study.toml").write_text(text)
-    assert psyco.study(folder / "study.toml", folder / "undisturbed").complete
-    return folder / "undisturbed"
+# ---- interruptions ------------------------------------------------------------------------------------------------
 
 
 def _started(plan: Path, folder: Path) -> Any:
     return subprocess.Popen(
-        [sys.executable, "-m", "psyco", "study", str(plan), "--out", str(folder)],
+        [sys.executable, "-m", "psyco", "study", str(plan), "--out", str(folder), "--trust", WALK],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )  # fmt: skip
 
 
 @pytest.mark.more
-def test_kills_change_no_byte(undisturbed: Path, tmp_path: Path) -> None:
+def test_kills_change_no_byte(done: psyco.Study, tmp_path: Path) -> None:
     """SIGKILLs at random moments of the study; then it is resumed to the end."""
-    plan, folder = undisturbed.with_name("study.toml"), tmp_path / "killed"
+    plan, folder = tmp_path / "study.toml", tmp_path / "killed"
+    plan.write_text(make_plan(STUDY).to_toml())
     rng = np.random.default_rng(0)
     kills = 0
     while kills < 6:
@@ -375,12 +366,12 @@ def test_kills_change_no_byte(undisturbed: Path, tmp_path: Path) -> None:
         kills += 1
     process = _started(plan, folder)
     assert process.wait() == 0
-    assert tables(folder) == tables(undisturbed)
+    assert tables(folder) == tables(done.folder)
 
 
 @pytest.mark.extra("ray")
 @pytest.mark.more
-def test_losing_one_of_two_ray_nodes_changes_no_byte(undisturbed: Path, tmp_path: Path) -> None:
+def test_losing_one_of_two_ray_nodes_changes_no_byte(done: psyco.Study, tmp_path: Path) -> None:
     import threading
 
     import ray
@@ -397,13 +388,12 @@ def test_losing_one_of_two_ray_nodes_changes_no_byte(undisturbed: Path, tmp_path
                 removed.append(progress.count("finished"))
                 threading.Thread(target=lambda: nodes.remove_node(node, allow_graceful=False)).start()
 
-        plan = undisturbed.with_name("study.toml")
-        study = psyco.study(plan, tmp_path / "lost", ray=nodes.address, on_progress=lose)
+        study = psyco.study(STUDY, tmp_path / "lost", ray=nodes.address, on_progress=lose)
         assert study.complete and removed and removed[0] < 12
     finally:
         ray.shutdown()
         nodes.shutdown()
-    assert tables(tmp_path / "lost") == tables(undisturbed)
+    assert tables(tmp_path / "lost") == tables(done.folder)
 
 
 def test_reading_writes_nothing(copied: Path) -> None:

@@ -13,7 +13,7 @@ import psyco
 from psyco._src.core.errors import PsycoError, RunError
 from psyco._src.logic.parser import parse
 from psyco._src.logic.requirement import outcome_requirement
-from psyco._src.verification import recordings
+from psyco._src.verification import recorded_traces, recordings
 
 ONE = outcome_requirement("P>=0.5 & C>=0.9")
 TWO = parse('"left": P>=0.5 [ F a ]; "right": P>=0.5 [ F b ]')
@@ -25,7 +25,7 @@ def read_outcomes(data, requirement, origin):
 
 
 def read_traces(data, requirement, origin):
-    return np.stack(recordings.read_traces(data, requirement, origin=origin).columns, 1)
+    return np.stack(recorded_traces.read_traces(data, requirement, origin=origin).columns, 1)
 
 
 # ---- outcomes --------------------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ def test_ambiguous_outcomes_are_refused(requirement, data, words):
 def test_a_million_plain_outcomes_are_read_without_a_loop(monkeypatch):
     from psyco._src.verification import recordings
 
-    monkeypatch.delattr(recordings, "_csv_rows")
+    monkeypatch.delattr(recordings, "csv_rows")
     outcomes = np.random.default_rng(0).random(10**6) < 0.85
     data = b"\n".join(np.where(outcomes, b"1", b"0").tolist()) + b"\n\n"
     assert (read_outcomes(data, ONE, origin="x")[:, 0] == outcomes).all()

@@ -24,9 +24,10 @@ from psyco._src.rollout.gym_sampler import GymSampler
 from psyco._src.runs.baselines import GIVEN_NAME, UNCONSTRAINED, UNCONSTRAINED_NAME, Baselines
 from psyco._src.runs.budget import certificate_warning, fit_model
 from psyco._src.runs.config import Config
+from psyco._src.runs.execute import add_baseline, execute
 from psyco._src.runs.problem import Problem, check_spelling, prepare
 from psyco._src.runs.select import Candidate, certify_best, remark
-from psyco._src.runs.session import add_baseline, check_folder_free, default_folder, execute, resume_run, start_run
+from psyco._src.runs.session import check_folder_free, default_folder, resume_run, start_run
 from psyco._src.runs.settings import Settings, check_one_budget, check_steps, read_time
 from psyco._src.runs.store import Run, read_run
 from psyco._src.runs.time_budget import fit_to_time, learning_throughput, simulator_throughput

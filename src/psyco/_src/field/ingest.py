@@ -374,7 +374,7 @@ class TraceParser(Parser):
 
     def _judge(self) -> IncomingEpisode:
         """Return the open episode with the outcomes that `recordings` computes from its rows."""
-        from psyco._src.verification.recordings import read_traces  # imports JAX, which takes long
+        from psyco._src.verification.recorded_traces import read_traces  # imports JAX, which takes long
 
         rows, self.rows = self.rows, []
         text = "\n".join(([] if self.header is None else [self.header]) + [line.text for line in rows]).encode()

@@ -34,12 +34,13 @@ from psyco._src.logic.ast import (
     Temporal,
     is_state_formula,
 )
-from psyco._src.logic.parser import EXPECTED, OPERAND, SENTENCE, Phrases, syntax_error, transform
+from psyco._src.logic.parser import SENTENCE, transform
 from psyco._src.logic.parser import _Bounds as ParsedBounds
 from psyco._src.logic.parser import _Builder as TreeBuilder
 from psyco._src.logic.parser import _Expression as ParsedExpression
 from psyco._src.logic.parser import _Property as ParsedProperty
 from psyco._src.logic.parser import _Real as ParsedNumber
+from psyco._src.logic.syntax_errors import EXPECTED, OPERAND, Phrases, syntax_error
 
 COMPARATIVES = {
     "at least": ">=",

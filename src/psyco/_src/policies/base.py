@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from psyco._src.envs.base import Domain
+if TYPE_CHECKING:
+    from psyco._src.envs.base import Domain
 
 
 class Actor(Protocol):
@@ -56,3 +57,17 @@ class VectorPolicy(Protocol):
 
     def take(self, rows: NDArray[np.intp]) -> VectorPolicy:
         """Return the policies of these rows, whose episodes have not ended."""
+
+
+class WithoutParameters:
+    """A policy without parameters; it is its own Actor, which samplers run."""
+
+    @property
+    def network(self) -> Self:
+        """The Actor: itself."""
+        return self
+
+    @property
+    def theta(self) -> NDArray[np.float32]:
+        """Parameters `[0]`: there are none."""
+        return np.zeros(0, np.float32)

@@ -27,7 +27,7 @@ from psyco._src.envs.gym_env import GymDomain
 from psyco._src.envs.registry import TRUST_NOTHING, import_object, qualified_name, trusted_names
 from psyco._src.envs.team_env import joint_action
 from psyco._src.policies import loaders
-from psyco._src.policies.base import VectorPolicy
+from psyco._src.policies.base import VectorPolicy, WithoutParameters
 from psyco._src.policies.guard import Guard
 from psyco._src.policies.loaders import BatchFunction
 from psyco._src.policies.mixed import MixedPolicy
@@ -48,7 +48,7 @@ TORCH, ONNX = (".pt", ".pth", ".torchscript"), (".onnx",)
 
 
 @dataclass(frozen=True, eq=False)
-class ExternalPolicy:
+class ExternalPolicy(WithoutParameters):
     """An external policy; it can be verified like a `Policy`."""
 
     source: str  # its origin, as the user wrote it
@@ -60,16 +60,6 @@ class ExternalPolicy:
     version: str | None = None  # label given by the user
 
     signals: ClassVar[frozenset[str]] = frozenset()  # see `Actor`
-
-    @property
-    def theta(self) -> NDArray[np.float32]:
-        """Parameters `[0]`: there are none."""
-        return np.zeros(0, np.float32)
-
-    @property
-    def network(self) -> ExternalPolicy:
-        """The Actor that samplers run: itself."""
-        return self
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -22,12 +22,12 @@ from psyco._src.core.errors import RunError
 from psyco._src.core.wording import plural
 from psyco._src.logic.requirement import AnyRequirement
 from psyco._src.logic.runtime_monitor import Monitor, Outlook, Status
+from psyco._src.policies.base import VectorPolicy, WithoutParameters
 from psyco._src.policies.risk import Risk, risk_inputs
 from psyco._src.policies.serialization import Policy, PolicyEpisode
 
 if TYPE_CHECKING:
     from psyco._src.envs.base import Domain
-    from psyco._src.policies.base import VectorPolicy
     from psyco._src.policies.external import AnyPolicy, PolicyLike
 
 NO_SHIELD = "a guard has no shield: give it policies that were made without one, in a domain without one"
@@ -36,7 +36,7 @@ KINDS = ("file", "tensors", "name")  # what the digest of a policy identifies, m
 Rule: TypeAlias = Literal["slack"] | Risk
 
 
-class Guard:
+class Guard(WithoutParameters):
     """Acts as `policy`, and as `fallback` while the episode is close to a violation, which is decided in every state.
 
     After a violation the fallback acts; once the episode is satisfied for good, the policy does. Both see every state,
@@ -164,16 +164,6 @@ class Guard:
         from psyco._src.policies.external import as_policy
 
         return as_policy(self._given_fallback)
-
-    @property
-    def network(self) -> Guard:
-        """The Actor that samplers run: itself."""
-        return self
-
-    @property
-    def theta(self) -> NDArray[np.float32]:
-        """Parameters `[0]`: there are none."""
-        return np.zeros(0, np.float32)
 
     @property
     def signals(self) -> frozenset[str]:

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from psyco._src.core.errors import RunError
 from psyco._src.envs.agents import action_width, agent_spaces_of
+from psyco._src.policies.base import VectorPolicy, WithoutParameters
 from psyco._src.policies.guard import KINDS, short_name
 from psyco._src.policies.joint_network import JointNetwork
 from psyco._src.policies.serialization import Policy, policy_for
 
 if TYPE_CHECKING:
     from psyco._src.envs.base import Domain
-    from psyco._src.policies.base import VectorPolicy
     from psyco._src.policies.external import AnyPolicy
 
 
@@ -56,7 +56,7 @@ def _join(
 
 
 @dataclass(frozen=True, eq=False)
-class MixedPolicy:
+class MixedPolicy(WithoutParameters):
     """Some agents follow `main`, all others `partners`, for two policies that do not become one network.
 
     Both see every joint observation, and each of them decides for its own agents.
@@ -66,16 +66,6 @@ class MixedPolicy:
     agents: tuple[str, ...]  # that follow `main`
     partners: AnyPolicy
     version: str | None = None  # label given by the user
-
-    @property
-    def network(self) -> MixedPolicy:
-        """The Actor that samplers run: itself."""
-        return self
-
-    @property
-    def theta(self) -> NDArray[np.float32]:
-        """Parameters `[0]`: there are none."""
-        return np.zeros(0, np.float32)
 
     @property
     def signals(self) -> frozenset[str]:

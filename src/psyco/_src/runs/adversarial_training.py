@@ -1,8 +1,8 @@
 """Learn a policy against its adversaries: adversaries and policies learn in turn, each against the others so far.
 
 Round by round, an adversary learns against the newest policy, and the next policy learns, from the one before, where
-every episode draws one of the adversaries so far. At the end all policies play against all adversaries, and the best one
-is verified against each of them on fresh episodes.
+every episode draws one of the adversaries so far. At the end all policies play against all adversaries, and the best
+one is verified against each of them on fresh episodes.
 """
 
 from __future__ import annotations
@@ -208,7 +208,9 @@ def train_against(
     rounds = check_count("rounds", rounds)
     check_attack(policy, domain, requirement, disturbance)
     if not isinstance(policy, Policy):
-        raise RunError("a PSyCo policy learns against adversaries; psyco synthesize --from POLICY makes one of an external policy")
+        raise RunError(
+            "a PSyCo policy learns against adversaries; psyco synthesize --from POLICY makes one of an external policy"
+        )
     policies, adversaries = [policy], list[Policy]()
     for number in range(rounds + 1):
         own = dataclasses.replace(adversary_settings, seed=_round_seed(settings.seed, number))
@@ -266,9 +268,7 @@ def _learn_policy(
     return policy_for(domain, best.network, best.theta)
 
 
-def _play_pair(
-    policy: Policy, domain: Attacked, *, requirement: Requirement, seed: int, execution: Execution
-) -> Pair:
+def _play_pair(policy: Policy, domain: Attacked, *, requirement: Requirement, seed: int, execution: Execution) -> Pair:
     """Play a policy against an adversary; all pairs play the same episodes, which serve nothing else."""
     sampler = make_sampler(domain, policy.network, requirement, execution=execution)
     count = HOST_PAIR_EPISODES if isinstance(domain, GymDomain) else PAIR_EPISODES

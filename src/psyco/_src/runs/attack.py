@@ -16,9 +16,9 @@ import numpy as np
 from psyco._src.core.errors import RequirementError, RunError
 from psyco._src.envs.adversary import AdversaryDomain, AttackedDomain, FixedPolicy, check_attackable
 from psyco._src.envs.base import CompiledDomain, Domain, require_finite
+from psyco._src.envs.deviation import DeviatedDomain, ResponseDomain, check_deviation
 from psyco._src.envs.gym_adversary import GymAdversary, GymAttacked, derive
 from psyco._src.envs.gym_env import GymDomain
-from psyco._src.envs.deviation import DeviatedDomain, ResponseDomain, check_deviation
 from psyco._src.envs.variants import AnyAdversary, Deviation, Disturbance
 from psyco._src.exact.matrix_games import simultaneous_game_value
 from psyco._src.exact.solver import best_probability, constrained_optimum, evaluate, game_value
@@ -51,7 +51,8 @@ from psyco._src.verification.verifier import verify
 # Share of the random draws while an adversary with a smaller one learns: a choice that is seldom carried out shows
 # little of its effect. What harms at one share mostly harms at another, and candidates are compared at the own one.
 MIN_LEARNING_SHARE = 0.5
-RESPONSE_LEARNER = "ppo"  # of best responses: it learns from steps, and its networks may have more units than a search can
+# Of best responses: it learns from steps, and its networks may have more units than a search can handle.
+RESPONSE_LEARNER = "ppo"
 
 ActingAdversary: TypeAlias = AdversaryDomain | GymAdversary | ResponseDomain  # domains in which an adversary acts
 Attacked: TypeAlias = AttackedDomain | GymAttacked | DeviatedDomain  # domains in which it is fixed

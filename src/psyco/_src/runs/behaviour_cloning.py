@@ -37,7 +37,7 @@ from psyco._src.rollout.episodes import Stream, episode_keys, stream_key
 from psyco._src.rollout.execution import IN_PROCESS, Execution
 from psyco._src.rollout.obs_normalization import MAX_NORMALIZED, standardization
 from psyco._src.rollout.record import record_signals
-from psyco._src.verification.recordings import read_signals
+from psyco._src.verification.recorded_traces import read_signals
 
 DEMONSTRATED_STEPS, MIN_EPISODES, MAX_EPISODES = 10_000, 8, 100  # that an external policy plays
 UPDATES, UPDATES_PER_REPORT, BATCH_SIZE, LEARNING_RATE = 2000, 200, 256, 3e-3
@@ -191,8 +191,8 @@ def clone(
     source, episodes, x, actions = demonstrations
     if agents := agents_of(domain):
         raise RunError(
-            f"{domain.name} has the agents {', '.join(agents)}, and demonstrations are cloned for one agent: start from "
-            "a joint policy that was learned (--from RUN)"
+            f"{domain.name} has the agents {', '.join(agents)}, and demonstrations are cloned for one agent: start "
+            "from a joint policy that was learned (--from RUN)"
         )
     targets = _targets(source, actions, domain)
     if has_mask(domain):

@@ -103,7 +103,7 @@ def measure_gain(
 def _fixed(policy: AnyPolicy) -> FixedPolicy:
     if not isinstance(policy, Policy):
         raise RunError(
-            "a best response is learned against a PSyCo policy, and this is another one; psyco synthesize with the same "
-            "domain learns one"
+            "a best response is learned against a PSyCo policy, and this is another one; psyco synthesize with the "
+            "same domain learns one"
         )
     return FixedPolicy(policy.digest, partial(policy.network.act, policy.actions, jnp.asarray(policy.theta)))

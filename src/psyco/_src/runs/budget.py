@@ -112,7 +112,7 @@ def select_learner(settings: Settings, domain: Domain, measure_simulator: Callab
 
 
 def fit_model(domain: Domain, requirement: Requirement, settings: Settings) -> Domain:
-    """Return the domain as learning needs it: a model with a horizon, and states as observations for a table; a shield."""
+    """Return the domain for learning: a model with a horizon, with states as observations for a table; a shield."""
     if isinstance(domain, ProgramFile):
         domain = domain.for_learning(requirement, table=settings.learner == "table")
     elif isinstance(domain, ModelFile):
@@ -158,8 +158,8 @@ def resolve_normalization(settings: Settings, learner: str, domain: Domain) -> s
         )
     if settings.normalization == "sampled" and settings.violations_while_learning:
         raise RunError(
-            "normalization='sampled' plays episodes of random policies, which may violate the requirement: with a limit "
-            "of violations use 'running' or 'none'"
+            "normalization='sampled' plays episodes of random policies, which may violate the requirement: with a "
+            "limit of violations use 'running' or 'none'"
         )
     if settings.normalization != "auto":
         return settings.normalization
@@ -237,8 +237,8 @@ def _check_violation_limit(settings: Settings, requirement: Requirement) -> None
         raise RunError("violations while learning are limited for constraints on a probability, P>=p [ ... ]")
     if settings.until_satisfied or settings.verify_every:
         raise RunError(
-            "checks while learning play further episodes, which may violate the requirement: with a limit of violations "
-            "leave out --until-satisfied and verify_every"
+            "checks while learning play further episodes, which may violate the requirement: with a limit of "
+            "violations leave out --until-satisfied and verify_every"
         )
 
 
@@ -459,7 +459,8 @@ class RunPlan:
                 f"an episode is expected to have {self.length:,.0f} steps: between the {measured:,.0f} of untrained "
                 f"policies and the horizon of {horizon:,.0f}, of which the plan takes the geometric mean"
                 if round(measured) < round(horizon)
-                else f"an episode is expected to have {measured:,.0f} steps, the horizon, as those of untrained policies have"
+                else f"an episode is expected to have {measured:,.0f} steps, the horizon, as those of untrained "
+                "policies have"
             )
         return "\n".join([*lines, *([self.certificate] if self.certificate else [])])
 

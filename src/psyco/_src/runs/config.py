@@ -13,7 +13,6 @@ The execution of a run (workers, a cluster) is not part of it.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

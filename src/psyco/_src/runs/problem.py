@@ -14,9 +14,10 @@ from psyco._src.core.errors import RunError, suggest
 from psyco._src.core.provenance import code_digest
 from psyco._src.envs.base import Domain, written_for
 from psyco._src.envs.gym_env import INFO_PREFIX, is_info
-from psyco._src.envs.shield import with_shield
 from psyco._src.envs.registry import DomainDescription, describe
+from psyco._src.envs.shield import with_shield
 from psyco._src.envs.value_bounds import ValueRange
+from psyco._src.envs.variants import read_tail
 from psyco._src.learners.base import Learner
 from psyco._src.learners.candidate_buffer import CandidateBuffer, CandidateBufferState
 from psyco._src.learners.expectation_constraints import expectation_bounds
@@ -28,7 +29,6 @@ from psyco._src.learners.learner_registry import (
     make_learner,
     make_options,
 )
-from psyco._src.envs.variants import read_tail
 from psyco._src.learners.robust import RobustLearner, check_robust
 from psyco._src.learners.running_stats import NormalizedLearner
 from psyco._src.logic.ast import Requirement

@@ -247,9 +247,7 @@ def _result(
 # ---- the remark on a run without a certificate --------------------------------------------------------------
 
 
-def remark(
-    certificate: Certificate, candidate: Candidate | None = None, baselines: Baselines | None = None
-) -> str:
+def remark(certificate: Certificate, candidate: Candidate | None = None, baselines: Baselines | None = None) -> str:
     """Return why there is no certificate, and what would help; empty if there is one.
 
     Args:

@@ -10,8 +10,8 @@ from typing import Any
 from psyco._src.core.checks import check_count, check_seed
 from psyco._src.core.errors import RunError, check_known
 from psyco._src.core.options import changed, check_declared, option
-from psyco._src.learners.learner_registry import AUTO_LEARNER, LEARNERS
 from psyco._src.envs.variants import MEAN, read_tail
+from psyco._src.learners.learner_registry import AUTO_LEARNER, LEARNERS
 from psyco._src.policies.joint_network import SHARINGS
 from psyco._src.policies.network import MEMORIES, Hidden, check_hidden
 from psyco._src.verification.methods import DEFAULT_METHOD, METHODS

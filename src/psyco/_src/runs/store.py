@@ -80,7 +80,8 @@ FILES = (
     *(CONFIG, REQUIREMENT, START, METRICS, POLICY, CERTIFICATE),
     *(EPISODES, RUN_INFO, LOG, LOOKS, GENERATION, PLAYED, "progress.json"),
 )
-DERIVED = ("report.html", "counterexamples.html", "trajectory.png", *(f"trajectory.{kind}" for kind in ("gif", "mp4", "webm")))  # files that other commands write
+# Files that other commands write.
+DERIVED = ("report.html", "counterexamples.html", *(f"trajectory.{kind}" for kind in ("png", "gif", "mp4", "webm")))
 
 FORMAT = "psyco-run-1"
 MAX_TIME = 2**37  # seconds since 1970; later dates cannot be printed
@@ -104,7 +105,7 @@ class RunInfo:
     remark: str = ""  # why a finished run has no certificate
     baselines: Baselines | None = None  # the certified policy beside random actions, doing nothing, ...
     certified_generation: int | None = None  # number of generations after which the certified policy was kept
-    network: Network | JointNetwork | None = None  # with its normalization, so that a resumed run need not compute it again
+    network: Network | JointNetwork | None = None  # with its normalization, which a resumed run need not compute again
     ledger: bool = False  # looks.json exists, and must not be missing
     learner: str = ""  # the automatically chosen learner and the reason for it
     # Duration of "learning", and of "certifying" together with the selection.

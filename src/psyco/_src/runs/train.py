@@ -20,12 +20,12 @@ from jax import Array
 from numpy.typing import NDArray
 
 from psyco._src.core.errors import EpisodeError, RangeError
+from psyco._src.envs.variants import MEAN
 from psyco._src.learners.base import Generation, LearnerState
 from psyco._src.learners.candidate_buffer import CandidateBuffer
 from psyco._src.learners.learner_registry import learner_class
 from psyco._src.learners.loop import ReturnCheck, SignalCheck, run_generations
 from psyco._src.learners.metrics import Metrics, tabulate
-from psyco._src.envs.variants import MEAN
 from psyco._src.policies.network import Network
 from psyco._src.policies.serialization import Policy, check_finite
 from psyco._src.rollout.episodes import Episodes, Stream, stream_key

@@ -24,9 +24,10 @@ from psyco._src.logic.ast import Requirement
 from psyco._src.logic.quantifiers import as_comment
 from psyco._src.runs.checkpoint import checkpoint_files
 from psyco._src.runs.config import Config, is_sealed, read_config
+from psyco._src.runs.execute import execute
 from psyco._src.runs.lock import is_locked
 from psyco._src.runs.problem import Problem
-from psyco._src.runs.session import build_problem, execute, resume_run, start_run
+from psyco._src.runs.session import build_problem, resume_run, start_run
 from psyco._src.runs.store import CONFIG, is_run
 from psyco._src.runs.train import Callback, RunProgress, TrainingState
 from psyco._src.studies.objective import Pruner, PruningThreshold

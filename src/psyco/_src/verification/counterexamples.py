@@ -35,7 +35,7 @@ from psyco._src.verification.episode_notes import EpisodeNotes, bound_of, note_e
 from psyco._src.verification.episode_stream import is_rate
 from psyco._src.verification.findings import Finding
 from psyco._src.verification.outcomes import outcomes_digest
-from psyco._src.verification.recordings import read_signals, read_traces
+from psyco._src.verification.recorded_traces import read_signals, read_traces
 
 Path = dict[str, NDArray[Any]]  # the signals of an episode, [n+1] or [n+1, size]
 # The smallest number of episodes that are played again to rank them, in compiled domains and elsewhere.
