@@ -66,3 +66,27 @@ def test_returns_are_known_where_episodes_are_played_to_their_ends() -> None:
     assert [chain.for_requirement(parse(text)).return_notes for text in whole] == [()] * 3
     for text in ("P=? [ F d=6 ]", "P=? [ F<=2 d=6 ]", "R=? [ C<=1 ]"):
         assert "the return is the sum up to there" in chain.for_requirement(parse(text)).return_notes[0]
+
+
+@pytest.mark.extra("stormpy")
+@pytest.mark.parametrize("others", [1, 300], ids=["one word per step", "two words per step"])
+def test_long_paths_are_whole_and_their_lengths_geometric(tmp_path: Path, others: int) -> None:
+    """A step ends an episode with 0.01. By Bernstein, each share fails by luck with a probability below 1e-6."""
+    branches = " + ".join(f"{0.99 / others} : (s'={i})" for i in range(others)) + f" + 0.01 : (s'={others})"
+    file = tmp_path / "long.prism"
+    commands = f"[] s<{others} -> {branches};\n  [] s={others} -> true;"
+    file.write_text(f"dtmc\nmodule m\n  s : [0..{others}] init 0;\n  {commands}\nendmodule\n")
+    requirement = parse(f"P=? [ F s={others} ]")
+    domain = psyco.make(str(file)).for_requirement(requirement)
+    assert domain.tables.alias.words == (1 if others == 1 else 2)
+    sampler = make_sampler(domain, Network(domain.observation_size, 1, 1), requirement)
+    keys, theta = episode_keys(stream_key(0, Stream.VERIFY), 0, 3000), np.zeros(sampler.network.size)
+    path = sampler.paths(theta, keys)
+    s = domain.tables.variables["s"][path.states]
+    assert s.shape == (3000, path.length.max() + 1) and path.length.max() > 300
+    np.testing.assert_array_equal(s == others, np.arange(s.shape[1]) >= path.length[:, None])
+    for steps in (1, 33, 100, 200):
+        assert abs(np.mean(path.length > steps) - 0.99**steps) < 0.05
+    middle = s[:, 1:][s[:, 1:] < others]
+    assert abs(middle.mean() - (others - 1) / 2) < 2
+    np.testing.assert_array_equal(sampler.paths(theta, keys[1500:1510]).length, path.length[1500:1510])

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.extend.random import threefry2x32_p
 from numpy.typing import NDArray
 
 from psyco._src.core.errors import EpisodeError, RunError
@@ -23,8 +24,8 @@ from psyco._src.logic.batch_monitor import BatchMonitor
 from psyco._src.policies.network import Network
 from psyco._src.rollout.episodes import COMPILER_OPTIONS, Episodes, episode_seeds
 
-BLOCK = 32  # steps whose random numbers are drawn at once
-LONG = 4  # blocks that are simulated at once, after the first
+BLOCK = 32  # steps whose random numbers are drawn at once; even
+BLOCKS = 4  # most of them that are simulated before episodes that are decided are left out
 BATCH = 1024  # episodes; batches are filled up, so that little is compiled
 STATES = 4096  # states for which a network is asked at once
 
@@ -79,7 +80,7 @@ class ModelSampler:
         index = np.full(count, domain.initial_state, np.int32)
         known = np.full(count, decided.states[domain.initial_state] | _timed(decided, 0), np.int32)
         length = np.zeros(count, np.int32)
-        pieces: list[tuple[NDArray[np.intp], int, NDArray[np.int32]]] = []
+        pieces: list[_Played] = []
         rows, first = np.flatnonzero(known != decided.every), 0
         while len(rows):
             if first >= decided.cap:
@@ -87,16 +88,18 @@ class ModelSampler:
                 raise EpisodeError(domain.name, episode_seeds(keys)[int(rows[0])], first, problem)
             fill = rows[np.arange(-(-len(rows) // BATCH) * BATCH) % len(rows)]
             piece = _piece(
-                domain.tables.alias.words, LONG if first else 1, chain.place, chain.entries, self._decided,
+                domain.tables.alias.words, chain.tables, self._decided,
                 decided.every, decided.after, decided.bounded, data[fill], first, index[fill], known[fill],
             )  # fmt: skip
-            made: Any = jax.tree.map(lambda x, n=len(rows): np.asarray(x)[..., :n], piece)
-            pieces.append((rows, first, made.states))
-            index[rows], known[rows] = made.states[-1], made.known
-            length[rows] += made.steps
-            rows, first = rows[made.known != decided.every], first + len(made.states)
-        states = _joined(pieces, count, int(length.max(initial=0)), domain.initial_state)
-        return ModelPaths(states, length, np.zeros(count, np.intp), chain.choice[None])
+            played = int(piece.played)
+            states = np.asarray(piece.states)[:played, : len(rows)]
+            made, steps = (np.asarray(each)[: len(rows)] for each in (piece.known, piece.steps))
+            pieces.append(_Played(rows, first, states, made == decided.every))
+            index[rows], known[rows] = states[-1], made
+            length[rows] += steps
+            rows, first = rows[made != decided.every], first + played
+        joined = _joined(pieces, count, int(length.max(initial=0)), domain.initial_state)
+        return ModelPaths(joined, length, np.zeros(count, np.intp), chain.choice[None])
 
     def _chain(self, theta: NDArray[np.float32]) -> _Chain:
         """Return the chain of a policy; that of the last one is kept."""
@@ -159,8 +162,17 @@ class _Chain(NamedTuple):
     """A model with the choices of a policy."""
 
     choice: NDArray[np.int32]  # [S]
-    place: Array  # [S, 2] int32: first entry of its alias table, and the shift of random bits to an entry
-    entries: Array  # [N, 3] int32: threshold, successor below it, successor above it
+    tables: _ChainTables
+
+
+class _ChainTables(NamedTuple):
+    """The alias tables of the choices of a policy, by states, and their entries."""
+
+    base: Array  # [S] int32 first entry
+    shift: Array  # [S] uint32 shift of random bits to an entry
+    threshold: Array  # [N] uint32
+    below: Array  # [N] int32 successor below the threshold
+    above: Array  # [N] int32 successor above it
 
 
 def _chain_of(domain: ModelFile, network: Network, theta: NDArray[np.float32]) -> _Chain:
@@ -172,10 +184,11 @@ def _chain_of(domain: ModelFile, network: Network, theta: NDArray[np.float32]) -
             full = np.concatenate([part, np.zeros((STATES - len(part), part.shape[1]), np.float32)])
             actions[first : first + STATES] = np.asarray(_act(network, domain.actions, theta, full))[: len(part)]
     choice = (tables.choices[:-1] + actions % offered).astype(np.int32)
-    place = np.stack([alias.base[choice], alias.shift[choice].astype(np.int32)], axis=1)
-    threshold = alias.threshold.view(np.int32)
-    entries = np.stack([threshold, tables.successor[alias.first], tables.successor[alias.second]], axis=1)
-    return _Chain(choice, jnp.asarray(pad_rows(place)), jnp.asarray(pad_rows(entries)))
+    found = (
+        *(alias.base[choice], alias.shift[choice]),
+        *(alias.threshold, tables.successor[alias.first], tables.successor[alias.second]),
+    )
+    return _Chain(choice, _ChainTables(*(jnp.asarray(pad_rows(each)) for each in found)))
 
 
 @jax.jit(static_argnums=(0, 1), compiler_options=COMPILER_OPTIONS)
@@ -184,17 +197,25 @@ def _act(network: Network, space: Actions, theta: Array, observations: Array) ->
     return jax.vmap(partial(network.act, space, theta))(observations)
 
 
-def _joined(
-    pieces: list[tuple[NDArray[np.intp], int, NDArray[np.int32]]], count: int, last: int, initial: int
-) -> NDArray[np.int32]:
+class _Played(NamedTuple):
+    """A piece of the paths of R episodes that were not decided before."""
+
+    rows: NDArray[np.intp]  # [R]
+    first: int  # step before it
+    states: NDArray[np.int32]  # [n, R]
+    over: NDArray[np.bool_]  # [R] decided now
+
+
+def _joined(pieces: list[_Played], count: int, last: int, initial: int) -> NDArray[np.int32]:
     """Return the states of all episodes, `[count, last+1]`."""
-    states = np.full((last + 1, count), initial, np.int32)
-    for rows, begin, piece in pieces:
-        stop = min(begin + len(piece), last)
+    states = np.empty((last + 1, count), np.int32)
+    states[0] = initial
+    for rows, first, piece, over in pieces:
+        stop = min(first + len(piece), last)
         here: Any = slice(None) if len(rows) == count else rows  # a copy of blocks is much faster
-        states[begin + 1 : stop + 1, here] = piece[: stop - begin]
-        if len(rows) < count or begin + len(piece) < last:
-            states[stop + 1 :, here] = piece[-1]
+        states[first + 1 : stop + 1, here] = piece[: stop - first]
+        if stop < last:
+            states[stop + 1 :, rows[over]] = piece[-1, over]
     return states.T
 
 
@@ -202,18 +223,17 @@ class _Piece(NamedTuple):
     states: Array  # [n, B]
     known: Array  # [B] bits of the decided parts
     steps: Array  # [B] int32 taken
+    played: Array  # [] int32, first rows of the states that were played, in whole blocks
 
 
 def _timed(decided: Any, step: Any) -> Any:
     return decided.bounded * (step >= decided.after)
 
 
-@jax.jit(static_argnums=(0, 1), compiler_options=COMPILER_OPTIONS)
+@jax.jit(static_argnums=0, compiler_options=COMPILER_OPTIONS)
 def _piece(
     words: int,
-    blocks: int,
-    place: Array,
-    entries: Array,
+    tables: _ChainTables,
     decided: Array,
     every: Array,
     after: Array,
@@ -223,29 +243,45 @@ def _piece(
     index: Array,
     known: Array,
 ) -> _Piece:
-    """Return a piece of the paths; episodes that are decided stay where they are."""
-
-    def bits(data: Array) -> Array:
-        key = jax.random.split(jax.random.wrap_key_data(data), 3)[1]
-        parts = [jax.random.bits(jax.random.fold_in(key, first + b * BLOCK), (BLOCK, words)) for b in range(blocks)]
-        return jnp.concatenate(parts)
+    """Return a piece of the paths: up to some blocks, until all episodes are decided; those that are stay there."""
 
     def step(now: tuple[Array, Array, Array], chance: tuple[Array, Array]) -> Any:
         index, known, taken = now
-        t, drawn = chance  # [], [B, W]
-        base, shift = place[index].T
-        entry = base + jax.lax.shift_right_logical(drawn[:, 0], shift.astype(jnp.uint32)).astype(jnp.int32)
-        used = jnp.uint32(32) - shift.astype(jnp.uint32)
-        rest = jax.lax.shift_left(drawn[:, 0], used) if words == 1 else drawn[:, 1]
-        threshold, below, above = entries[entry].T
-        to = jnp.where(rest < jax.lax.bitcast_convert_type(threshold, jnp.uint32), below, above)
+        t, drawn = chance  # [], [W, B]
+        shift = _at(tables.shift, index)
+        entry = _at(tables.base, index) + jax.lax.shift_right_logical(drawn[0], shift).astype(jnp.int32)
+        rest = jax.lax.shift_left(drawn[0], jnp.uint32(32) - shift) if words == 1 else drawn[1]
+        to = jnp.where(rest < _at(tables.threshold, entry), _at(tables.below, entry), _at(tables.above, entry))
         runs = known != every
         to = jnp.where(runs, to, index)
-        known = jnp.where(runs, known | decided[to] | jnp.where(t >= after, bounded, 0), known)
+        known = jnp.where(runs, known | _at(decided, to) | jnp.where(t >= after, bounded, 0), known)
         return (to, known, taken + runs), to
 
-    drawn = jnp.swapaxes(jax.vmap(bits)(keys), 0, 1)
-    times = first + 1 + jnp.arange(BLOCK * blocks)
+    def block(now: tuple[Array, Any, Array]) -> tuple[Array, Any, Array]:
+        played, last, states = now
+        times = first + played + 1 + jnp.arange(BLOCK)
+        last, piece = jax.lax.scan(step, last, (times, _bits(words, own, first + played)))
+        return played + BLOCK, last, jax.lax.dynamic_update_slice(states, piece, (played, 0))
+
+    own = jax.vmap(lambda data: jax.random.key_data(jax.random.split(jax.random.wrap_key_data(data), 3)[1]))(keys)
     start = index, known, jnp.zeros(len(index), jnp.int32)
-    (_, known, taken), states = jax.lax.scan(step, start, (times, drawn), unroll=4)
-    return _Piece(states, known, taken)
+    states = jnp.zeros((BLOCK * BLOCKS, len(index)), jnp.int32)
+    played, (_, known, taken), states = jax.lax.while_loop(
+        lambda now: (now[0] < BLOCK * BLOCKS) & jnp.any(now[1][1] != every), block, (jnp.int32(0), start, states)
+    )
+    return _Piece(states, known, taken, played)
+
+
+def _at(table: Array, index: Array) -> Array:
+    """Return rows of a table whose indices are known to exist."""
+    return table.at[index].get(mode="promise_in_bounds")
+
+
+def _bits(words: int, keys: Array, first: Array) -> Array:
+    """Return random bits `[BLOCK, words, B]` of the steps from `first`: they depend on key, step and word alone.
+
+    They are made in the order in which steps use them. Each counter of Threefry has two words.
+    """
+    counter = (first * words // 2 + jnp.arange(BLOCK * words // 2)).astype(jnp.uint32)[:, None]
+    pair = threefry2x32_p.bind(*jnp.broadcast_arrays(keys[:, 0], keys[:, 1], counter, jnp.uint32(0)))
+    return jnp.stack(pair, axis=1).reshape(BLOCK, words, len(keys))
