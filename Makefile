@@ -146,4 +146,5 @@ $(VENV)/installed-all: $(VENV)/installed-test
 	@$(PIP) -e '.[all,dev,docs]'
 	@if $(BIN)/python -c 'import pybullet' >/dev/null 2>&1; then $(PIP) --no-deps bullet-safety-gym; fi
 	@$(PIP) --no-deps rliable
+	@$(PIP) --no-deps carl-bench configspace gym gym-notices more-itertools
 	@touch $@

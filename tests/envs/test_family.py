@@ -106,6 +106,27 @@ def test_members_follow_their_distributions() -> None:
     assert abs(np.corrcoef(a, b)[0, 1]) < 0.08
 
 
+@pytest.mark.parametrize("values", ["0.5..0.7", "normal(0.6,0.02)"])
+def test_parameters_can_take_the_same_number(values: str) -> None:
+    family = psyco.vary(Slope(), {"steepness*,power": values}, observe_parameters=True)
+    found = [member_parameters(family, number) for number in range(20)]
+    assert all(each["steepness*"] == each["power"] for each in found)
+    assert len({each["power"] for each in found}) == 20
+    assert describe(family).parameters["vary"] == {"steepness*,power": values}
+    shift, scale = family.observation_scaling  # type: ignore[attr-defined]
+    assert shift[-2:] == (0.6, 0.6)
+    assert scale[-2] == scale[-1] > 0
+    state, _ = start(family, episode_keys(jax.random.key(3), 0, 1)[0])
+    own = family._at(state.values)  # type: ignore[attr-defined]
+    np.testing.assert_allclose(own.steepness, Slope().steepness * own.power, rtol=1e-6)
+
+
+def test_whole_numbers_can_be_the_same_too() -> None:
+    family = psyco.vary(Slope(), {"steepness,steps": (2, 4)})
+    found = {tuple(member_parameters(family, number).values()) for number in range(40)}
+    assert found == {(2.0, 2.0), (3.0, 3.0), (4.0, 4.0)}
+
+
 def test_the_member_of_an_episode_is_chosen_by_its_key() -> None:
     family = psyco.vary(Slope(), steepness=(0.5, 2.0))
     number = np.array([5, 5, 9])
@@ -213,7 +234,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "horizon": ({"horizon": (3, 5)}, "horizon cannot vary"),
     "cannot be made": ({"steepness": (-1, 1)}, "cannot be made with steepness=.*above 0"),
     "not a number": ({"steepness": [1.0, float("nan")]}, "nan is not a finite number"),
-    "one value": ({"steepness": [1.0]}, "has 1 values; a fixed value is set with --set"),
+    "one value": ({"steepness": [1.0]}, "has 1 value; a fixed value is set with --set"),
     "words": ({"steepness": "some"}, "write a range"),
     "not whole": ({"steps": "1.5,2"}, "steps is a whole number"),
     "nothing": ({}, "needs a parameter that varies"),
@@ -226,6 +247,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "last of a list": ({"steepness": [1.0] * 40 + [-1.0]}, "cannot be made with steepness=-1"),
     "not whole, second": ({"steepness,steps": [[1, 4.4], [1, 4.6]]}, "steps is a whole number"),
     "width": ({"steepness": "normal(1,0)"}, "standard deviation above 0"),
+    "twice together": ({"steepness,steepness*": (1, 2)}, "steepness is varied twice"),
+    "a name too few": ({"steepness,": (1, 2)}, "names no parameters"),
 }
 
 

@@ -81,6 +81,19 @@ def test_every_kind_of_parameter_is_set_as_the_seed_says() -> None:
     assert len(seen) == 3  # in three episodes
 
 
+def test_attributes_that_belong_together_take_the_same_factor() -> None:
+    together = {"unwrapped.length*,unwrapped.polemass_length*": (0.6, 1.6), "unwrapped.gravity": (8, 12)}
+    env = psyco.vary(psyco.make("CartPole-v1"), together).make_env()  # type: ignore[attr-defined]
+    lengths = []
+    for seed in range(20):
+        env.reset(seed=seed)
+        pole = env.unwrapped
+        np.testing.assert_allclose(pole.polemass_length, pole.masspole * pole.length)
+        lengths.append(pole.length)
+    assert 0.3 < min(lengths) < 0.4
+    assert 0.7 < max(lengths) < 0.8
+
+
 def test_a_policy_observes_the_parameters_where_it_is_asked_to() -> None:
     family = psyco.vary(cart(), EVERYTHING, observe_parameters=True)
     assert family.observation_size == 6
@@ -170,6 +183,7 @@ def test_two_levels_on_the_host() -> None:
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "argument": ({"mas": (1, 2)}, "no argument 'mas' \\(did you mean 'mass'"),
     "attribute": ({"unwrapped.mas": (1, 2)}, "there is no 'mas' in unwrapped \\(did you mean 'mass'"),
+    "option": ({"options.": (1, 2)}, "names no option of reset"),
     "model": ({"model.gravty[2]": (1, 2)}, "there is no 'gravty\\[2\\]' in unwrapped.model"),
     "vector": ({"model.gravity": (1, 2)}, "has 3 entries: name one"),
     "position": ({"model.gravity[5]": (1, 2)}, "cannot be made with model.gravity\\[5\\]=1.5: IndexError"),

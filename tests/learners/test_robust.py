@@ -38,6 +38,7 @@ class Ledge:
     horizon: int = 1
     left: float = 0.5
     right: float = 0.5
+    top: float = 1.0  # of the height
 
     name: ClassVar[str] = "ledge"
     observation_size: ClassVar[int] = 1
@@ -47,7 +48,7 @@ class Ledge:
         return 0.0 * jax.random.uniform(key)
 
     def step(self, key: jax.Array, state: jax.Array, action: jax.Array) -> tuple[jax.Array, jax.Array, bool]:
-        return state + self.left + self.right, action[0], False
+        return state + self.left + jnp.minimum(self.right, self.top), action[0], False
 
     def observe(self, state: jax.Array) -> jax.Array:
         return state[None]
@@ -72,6 +73,11 @@ def test_cells_have_equal_probability_and_neighbours_share_one() -> None:
     assert all(np.ptp(cell[:, 0]) <= 0.27 for cell in values)
     lows = sorted(cell[:, 1].max() for cell in values)
     assert lows[3] < quarters[2, 1] < lows[8]
+
+
+def test_parameters_that_take_the_same_number_divide_once() -> None:
+    doubled = psyco.vary(Ledge(), {"left,right": (0.0, 1.0), "top": (0.0, 2.0)})
+    np.testing.assert_array_equal(divide(doubled), divide(psyco.vary(Ledge(), right=(0.0, 1.0), top=(0.0, 2.0))))
 
 
 def state_with(share: np.ndarray[Any, Any], episodes: float = 1e6) -> RobustState:

@@ -320,6 +320,31 @@ def test_a_recording_of_everything_leaves_out_what_is_no_number() -> None:
         assert "info.value" not in recorded and "obs" in recorded
 
 
+class Seldom(Given):
+    """An environment that reports `late` in half of its episodes, and not where it is tried out."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.reports = bool(seed and seed % 2)
+        return super().reset(seed=seed)
+
+    def info(self) -> dict[str, Any]:
+        return {"late": 1.0} if self.reports else {}
+
+
+@pytest.mark.filterwarnings("ignore:info.late did not appear")
+def test_a_key_that_only_some_episodes_report_is_in_samples_and_counterexamples() -> None:
+    domain, requirement = psyco.make(Seldom, horizon=HORIZON), "P<=0.1 [ F info.late > 0.5 ] & C>=0.9"
+    problem = prepared(domain, requirement)
+    theta = np.zeros(problem.network.size, np.float32)
+    samples = json.loads(sample_episodes(problem, policy_for(domain, problem.network, theta)))
+    assert 0 < samples["violating"] < samples["looked_at"]
+    assert {tuple(episode["signals"].get("info.late", [])[:1]) for episode in samples["episodes"]} == {(0.0,), (1.0,)}
+    certificate = psyco.verify(constant, domain, requirement)
+    (found,) = psyco.counterexamples(constant, certificate=certificate, domain=domain, worst=1, film=False)
+    assert found.violates
+    assert found.seed is not None and found.seed % 2 == 1
+
+
 @pytest.mark.parametrize("reward", [np.ones(1), [1.0], "1"])
 def test_a_reward_is_a_single_number(reward: Any) -> None:
     class Rewarded(Given):

@@ -63,6 +63,7 @@ NEEDS = {
     "docs/models.md": STORM,
     "docs/pettingzoo.md": pytest.mark.extra("mpe2"),
     "docs/gymnasium.md": SB3_AND_ONNX,
+    "docs/robustness.md": pytest.mark.extra("carl"),
     "docs/warm-start.md": SB3_AND_ONNX,
     "others": SB3_AND_ONNX,
     "model": STORM,

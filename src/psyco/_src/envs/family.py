@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from psyco._src.core.errors import DomainError, check_has, format_exception
 from psyco._src.core.files import read_text
+from psyco._src.core.wording import plural
 from psyco._src.envs.actions import Continuous
 from psyco._src.envs.agents import agents_of
 from psyco._src.envs.base import CompiledDomain, Domain, State, signal_table
@@ -53,7 +54,8 @@ class Distribution:
     Args:
         names: the parameters; a name that ends in `*` is a factor on the value of the domain.
         kind: "uniform" (ends), "normal" (mean and standard deviation), or "values", each equally likely.
-        rows: the numbers, one row per value: an entry for each name.
+        rows: the numbers, one row per value: an entry for each name. The two rows of the other kinds have a single
+            entry: all parameters take the same number.
     """
 
     names: tuple[str, ...]
@@ -64,12 +66,13 @@ class Distribution:
         """Return the value of each parameter, `[...]`, at uniform numbers u `[...]` in (0, 1)."""
         table = np.asarray(self.rows, np.float64)
         if self.kind == "uniform":
-            return [table[0, 0] + u * (table[1, 0] - table[0, 0])]
+            return [table[0, 0] + u * (table[1, 0] - table[0, 0])] * len(self.names)
         if self.kind == "normal":
             from jax.scipy.special import ndtri as jax_ndtri
             from scipy.special import ndtri
 
-            return [table[0, 0] + table[1, 0] * (jax_ndtri if xp is jnp else ndtri)(xp.clip(u, TAIL, 1.0 - TAIL))]
+            z = (jax_ndtri if xp is jnp else ndtri)(xp.clip(u, TAIL, 1.0 - TAIL))
+            return [table[0, 0] + table[1, 0] * z] * len(self.names)
         index = xp.minimum((u * len(table)).astype(int), len(table) - 1)
         return [xp.asarray(column)[index] for column in table.T]
 
@@ -78,10 +81,11 @@ class Distribution:
         """For each parameter, middle and half width of its range; of a normal distribution mean and deviation."""
         table = np.asarray(self.rows, np.float64)
         if self.kind == "normal":
-            return [(float(table[0, 0]), float(table[1, 0]))]
+            return [(float(table[0, 0]), float(table[1, 0]))] * len(self.names)
         low, high = table.min(axis=0), table.max(axis=0)
         half = np.where(high > low, (high - low) / 2.0, 1.0)
-        return [(float(f"{a:.6g}"), float(f"{b:.6g}")) for a, b in zip((low + high) / 2.0, half, strict=True)]
+        pairs = [(float(f"{a:.6g}"), float(f"{b:.6g}")) for a, b in zip((low + high) / 2.0, half, strict=True)]
+        return pairs * len(self.names) if self.kind == "uniform" else pairs
 
     @property
     def text(self) -> str:
@@ -97,8 +101,8 @@ class Distribution:
 def read_distribution(name: str, given: Any) -> Distribution:
     """Return the distribution of a parameter, or of several, `a,b`: from a text, a pair (range) or a list (values)."""
     names = tuple(part.strip() for part in name.split(","))
-    if not all(names) or len(set(names)) < len(names):
-        raise DomainError(f"{name!r} names no parameters; write NAME=0.08..0.12, or NAME,OTHER for measured pairs")
+    if not all(names):
+        raise DomainError(f"{name!r} names no parameters; write NAME=0.08..0.12, or NAME,OTHER for several together")
     if isinstance(given, str):
         if found := _RANGE.fullmatch(given):
             given = (float(found[1]), float(found[2]))
@@ -110,7 +114,11 @@ def read_distribution(name: str, given: Any) -> Distribution:
                 given = [[float(x) for x in row] for row in rows]
             except ValueError:
                 raise DomainError(f"{name} = {given!r} is no distribution: {FORMS}") from None
-    if isinstance(given, tuple) and len(given) == 2 and len(names) == 1:
+    if (
+        isinstance(given, tuple)
+        and len(given) == 2
+        and not any(isinstance(x, tuple | list | np.ndarray) for x in given)
+    ):
         return _checked(Distribution(names, "uniform", tuple((_number(name, x),) for x in given)))
     if not isinstance(given, list | tuple | np.ndarray):
         raise DomainError(f"{name} = {given!r} is no distribution: {FORMS}; in Python, a pair (low, high) or a list")
@@ -133,11 +141,11 @@ def _checked(found: Distribution) -> Distribution:
         raise DomainError(f"{name}: {found.text} is not made of finite numbers")
     if found.kind == "uniform" and not table[0, 0] < table[1, 0]:
         raise DomainError(f"{name}: the range {found.text} is empty; its smaller end stands first")
-    if found.kind == "normal" and (len(found.names) > 1 or table[1, 0] <= 0.0):
-        raise DomainError(f"{name}: {found.text} needs one parameter, and a standard deviation above 0")
+    if found.kind == "normal" and table[1, 0] <= 0.0:
+        raise DomainError(f"{name}: {found.text} needs a standard deviation above 0")
     if found.kind == "values" and not 1 < len(found.rows) <= MAX_ROWS:
         advice = "a fixed value is set with --set" if len(found.rows) < 2 else f"at most {MAX_ROWS:,} are read"
-        raise DomainError(f"{name} has {len(found.rows):,} values; {advice}")
+        raise DomainError(f"{name} has {plural(len(found.rows), 'value')}; {advice}")
     return found
 
 
@@ -168,7 +176,8 @@ def vary(
         parameters: distributions by name, where a name is no Python word: `{"unwrapped.gravity": (8, 12)}`.
         further: distributions by name, `max_speed=(0.08, 0.12)`: a pair is a uniform range, a list its equally likely
             values, a text one of `0.08..0.12`, `normal(0.1,0.01)` and `0.08,0.1,0.12`. `max_speed*` is a factor.
-            `"a,b"` are parameters that are drawn together, from a list of pairs.
+            `"a,b"` are parameters that are drawn together: from a list of pairs, or the same number for both from a
+            range or a normal distribution.
         observe_parameters: whether policies observe the drawn parameters, at the end of every observation; a policy
             that does needs them wherever it acts.
     """
@@ -503,7 +512,9 @@ def _whole(found: Distribution, known: Mapping[str, Any]) -> Distribution:
         (low,), (high,) = found.rows
         found = _checked(
             Distribution(
-                found.names, "values", tuple((x,) for x in np.arange(math.ceil(low), high + 0.5).tolist() if x <= high)
+                found.names,
+                "values",
+                tuple((x,) * len(found.names) for x in np.arange(math.ceil(low), high + 0.5).tolist() if x <= high),
             )
         )
     for i in whole:

@@ -251,6 +251,8 @@ def _check_name(domain: GymDomain, name: str) -> None:
     if name in ("horizon", "wrappers", "signals", "action_bound", "seeded"):
         raise DomainError(f"{domain.name}: {name} cannot vary; all members of a family share one")
     if name.startswith((UNWRAPPED, MODEL, OPTIONS)):
+        if name == OPTIONS:
+            raise DomainError(f"{domain.name}: {name} names no option of reset; write options.NAME")
         return
     source = domain.env_class if isinstance(domain.source, str) else domain.source
     taken = inspect.signature(source).parameters

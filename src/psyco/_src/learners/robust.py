@@ -127,6 +127,8 @@ def divide(domain: Domain) -> NDArray[np.int64]:
     """Return the numbers of members `[CELLS, POOL / CELLS]` in cells: halved at the median of one parameter in turn."""
     numbers = 1 + np.arange(POOL)
     values = values_of_members(domain, numbers)  # [POOL, m]
+    _, first = np.unique(values, axis=1, return_index=True)
+    values = values[:, np.sort(first)]  # without parameters that take the same number as another
     cells = np.arange(POOL)[None]
     for split in range(CELLS.bit_length() - 1):
         order = np.argsort(values[cells, split % values.shape[1]], axis=1, kind="stable")

@@ -45,7 +45,10 @@ def brief(value: Any) -> str:
 
 
 class SignalRecorder:
-    """Records the wanted signals (None: all); the last state of an episode repeats to the horizon."""
+    """Records the wanted signals; the last state of an episode repeats to the horizon.
+
+    None: all signals of the domain, and those that the monitor reads, as keys of `info` that appear late.
+    """
 
     def __init__(
         self, domain: GymDomain, seeds: list[int], wanted: frozenset[str] | None, monitor: BatchMonitor
@@ -53,7 +56,10 @@ class SignalRecorder:
         """Prepare for episodes with these seeds, whose signals the monitor will read."""
         self.domain, self.seeds = domain, seeds
         count = len(seeds)
-        names = {name for name in domain.table if not name.endswith(INFO_PREFIX)} if wanted is None else wanted
+        if wanted is None:
+            names = {name for name in domain.table if not name.endswith(INFO_PREFIX)} | monitor.signals
+        else:
+            names = set(wanted)
         self.steps = "step" in names
         self.arrays: dict[str, NDArray[Any]] = {}  # [n+1, B, ...]
         for name in names & BUILT_IN:

@@ -92,7 +92,7 @@ def _sample(problem: Problem, policy: Policy, kept: Extremes | None = None, trai
     domain, monitor = problem.domain, problem.constraint_monitor
     constraints = problem.requirement.probability_constraints
     count = SAMPLED_EPISODES_GYM if isinstance(domain, GymDomain) else SAMPLED_EPISODES
-    recorded = record_episodes(domain, policy, seed=0, count=count, execution=problem.execution)
+    recorded = record_episodes(domain, policy, seed=0, count=count, execution=problem.execution, monitor=monitor)
     judged = [_judged(constraints, monitor, signals) for signals in recorded]
     satisfied = [each[0] for each in judged]
     bad = [i for i in range(count) if not all(satisfied[i])]

@@ -214,7 +214,9 @@ def policy_player(
             f"{domain.name} does not repeat an episode under its seed (seeded=False), so the episodes of its "
             "certificate cannot be played again"
         )
-    key = certificate_key(certificate)
+    key, requirement = certificate_key(certificate), parse(certificate.requirement)
+    monitor = compile_monitor([bound.formula for bound in requirement.probability_bounds],
+                              measured=[each.subject for each in requirement.measured])  # fmt: skip
 
     def keys(episodes: list[int]) -> Any:
         return episode_keys(key, jnp.array(episodes, jnp.uint32), 1)  # one for each
@@ -226,7 +228,8 @@ def policy_player(
         paths: list[Path] = []
         for first in range(0, len(episodes), max(size, 1)):
             filled = np.resize(episodes[first : first + size], size).tolist()
-            paths += map(dict, record_signals(domain, policy.network, theta, keys(filled), None, execution))
+            played = record_signals(domain, policy.network, theta, keys(filled), None, execution, monitor)
+            paths += map(dict, played)
         return paths[: len(episodes)]
 
     def environments(episodes: list[int]) -> list[Mapping[str, float] | None]:
