@@ -10,7 +10,7 @@ GAME = psyco.make("obstacle-run", opponent=True)
 REQUIREMENT = "P>=0.9 [ G (!caught | collisions <= 1) ] & C>=0.98"
 RESPONSE_SEEDS = (521, 522, 523, 524, 525)
 SMALL = psyco.make("obstacle-run", opponent=True, grid=3, horizon=6)
-TURN_SEEDS, ROUNDS = (511, 512, 513), 2
+TURN_SEEDS, ROUNDS = (511, 512, 513, 514), 2
 
 
 def main() -> None:

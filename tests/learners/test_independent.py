@@ -198,6 +198,7 @@ def test_an_agent_learns_its_task_although_another_one_cannot():
         ({"policies": "group"}, "--policies group lets agents share a policy"),
         ({"violations_while_learning": 100}, "needs one learner that keeps it"),
         ({"learning": "indepedent"}, r"learning.*joint, independent"),
+        ({"learning": "alternating"}, "psyco exploit RUN --agent AGENT --train-against ROUNDS"),
     ],
 )
 def test_what_does_not_go_with_independent_learning_is_refused(settings, words):

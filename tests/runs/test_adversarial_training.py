@@ -62,7 +62,7 @@ def test_a_certificate_per_adversary_and_one_permitted_error(trained):
     text = str(trained)
     assert text.startswith(f"{trained.verdict.name} against ")
     assert "Other adversaries of this kind and size may do more harm" in text
-    assert re.search(r"round 1: .* against the worst \(the best policy: 0\.\d+\)", text)
+    assert re.search(r"round 1: .* against the worst \(the best policy: 0\.\d+; exploitability: 0\.\d+\)", text)
 
 
 @pytest.mark.more
@@ -135,7 +135,7 @@ def test_the_command_does_the_same_and_writes_policy_adversary_and_certificates(
         "--save", tmp_path / "adversary.safetensors", "--out", tmp_path / "hardened.json",
     )  # fmt: skip
     content = json.loads((tmp_path / "hardened.json").read_text())
-    assert done.status == {"SATISFIED": 0, "VIOLATED": 1, "UNDECIDED": 3}[trained.verdict.name]
+    assert done.status == {"SATISFIED": 0, "VIOLATED": 1, "UNDECIDED": 3}[trained.verdict.name], done.err
     assert psyco.load_policy(tmp_path / "hardened.safetensors").digest == content["policy"] == trained.policy.digest
     adversary = psyco.load_policy(tmp_path / "adversary.safetensors").digest
     assert content["rounds"][content["chosen"]]["adversary"] == adversary

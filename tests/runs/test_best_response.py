@@ -44,6 +44,11 @@ def test_the_certificate_names_the_deviation_and_says_what_it_is_about(found):
     assert found.certificate.policy == joint_policy().digest
     assert "against the agent opponent, which deviates to make the requirement fail" in str(found)
     assert "another deviation may do more harm" in found.certificate.guarantee.statement
+    (fixed,) = (note for note in found.certificate.notes if note.startswith("The statement is about"))
+    assert fixed == (
+        "The statement is about runner with this policy, together with the agent opponent, which deviates to make the "
+        f"requirement fail (policy sha256:{found.adversary.digest[:16]}). All of these policies are fixed."
+    )
     (finding,) = found.certificate.findings
     # The interval of the certificate misses with probability at most 10%; fixed seed.
     assert finding.lower <= 1.0 - found.exact.learned <= finding.upper

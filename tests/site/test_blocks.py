@@ -60,6 +60,7 @@ RUN = sorted({block.page for block in BLOCKS if block.language in CODE} - ELSEWH
 SB3_AND_ONNX = pytest.mark.extra("stable_baselines3", "onnxruntime")
 STORM = pytest.mark.extra("stormpy")
 NEEDS = {
+    "docs/agents.md": pytest.mark.extra("jaxmarl"),
     "docs/models.md": STORM,
     "docs/pettingzoo.md": pytest.mark.extra("mpe2"),
     "docs/gymnasium.md": SB3_AND_ONNX,

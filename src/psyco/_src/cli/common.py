@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Protocol
 
 import typer
 from rich.console import Console
@@ -25,7 +25,18 @@ from psyco._src.verification.methods import DEFAULT_METHOD, METHODS
 
 if TYPE_CHECKING:
     from psyco._src.reports.live_server import LivePage, PageServer
-    from psyco._src.verification.certificate import Certificate
+    from psyco._src.verification.base import Verdict
+
+
+class Judged(Protocol):
+    """A result with a verdict."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict that decides the exit status."""
+
+    def to_json(self) -> str:
+        """Return it as JSON."""
 
 
 def make_console(**options: Any) -> Console:
@@ -140,6 +151,18 @@ Method = Annotated[
         autocompletion=complete_from(METHODS),
         help=f"Statistical test: {', '.join(METHODS)}.  [default: that of the earlier looks, or {DEFAULT_METHOD}]",
     ),
+]
+
+MaxFreshEpisodes = Annotated[int, typer.Option(help="Maximum number of fresh episodes of the statement.")]
+
+# Options of --train-against, with which a policy learns in rounds.
+ROUND_OPTIONS = {"policy_learner", "policy_episodes", "save_policy"}
+PolicyLearner = Annotated[
+    str | None, typer.Option(help="Learner of the policy in these rounds. Default: that of its run.")
+]
+PolicyEpisodes = Annotated[int, typer.Option(help="Training episodes of the policy in each round.")]
+SavePolicy = Annotated[
+    Path | None, typer.Option(help="Write the policy that was learned in these rounds to this file.")
 ]
 
 # Arguments of commands that make many runs.
@@ -352,6 +375,17 @@ def open_server(shown: LivePage, host: str, port: int) -> PageServer:
     return server
 
 
-def leave(certificate: Certificate) -> None:
+def leave(judged: Judged) -> NoReturn:
     """Exit with the status of the verdict: 0 satisfied or only questions, 1 violated, 3 undecided."""
-    raise typer.Exit(EXIT[certificate.verdict.name])
+    raise typer.Exit(EXIT[judged.verdict.name])
+
+
+def print_result(found: Judged, as_json: bool, what: str = "", path: Path | None = None) -> NoReturn:
+    """Print a result and the file with its page, then exit with the status of the verdict."""
+    if as_json:
+        print(found.to_json(), end="")
+    else:
+        say(str(found))
+        if path is not None:
+            say(f"{what}: {path}")
+    leave(found)

@@ -9,7 +9,6 @@ import typer
 
 import psyco
 from psyco._src.cli.common import (
-    EXIT,
     Horizon,
     Json,
     OtherDomain,
@@ -18,8 +17,8 @@ from psyco._src.cli.common import (
     Seed,
     Trust,
     code_of,
+    print_result,
     read_domain_parameters,
-    say,
     trusted,
 )
 from psyco._src.cli.declared_options import declared_options
@@ -87,10 +86,4 @@ def crossplay(
             execution=execution,
             on_progress=count,
         )
-    if as_json:
-        print(found.to_json(), end="")
-    else:
-        say(str(found))
-        if out is not None:
-            say(f"page: {out}")
-    raise typer.Exit(EXIT[found.verdict.name])
+    print_result(found, as_json, "page", out)

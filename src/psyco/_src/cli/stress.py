@@ -9,21 +9,25 @@ import typer
 
 import psyco
 from psyco._src.cli.common import (
-    EXIT,
+    ROUND_OPTIONS,
     Horizon,
     Json,
     Learner,
+    MaxFreshEpisodes,
     ObserveParameters,
     OtherDomain,
     Parameters,
+    PolicyEpisodes,
+    PolicyLearner,
     Require,
+    SavePolicy,
     Seed,
     Trust,
     Vary,
     code_of,
+    print_result,
     read_domain_parameters,
     refuse_options,
-    say,
     trusted,
 )
 from psyco._src.cli.declared_options import declared_options
@@ -38,9 +42,7 @@ if TYPE_CHECKING:
     from psyco._src.rollout.execution import Execution
 
 Paths: TypeAlias = dict[str, Path | None]
-ADVERSARY_OPTIONS = {
-    "learner", "episodes", "train_against", "policy_learner", "policy_episodes", "save_policy", "save", "exact",
-}  # fmt: skip
+ADVERSARY_OPTIONS = {"learner", "episodes", "train_against", "save", "exact"} | ROUND_OPTIONS
 
 
 @declared_options(trains=False)
@@ -73,15 +75,9 @@ def stress(
             show_default=False,
         ),
     ] = 0,
-    policy_learner: Annotated[
-        str | None, typer.Option(help="Learner of the policy in these rounds. Default: that of its run.")
-    ] = None,
-    policy_episodes: Annotated[
-        int, typer.Option(help="Training episodes of the policy in each round.")
-    ] = DEFAULT_EPISODES,
-    save_policy: Annotated[
-        Path | None, typer.Option(help="Write the policy that was learned in these rounds to this file.")
-    ] = None,
+    policy_learner: PolicyLearner = None,
+    policy_episodes: PolicyEpisodes = DEFAULT_EPISODES,
+    save_policy: SavePolicy = None,
     save: Annotated[
         Path | None,
         typer.Option(help="Write the policy of the adversary to this file; of several, that of the result."),
@@ -93,9 +89,7 @@ def stress(
         ),
     ] = False,
     search_episodes: Annotated[int, typer.Option(help="Number of episodes of the search.")] = 20_000,
-    max_episodes: Annotated[
-        int, typer.Option(help="Maximum number of fresh episodes of the statement.")
-    ] = DEFAULT_MAX_EPISODES,
+    max_episodes: MaxFreshEpisodes = DEFAULT_MAX_EPISODES,
     seed: Seed = 0,
     out: Annotated[
         Path | None,
@@ -130,9 +124,7 @@ def stress(
         if values.get("vary"):
             raise RunError("choose one of --vary and --adversary: an adversary acts in one environment")
         if not train_against:
-            refuse_options(
-                context, "these belong to --train-against", {"policy_learner", "policy_episodes", "save_policy"}
-            )
+            refuse_options(context, "these belong to --train-against", ROUND_OPTIONS)
         refuse_files_of_runs(save, save_policy, out)
         shared = {
             "adversary": adversary,
@@ -166,13 +158,7 @@ def stress(
             execution=execution,
             on_progress=count,
         )
-    if as_json:
-        print(found.to_json(), end="")
-    else:
-        say(str(found))
-        if out is not None:
-            say(f"map of the family: {out}")
-    raise typer.Exit(EXIT[found.verdict.name])
+    print_result(found, as_json, "map of the family", out)
 
 
 def _attack(
@@ -204,15 +190,6 @@ def learn_in_turn(
 def write_file(path: Path | None, content: bytes) -> None:
     if path is not None:
         files.write(path, content)
-
-
-def print_result(found: psyco.AttackResult | psyco.AdversarialTraining, as_json: bool) -> None:
-    """Print a result, and leave with its verdict."""
-    if as_json:
-        print(found.to_json(), end="")
-    else:
-        say(str(found))
-    raise typer.Exit(EXIT[found.verdict.name])
 
 
 def refuse_files_of_runs(*paths: Path | None) -> None:

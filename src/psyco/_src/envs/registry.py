@@ -46,6 +46,7 @@ PREFIXES = Registry(
     {
         "gymnax": "envs.gymnax_env:gymnax_domain",
         "brax": "envs.brax_env:brax_domain",
+        "jaxmarl": "envs.jaxmarl_env:jaxmarl_domain",
         "pettingzoo": "envs.gym_env:pettingzoo_domain",
     },
 )
@@ -78,10 +79,10 @@ def make(name: str | Callable[..., Any], /, **parameters: Any) -> Domain:
     """Return the domain of that name; `parameters` replace its defaults.
 
     Args:
-        name: a built-in or plug-in domain; a Gymnasium id (`CartPole-v1`, `module:Id`); a `gymnax:` or `brax:`
-            environment; a module of PettingZoo (`pettingzoo:mpe2.simple_spread_v3`); a PRISM or JANI model file; the
-            class of a compiled domain; a class or function that returns a Gymnasium environment; or `module:name` of
-            such a class or function.
+        name: a built-in or plug-in domain; a Gymnasium id (`CartPole-v1`, `module:Id`); a `gymnax:`, `brax:` or
+            `jaxmarl:` environment; a module of PettingZoo (`pettingzoo:mpe2.simple_spread_v3`); a PRISM or JANI model
+            file; the class of a compiled domain; a class or function that returns a Gymnasium environment; or
+            `module:name` of such a class or function.
         parameters: of the domain. A Gymnasium environment takes its own parameters and `horizon`, `signals`,
             `wrappers`, `action_bound`, `seeded`. `vary` makes it a family, and
             `observe_parameters` shows its parameters to policies, as in `psyco.vary`. `shield` is that of a

@@ -225,10 +225,8 @@ class Policy:
 def _describe_team(network: JointNetwork) -> str:
     groups = [", ".join(each.name for each in members) for members in network.sharers]
     policies = "share one policy" if len(groups) == 1 else f"follow {len(groups)} policies ({'; '.join(groups)})"
-    return (
-        f"The agents {', '.join(each.name for each in network.members)} {policies}. Each acts on its own observation "
-        "alone; the statement is about all of them together, each with this policy."
-    )
+    names = ", ".join(each.name for each in network.members)
+    return f"The agents {names} {policies}. Each acts on its own observation alone."
 
 
 def policy_for(domain: Domain, network: Network, theta: ArrayLike, origin: str = "") -> Policy:

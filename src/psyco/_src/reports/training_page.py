@@ -45,6 +45,7 @@ def _chart(result: AdversarialTraining) -> Markup:
         lines += [
             ChartLine("exact, against the worst there is", 1, at, [exact.worst for _, exact in known]),
             ChartLine("exact, of the best policy", 2, at, [exact.game for _, exact in known]),
+            ChartLine("exploitability", 3, at, [exact.exploitability for _, exact in known]),
         ]
     return line_chart("violations of the policy of each round", lines, x="round", y="share of episodes")
 
@@ -53,8 +54,8 @@ def _table(result: AdversarialTraining) -> Markup:
     rows = []
     for number, each in enumerate(result.rounds):
         low, high = each.worst.interval
-        exact = [f"{each.exact.worst:.6f}", f"{each.exact.worst - each.exact.game:.6f}"] if each.exact else ["", ""]
+        exact = [f"{each.exact.worst:.6f}", f"{each.exact.exploitability:.6f}"] if each.exact else ["", ""]
         measured = [f"{each.worst.violation:.4f}", f"{low:.4f} to {high:.4f}", f"{each.worst.mean_return:.2f}"]
         rows.append([f"{number}{' (chosen)' * (number == result.chosen)}", *measured, *exact])
-    names = ["round", "violations", "95% interval", "mean return", "exact worst case", "above the best policy"]
+    names = ["round", "violations", "95% interval", "mean return", "exact worst case", "exploitability"]
     return table(names, rows)

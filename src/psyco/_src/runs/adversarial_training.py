@@ -165,7 +165,7 @@ class AdversarialTraining:
 def _exact_lines(rounds: Sequence[TrainingRound]) -> list[str]:
     return [
         f"  exact probability of a violation, round {number}: {each.exact.describe('an adversary', 'its own')} "
-        f"(the best policy: {each.exact.game:.6f})"
+        f"(the best policy: {each.exact.game:.6f}; exploitability: {each.exact.exploitability:.6f})"
         for number, each in enumerate(rounds)
         if each.exact is not None
     ]

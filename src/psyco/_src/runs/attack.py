@@ -66,6 +66,11 @@ class ExactViolation(NamedTuple):
     worst: float  # against the worst adversary of this kind and size, which also knows time and counters
     game: float  # against the worst adversary of the best policy; both also know time and counters
 
+    @property
+    def exploitability(self) -> float:
+        """How far the worst adversary raises the probability above what the best policy has against its own."""
+        return self.worst - self.game
+
     def describe(self, kind: str, one: str) -> str:
         """Return the probabilities in words; an adversary or a deviation is a `kind`, and `one` is this one."""
         return (

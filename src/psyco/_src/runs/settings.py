@@ -176,6 +176,11 @@ class Settings:
         object.__setattr__(self, "seed", check_seed(self.seed))
         if self.hidden is not None:
             object.__setattr__(self, "hidden", check_hidden(self.hidden))
+        if self.learning == "alternating":
+            raise RunError(
+                "a joint policy is learned first, and then in turn with the best responses of an agent: psyco exploit RUN "
+                "--agent AGENT --train-against ROUNDS, or psyco.train_against(run, agent=..., rounds=...)"
+            )
         check_declared(self)
         object.__setattr__(self, "episodes", episodes)
         read_tail(self.robust)

@@ -20,12 +20,14 @@ from psyco._src.core.checks import check_count, check_seed
 from psyco._src.core.errors import RangeError, RequirementError, RunError
 from psyco._src.core.provenance import code_digest
 from psyco._src.core.wording import plural
+from psyco._src.envs.agents import agents_of
 from psyco._src.envs.base import Domain, for_requirement
 from psyco._src.envs.gym_env import GymDomain
 from psyco._src.envs.registry import DomainDescription, describe
 from psyco._src.envs.shield import Shielded
 from psyco._src.envs.value_bounds import ValueRange, requirement_warnings
 from psyco._src.envs.value_bounds import value_ranges as compute_value_ranges
+from psyco._src.envs.variants import adversary_of, describe_adversary
 from psyco._src.logic.ast import Constraint, Expectation, Requirement
 from psyco._src.logic.lint import early_end_note
 from psyco._src.policies.external import AnyPolicy, DeterminismProbe, HostPolicy
@@ -316,7 +318,8 @@ class _Verifier:
             earlier=tuple(earlier), issued=self.issued,
             notes=[
                 *self.notes, *requirement_warnings(requirement, self.domain), *getattr(self.domain, "return_notes", ()),
-                *policy.notes, *_fallback_notes(self.domain, consumed),
+                *policy.notes, *_team_notes(self.domain, adversary_of(where.parameters)),
+                *_fallback_notes(self.domain, consumed),
                 *_early_end_notes(requirement, self.domain.horizon, consumed),
                 *check_info_keys(requirement, self.domain, missing),
                 *([] if requirement.questions else replayed(consumed)),
@@ -388,6 +391,19 @@ def check_replays(
 def _is_seeded(domain: Domain) -> bool:
     """Whether episodes are declared to repeat under their seeds."""
     return not isinstance(domain, GymDomain) or domain.seeded
+
+
+def _team_notes(domain: Domain, adversary: Mapping[str, Any] | None) -> list[str]:
+    """Return a note on which agents follow the policy, where there are several."""
+    if not (agents := agents_of(domain)):
+        return []
+    if adversary is None:
+        return ["The statement is about all agents together, each with this policy."]
+    others = ", ".join(each for each in agents if each != adversary["agent"])
+    return [
+        f"The statement is about {others} with this policy, together with {describe_adversary(adversary)}. All of "
+        "these policies are fixed."
+    ]
 
 
 def _fallback_notes(domain: Domain, episodes: Episodes) -> list[str]:
