@@ -49,6 +49,7 @@ BUILT_IN = {
 FILMS = {"particle-dance-team": 0, "obstacle-run-team": 2}  # the episode of the film
 EXAMPLES = {
     "cartpole": "CartPole near the middle of its rail",
+    "cartpole_images": "CartPole from pixels",
     "corridor": "A compiled domain in one short file",
     "frozen_lake": "FrozenLake, with a custom signal",
     "hazard": "An environment that reports a cost",

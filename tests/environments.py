@@ -538,3 +538,13 @@ class HiddenWalk(Walk):
 
     def _observe(self) -> Any:
         return np.array([0.0 if self.t % 2 else self.x, self.t % 2], np.float32)
+
+
+class PicturedWalk(Walk):
+    """The walk, whose position is seen in a picture of 16 x 24 grey pixels."""
+
+    observation_space: Any = spaces.Box(0, 255, (16, 24), np.uint8)
+
+    def _observe(self) -> Any:
+        near = np.clip(2.0 - abs(np.arange(24) - 12.0 - 3.0 * self.x), 0.0, 1.0)
+        return np.broadcast_to(255 * near, (16, 24)).astype(np.uint8)

@@ -1,8 +1,10 @@
 """Small runs for tests: settings and learner options as flat keywords, and a record of training."""
 
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import psyco
 from psyco._src.core.options import declared
 from psyco._src.envs.base import Domain
 from psyco._src.learners.metrics import Metrics, concatenate
@@ -38,6 +40,17 @@ def learned(problem: Problem, start: TrainingState | None = None) -> Learned:
         on_checkpoint=lambda _, position: reached.append(position),
     )
     return Learned(learn(problem, [callback], start), concatenate(parts), reached)
+
+
+def stopped_and_resumed(
+    domain: Domain, requirement: str, folder: Path, *, trust: list[str], **arguments: Any
+) -> psyco.Result:
+    """Return the result of a run that was stopped after its first generation."""
+    generations = iter(range(100))
+    stop = psyco.Callback(should_stop=lambda: next(generations) >= 1)
+    stopped = psyco.start(domain, requirement, folder / "run", callbacks=[stop], **arguments)
+    assert stopped.certificate is None
+    return psyco.resume(folder / "run", trust=trust)
 
 
 def flat(**keywords: Any) -> dict[str, Any]:

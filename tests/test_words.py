@@ -120,7 +120,7 @@ def test_the_glossary_is_short_and_names_code_that_is_there() -> None:
 
 
 # Lines of src/psyco; only a deliberate commit moves the ceiling.
-LINES_CEILING = 63_800
+LINES_CEILING = 65_000
 
 
 def test_the_source_stays_below_its_ceiling() -> None:

@@ -18,7 +18,7 @@ from psyco._src.policies.serialization import policy_for
 from psyco._src.rollout.episodes import episode_keys
 from psyco._src.rollout.record import record_episodes
 from tests.environments import Cue, HiddenWalk
-from tests.making import prepared
+from tests.making import prepared, stopped_and_resumed
 
 ALWAYS = "P>=0.5 [ G (step >= 0) ]"
 NEAR = "P>=0.6 [ G (abs(obs[0]) <= 2.9) ] & C>=0.8"
@@ -185,13 +185,10 @@ def test_a_run_resumes_to_the_same_bytes_on_any_number_of_workers(tmp_path: Path
     whole = psyco.synthesize(domain, NEAR, settings=QUICK, episodes=60)
     pool = psyco.synthesize(domain, NEAR, settings=QUICK, episodes=60, execution=psyco.Execution(workers=2))
     assert pool.policy.digest == whole.policy.digest
-    generations = iter(range(100))
-    stopped = psyco.start(
-        domain, NEAR, tmp_path / "run", settings=QUICK, episodes=60,
-        callbacks=[psyco.Callback(should_stop=lambda: next(generations) >= 1)],
-    )  # fmt: skip
-    assert stopped.certificate is None
-    assert psyco.resume(tmp_path / "run", trust=["tests.environments:HiddenWalk"]).policy.digest == whole.policy.digest
+    resumed = stopped_and_resumed(
+        domain, NEAR, tmp_path, settings=QUICK, episodes=60, trust=["tests.environments:HiddenWalk"]
+    )
+    assert resumed.policy.digest == whole.policy.digest
 
 
 @pytest.mark.more

@@ -30,6 +30,7 @@ from psyco._src.core.errors import DomainError, format_exception
 from psyco._src.envs.actions import Actions, Continuous, Discrete, MultiBinary, MultiDiscrete
 from psyco._src.envs.agents import AgentSpace, check_agents
 from psyco._src.envs.base import BUILT_IN_SIGNALS
+from psyco._src.envs.images import Image, image_of
 from psyco._src.envs.registry import import_code, import_object, qualified_name
 from psyco._src.envs.sandbox import close_envs, deduplicate_output, sandboxed
 from psyco._src.envs.team_env import (
@@ -358,6 +359,18 @@ class GymDomain:
         """Sizes of the one-hot codes that make up a flattened observation; empty if it has other parts."""
         return _one_hot_sizes(self.observation_space)
 
+    @property
+    def exact_type(self) -> type[Any]:
+        """The type of observations that are kept: bytes of a Box of these, else float32 as long as that suffices."""
+        is_bytes = isinstance(self.observation_space, spaces.Box) and self.observation_space.dtype == np.uint8
+        return np.uint8 if is_bytes else np.float32
+
+    @cached_property
+    def image(self) -> Image | None:
+        """The image that an observation is; None if it is anything else."""
+        found = image_of(self.observation_space)
+        return found if found and math.prod(found.shape) == self.observation_size else None
+
     @cached_property
     def observation_parts(self) -> dict[str, ObservationPart]:
         """The parts of a Dict or Tuple observation by the names of their signals, such as `obs.goal`."""
@@ -539,7 +552,7 @@ def _one_hot_sizes(space: spaces.Space[Any]) -> tuple[int, ...]:
 
 
 def to_floats(array: NDArray[Any]) -> NDArray[Any]:
-    """Return numbers in float32 if that has all numbers of their type, else in float64."""
+    """Return a copy of numbers in float32 if that has all numbers of their type, else in float64."""
     return array.astype(np.float32 if np.can_cast(array.dtype, np.float32) else np.float64)
 
 

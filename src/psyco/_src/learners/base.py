@@ -217,6 +217,7 @@ class LearnerOptions:
     is_actor_critic: ClassVar[bool] = False  # it learns from single steps, and needs the policy's network
     is_tabular: ClassVar[bool] = False  # its policies are tables over one-hot codes, see `Network.one_hot`
     learns_memory: ClassVar[bool] = False  # its policies may be recurrent, see `Network.memory`
+    learns_images: ClassVar[bool] = False  # its policies may have convolutions, see `ImageNetwork`
     default_bias: ClassVar[Bias] = "learned"  # biases of the policy network, if none are asked for
     needs_learned_bias: ClassVar[bool] = False
     several_agents: ClassVar[bool] = True  # it learns joint policies

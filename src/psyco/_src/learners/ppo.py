@@ -14,6 +14,8 @@ has:
 A policy with a memory learns from sequences of steps, with truncated backpropagation through time. Critics also see
 its memory, since an observation alone does not determine the value of a state then.
 
+Policy and critics share the convolutions of a policy that observes images, and both learn them.
+
 With several agents, the critics see the observations of all of them, and each agent acts on its own (MAPPO: Yu et al.
 2022).
 
@@ -55,6 +57,7 @@ from psyco._src.learners.lagrangian import (
     empty_history,
     target_shortfall,
 )
+from psyco._src.policies.image_network import ImageNetwork
 from psyco._src.policies.joint_network import JointNetwork
 from psyco._src.rollout.episodes import Episodes, Trace
 
@@ -65,6 +68,7 @@ REFERENCE_UPDATES = 22_000  # of a run for which the rate 0.001 is right: Partic
 NEGLIGIBLE_DISCOUNT = 0.01
 MAX_GRADIENT_NORM = 1.0
 SEQUENCE_STEPS = 64  # of truncated backpropagation through time, by default
+ENCODED_ROWS = 512  # images that are encoded at a time
 MAX_CRITIC_INPUT = 5.0  # standard deviations at which inputs of critics are clipped
 
 
@@ -96,7 +100,7 @@ class Batch(NamedTuple):
     """N steps to learn from; with a memory N sequences of L steps, whose arrays have a further axis `[N, L, ...]`."""
 
     obs: Array  # [N, inputs]
-    critic_input: Array  # [N, I]
+    critic_input: Array  # [N, I]; with images the critics also see these, encoded
     action: Array  # [N, outputs], see `distributions`
     likelihood: Array  # [N] log-likelihood under the policy that played; of several agents [N, A]
     advantage: Array  # [N]
@@ -155,6 +159,7 @@ class PPO(ActorCritic):
     )
 
     learns_memory: ClassVar[bool] = True
+    learns_images: ClassVar[bool] = True
     learns_independently: ClassVar[bool] = True
 
     @classmethod
@@ -198,9 +203,9 @@ class PPO(ActorCritic):
         """Start from the given policy, with critics that predict 0 and λ = 1."""
         theta = jnp.asarray(theta, jnp.float32)
         count = 1 + len(self.known_task.cost_owners)
-        inputs = self.network.inputs + self.known_task.counters + (not self.bootstraps_at_horizon)
-        inputs += self.network.memory_size
-        critics = make_critics(count, inputs, self.critic_hidden, gain=1.0)
+        inputs = self.known_task.counters + (not self.bootstraps_at_horizon) + self.network.memory_size
+        critics = make_critics(count, inputs + self.network.head.inputs, self.critic_hidden, gain=1.0)
+        inputs += 0 if self._has_images else self.network.inputs
         optimizer = self._transform().init((theta, critics))
         return PPOState(
             theta, critics, _unit_stats(inputs), _unit_stats(count), jnp.zeros(count, jnp.float32), optimizer,
@@ -250,28 +255,47 @@ class PPO(ActorCritic):
         """Return the policy, which acts without noise."""
         return state.theta
 
-    def _scores(self, theta: Array, obs: Array) -> Array:
-        """Return the policy's scores `[N, outputs]` for observations `[N, inputs]`."""
-        return jax.vmap(lambda o: self.network.scores(theta, o))(obs)
+    @property
+    def _has_images(self) -> bool:
+        return isinstance(self.network, ImageNetwork)
 
-    def _recall(self, theta: Array, obs: Array, memory: Array) -> tuple[Array, Array]:
+    def _encode_states(self, theta: Array, trace: Trace) -> Array:
+        """Return encoded observations `[B, n + 1, features]` of all states, the one after the last step included."""
+        obs = jnp.concatenate([trace.obs, trace.final_obs[:, None]], axis=1)
+        if not self._has_images:
+            return obs
+        rows = obs.reshape(-1, obs.shape[-1])
+        encoded = jax.lax.map(lambda x: self.network.encode(theta, x), rows, batch_size=min(ENCODED_ROWS, len(rows)))
+        return encoded.reshape(*obs.shape[:-1], -1)
+
+    def _seen_by_critics(self, encoded: Array, x: Array) -> Array:
+        """Return the inputs of critics: encoded images and other inputs."""
+        return jnp.concatenate([encoded, x], axis=-1) if self._has_images else x
+
+    def _scores(self, theta: Array, encoded: Array) -> Array:
+        """Return the policy's scores `[N, outputs]` for encoded observations `[N, features]`."""
+        parameters = self.network.head_parameters(theta)
+        return jax.vmap(lambda x: self.network.head.scores(parameters, x))(encoded)
+
+    def _recall(self, theta: Array, encoded: Array, memory: Array) -> tuple[Array, Array]:
         """Return scores and memories along sequences.
 
         Args:
             theta: parameters `[D]`.
-            obs: observations `[N, L, inputs]`.
+            encoded: observations `[N, L, features]`.
             memory: before the first of them, `[N, memory_size]`.
 
         Returns:
             Scores `[N, L, outputs]`, and the memories `[N, L, memory_size]` from which they are computed.
         """
-        layers = self.network.unflatten(theta)
+        head = self.network.head
+        layers = head.unflatten(self.network.head_parameters(theta))
 
         def step(memory: Array, x: Array) -> tuple[Array, tuple[Array, Array]]:
-            scores, after = jax.vmap(lambda x, m: self.network.scores_and_memory(layers, x, m))(x, memory)
+            scores, after = jax.vmap(lambda x, m: head.scores_and_memory(layers, x, m))(x, memory)
             return after, (scores, after)
 
-        _, by_time = jax.lax.scan(step, memory, jnp.moveaxis(obs, 1, 0))
+        _, by_time = jax.lax.scan(step, memory, jnp.moveaxis(encoded, 1, 0))
         scores, memories = (jnp.moveaxis(x, 0, 1) for x in by_time)
         return scores, memories
 
@@ -292,18 +316,19 @@ class PPO(ActorCritic):
     def _evaluate(self, state: PPOState, trace: Trace, lam_k: Array, std: Array) -> _EvaluatedEpisodes:
         """Return λ, and each step with its advantage and its targets for the critics."""
         memories, scores = None, None
+        encoded = self._encode_states(state.theta, trace)
         if self.network.recurrent:
-            path = jnp.concatenate([trace.obs, trace.final_obs[:, None]], axis=1)
-            start = jnp.zeros((len(path), self.network.memory_size), jnp.float32)
-            scores, memories = self._recall(state.theta, path, start)
-        raw = self._critic_inputs(trace, memories)  # [B, n + 1, I]
+            start = jnp.zeros((len(encoded), self.network.memory_size), jnp.float32)
+            scores, memories = self._recall(state.theta, encoded, start)
+        raw = self._critic_inputs(trace, encoded, memories)  # [B, n + 1, I]
         input_stats = _updated_stats(state.input_stats, raw[:, :-1], trace.alive, state.generation)
         x = jnp.clip(_normalized(input_stats, raw), -MAX_CRITIC_INPUT, MAX_CRITIC_INPUT)
 
         costs = learning_step_costs(self.known_task.expectations, trace, state.belief.recent)
         gained = jnp.concatenate([self.known_task.sign * trace.reward[..., None], costs], axis=-1)  # [B, n, 1 + K]
         stats = state.target_stats
-        value = stats.mean + jnp.sqrt(stats.variance) * state_values(state.critics, x)  # [B, n + 1, 1 + K]
+        seen = self._seen_by_critics(encoded, x)
+        value = stats.mean + jnp.sqrt(stats.variance) * state_values(state.critics, seen)  # [B, n + 1, 1 + K]
         continues = (1.0 - trace.terminated) * self.bootstraps_at_horizon
         advantage = advantages(
             gained, value, trace.alive, continues, discount=self.discount, gae_lambda=self.gae_lambda
@@ -333,7 +358,7 @@ class PPO(ActorCritic):
                 input_stats, target_stats, recent,
             )  # fmt: skip
         obs, noise = (y.reshape(-1, y.shape[-1]) for y in (trace.obs, trace.noise))
-        scores = self._scores(state.theta, obs)
+        scores = self._scores(state.theta, encoded[:, :-1].reshape(-1, encoded.shape[-1]))
         action = action_of(self.actions, scores + noise)
         batch = Batch(
             obs,
@@ -356,10 +381,10 @@ class PPO(ActorCritic):
         columns = trace.obs, x[:, :-1], action, likelihood, advantage, target, trace.alive
         return Batch(*map(self._sequences, columns))._replace(memory=self._sequences(before)[:, 0])
 
-    def _critic_inputs(self, trace: Trace, memories: Array | None) -> Array:
-        """Return the critics' inputs in each state, the one after the last step included: `[B, n + 1, I]`."""
+    def _critic_inputs(self, trace: Trace, obs: Array, memories: Array | None) -> Array:
+        """Return the critics' inputs but images, in each state: `[B, n + 1, I]`, for observations `[B, n + 1, D]`."""
         steps = trace.alive.shape[1]
-        columns = [jnp.concatenate([trace.obs, trace.final_obs[:, None]], axis=1)]
+        columns = [obs[..., :0] if self._has_images else obs]
         if not self.bootstraps_at_horizon:
             time = jnp.broadcast_to(jnp.arange(steps + 1) / steps, (len(trace.alive), steps + 1))
             columns.append(time[..., None])
@@ -402,10 +427,11 @@ class PPO(ActorCritic):
     def _loss(self, parameters: tuple[Array, Any], batch: Batch, std: Array) -> Array:
         """Return the clipped objective of PPO plus the squared error of the critics, over steps that were taken."""
         theta, critics = parameters
+        encoded = self.network.encode(theta, batch.obs)
         if batch.memory is None:
-            scores = self._scores(theta, batch.obs)
+            scores = self._scores(theta, encoded)
         else:
-            scores, _ = self._recall(theta, batch.obs, batch.memory)
+            scores, _ = self._recall(theta, encoded, batch.memory)
         ratio = jnp.exp(self._likelihood(scores, std, batch.action) - batch.likelihood)
         clipped = jnp.clip(ratio, 1.0 - self.clip, 1.0 + self.clip)
         if isinstance(self.network, JointNetwork):
@@ -414,7 +440,8 @@ class PPO(ActorCritic):
             gain = jnp.sum(jnp.minimum(ratio * advantage, clipped * advantage), axis=-1)
         else:
             gain = jnp.minimum(ratio * batch.advantage, clipped * batch.advantage)
-        error = jnp.sum((state_values(critics, batch.critic_input) - batch.target) ** 2, axis=-1)
+        seen = self._seen_by_critics(encoded, batch.critic_input)
+        error = jnp.sum((state_values(critics, seen) - batch.target) ** 2, axis=-1)
         # Noise on very large scores does not change the action, so nothing could be learned there.
         own = offered_scores(self.network, scores)
         beyond = jnp.sum(jnp.maximum(jnp.abs(own) - self.score_limit, 0.0) ** 2, axis=-1)

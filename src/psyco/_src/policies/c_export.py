@@ -16,6 +16,7 @@ from psyco._src.envs.actions import Actions, Continuous, Discrete, MultiBinary, 
 from psyco._src.envs.variants import observed_parameters
 from psyco._src.logic.ast import Requirement
 from psyco._src.logic.c_monitor import MonitorSource, c_array, c_comment, c_literal, c_monitor
+from psyco._src.policies.image_network import ImageNetwork
 from psyco._src.policies.joint_network import several_agents
 from psyco._src.policies.network import NOT_OFFERED
 from psyco._src.policies.serialization import Policy
@@ -46,6 +47,11 @@ def c_files(
         raise RunError(
             "a policy with a memory is not exported as C: psyco.runtime runs it, by policy.begin().act(observation), "
             "and an ONNX file has its memory as input and output (psyco export RUN --onnx FILE)"
+        )
+    if isinstance(policy.network, ImageNetwork):
+        raise RunError(
+            "a policy that observes images is not exported as C: psyco.runtime runs it, and an ONNX file has its "
+            "convolutions (psyco export RUN --onnx FILE)"
         )
     if policy.agents:
         raise RunError(several_agents(policy.agents))

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from psyco._src.core.errors import RunError
 from psyco._src.envs.actions import Actions
 from psyco._src.envs.agents import AgentSpace, agent_spaces_of, check_agent, slices
+from psyco._src.policies.image_network import image_network_for
 from psyco._src.policies.network import Bias, Hidden, Network, Rows, network_for
 
 if TYPE_CHECKING:
@@ -247,7 +248,13 @@ def several_agents(names: Sequence[str]) -> str:
 
 
 def joint_network_for(
-    domain: Domain, *, hidden: Hidden, bias: Bias, memory: str = "none", policies: str | None = None
+    domain: Domain,
+    *,
+    hidden: Hidden,
+    bias: Bias,
+    memory: str = "none",
+    encoder: str = "dense",
+    policies: str | None = None,
 ) -> Network:
     """Return the network of a domain; of one with several agents, a joint one.
 
@@ -256,16 +263,19 @@ def joint_network_for(
         hidden: units of the hidden layer, or of each of several, of each policy.
         bias: 1, as in the paper's equation, or learned.
         memory: that of the policy, see `Network.memory`; several agents have none.
+        encoder: dense or conv; several agents have no convolutions.
         policies: "shared": one for all agents; "separate": one for each; "group": one for each group; None: the
             default.
     """
     spaces = agent_spaces_of(domain)
     if not spaces:
-        return network_for(domain, hidden=hidden, bias=bias, memory=memory)
-    if memory != "none":
-        raise RunError(
-            f"policies of several agents have no memory, and {domain.name} has {len(spaces)}; leave out memory"
-        )
+        make = image_network_for if encoder == "conv" else network_for
+        return make(domain, hidden=hidden, bias=bias, memory=memory)
+    for name, given, missing in (("memory", memory, "memory"), ("encoder", encoder, "convolutions")):
+        if given not in ("none", "dense"):
+            raise RunError(
+                f"policies of several agents have no {missing}, and {domain.name} has {len(spaces)}; leave out {name}"
+            )
     whole = network_for(domain, hidden=hidden, bias=bias)
     members = _members(domain.name, spaces, policies or default_sharing(spaces))
     return JointNetwork(whole.inputs, whole.outputs, hidden, bias, whole.shift, whole.scale, members=members)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from psyco._src.core.checks import check_count
 from psyco._src.core.errors import DomainError, RunError
 from psyco._src.envs.actions import Actions, Discrete
+from psyco._src.envs.images import MAX_SIDE, image_problem
 
 if TYPE_CHECKING:
     from jax import Array
@@ -69,6 +70,7 @@ class Network:
     memory: str = "none"  # or "gru": the first hidden layer is recurrent
 
     signals: ClassVar[frozenset[str]] = frozenset()  # see `Actor`
+    encoder: ClassVar[str] = "dense"  # of observations; see `ImageNetwork` for another one
 
     def __post_init__(self) -> None:
         if self.bias not in ("one", "learned"):
@@ -178,6 +180,19 @@ class Network:
         sizes = [math.prod(shape) for shape in self.shapes]
         limits = np.repeat(1.0 / np.sqrt(fan_in), sizes)
         return jax.random.uniform(key, (self.size,), np.float32, -1.0, 1.0) * limits.astype(np.float32)
+
+    @property
+    def head(self) -> Network:
+        """The network from encoded observations to scores: this one, where observations are not encoded."""
+        return self
+
+    def head_parameters(self, theta: Any) -> Any:
+        """Return the parameters `[..., D']` of `head`."""
+        return theta
+
+    def encode(self, theta: Any, x: Any) -> Any:
+        """Return encoded observations `[..., features]` for parameters `[D]` and observations `[..., inputs]`."""
+        return x
 
     def __call__(self, theta: Array, x: Array) -> Array:
         """Return the outputs `[outputs]` in [-1, 1] for one parameter vector `[D]` and one observation `[inputs]`."""
@@ -333,11 +348,16 @@ def network_for(domain: Domain, *, hidden: Hidden = 32, bias: Bias = "one", memo
                 f"{domain.name} has discrete observations with {size:,} alternatives, each an input of the network "
                 f"(one-hot), which has at most {MAX_WIDTH:,} inputs. Observe features instead, by a wrapper"
             )
+        problem = image_problem(getattr(domain, "observation_space", None))
         raise DomainError(
-            f"{domain.name} has observations of {size:,} numbers; the networks that are learned here have at most "
-            f"{MAX_WIDTH:,} inputs, and no convolutions. Make observations smaller with wrappers "
-            "(gymnasium.wrappers.GrayscaleObservation, ResizeObservation) or observe features; external policies with "
-            "images as inputs can be verified (psyco verify)"
+            f"{domain.name} has observations of {size:,} numbers; networks without convolutions have at most "
+            f"{MAX_WIDTH:,} inputs. "
+            + (
+                f"Convolutions read images of up to {MAX_SIDE} x {MAX_SIDE} pixels, but {problem}; or observe features"
+                if problem
+                else "Use ppo and encoder='auto', which learns from images by convolutions, or smaller observations"
+            )
+            + ". External policies may observe images of any size (psyco verify)"
         )
     shift, scale = getattr(domain, "observation_scaling", ((), ()))
     return Network(size, domain.actions.outputs, hidden, bias, shift, scale, masked=has_mask(domain), memory=memory)

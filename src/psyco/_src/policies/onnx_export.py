@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from numpy.typing import NDArray
 
 from psyco._src.core.errors import RunError
 from psyco._src.envs.actions import Continuous, Discrete, MultiBinary, MultiDiscrete
+from psyco._src.envs.images import Image
 from psyco._src.policies.c_export import NO_SHIELD
+from psyco._src.policies.image_network import ImageNetwork
 from psyco._src.policies.joint_network import several_agents
 from psyco._src.policies.network import NOT_OFFERED
 from psyco._src.policies.serialization import Policy
@@ -55,6 +58,8 @@ def to_onnx(policy: Policy) -> bytes:
     if network.scale:
         x = node("Sub", x, constant("shift", network.shift), to="shifted")
         x = node("Div", x, constant("scale", network.scale), to="scaled")
+    if isinstance(network, ImageNetwork):
+        x = _add_convolutions(network, policy.theta, x, node, constant)
     mask = ""
     if network.masked:
         ends = [constant(f"at{k}", [k], np.int64) for k in (0, network.observed, network.inputs)]
@@ -138,6 +143,26 @@ def to_onnx(policy: Policy) -> bytes:
     return model.SerializeToString(deterministic=True)
 
 
+def _add_convolutions(
+    network: ImageNetwork, theta: NDArray[np.float32], x: str, node: Callable[..., str], constant: Callable[..., str]
+) -> str:
+    """Add the convolutions of a network with parameters `[D]`; return the name of their outputs `[n, features]`."""
+    image = Image(network.image, network.highest)
+    x = node("Reshape", x, constant("image_shape", [-1, *network.image], np.int64), to="image")
+    if len(network.image) == 2:
+        x = node("Unsqueeze", x, constant("channel", [1], np.int64), to="channels")
+    else:
+        height, width, channels = (axis + 1 for axis in image.axes)
+        x = node("Transpose", x, to="channels", perm=[0, channels, height, width])
+    x = node("Div", x, constant("highest", network.highest), to="pixels")
+    for i, (kernel, bias) in enumerate(network.kernels(theta)):
+        weights = constant(f"kernel{i}", kernel), constant(f"kernel_bias{i}", bias)
+        x = node("Conv", x, *weights, to=f"convolved{i}", strides=[network.strides[i]] * 2)
+        x = node("Relu", x, to=f"map{i}")
+    x = node("Transpose", x, to="by_place", perm=[0, 2, 3, 1])
+    return node("Reshape", x, constant("features_shape", [-1, network.head.inputs], np.int64), to="features")
+
+
 def export_onnx(policy: Policy, path: str | Path) -> float:
     """Write the ONNX file, after a comparison with the policy on random observations and, if it has one, memories.
 
@@ -156,6 +181,8 @@ def export_onnx(policy: Policy, path: str | Path) -> float:
     memory = rng.uniform(-1.0, 1.0, (SAMPLES, network.memory_size)).astype(np.float32)
     if network.scale:
         x = (x * network.scale + network.shift).astype(np.float32)
+    if isinstance(network, ImageNetwork):
+        x = (np.clip(np.abs(x) / 3, 0, 1) * network.highest).astype(np.float32)
     if network.masked:  # one action at least is offered
         x[:, network.observed :] = x[:, network.observed :] >= x[:, network.observed :].max(axis=1, keepdims=True) - 1
     given = {"observation": x} | ({"memory": memory} if network.recurrent else {})
@@ -235,21 +262,26 @@ def _rounding(policy: Policy, x: NDArray[np.float32]) -> NDArray[np.float64]:
     bound large compared with the score: no float32 evaluation of such a score is more accurate.
     """
     network = policy.network
-    size = _input_size(policy, x)
-    terms = 2 + len(network.one_hot)  # shift, scale and products of one-hot codes round too
+    size, terms = _input_size(policy, x)
     for weight, bias in network.weights_and_biases(policy.theta):
         terms += len(weight) + 1  # with the bias
         size = size @ np.abs(weight.astype(np.float64)) + np.abs(bias)
     return terms * EPS * size
 
 
-def _input_size(policy: Policy, x: NDArray[np.float32]) -> Any:
-    """Return the absolute inputs `[N, features]` of the first layer."""
+def _input_size(policy: Policy, x: NDArray[np.float32]) -> tuple[Any, int]:
+    """Return the largest absolute inputs `[N, features]` of the first layer, and the roundings behind each.
+
+    Shift, scale and products of one-hot codes round, and convolutions like layers.
+    """
     network = policy.network
     size = np.abs(x.astype(np.float64))
     if network.scale:
         size = np.abs(x - np.array(network.shift)) / network.scale
-    return network.join(size[:, : network.observed])
+    if isinstance(network, ImageNetwork):
+        kernels = [weight[0].size for weight, _ in network.kernels(policy.theta)]
+        return network.encode(np.abs(policy.theta.astype(np.float64)), size), 2 + sum(kernels) + len(kernels)
+    return network.join(size[:, : network.observed]), 2 + len(network.one_hot)
 
 
 def _recurrent_rounding(
@@ -261,9 +293,12 @@ def _recurrent_rounding(
     """
     network = policy.network
     (weight, bias), *layers = network.weights_and_biases(policy.theta.astype(np.float64))
-    sizes = [_input_size(policy, x) @ np.abs(weight) + np.abs(bias)]
+    size, terms = _input_size(policy, x)
+    sizes = [size @ np.abs(weight) + np.abs(bias)]
     sizes.append(np.abs(memory) @ np.abs(network.recurrent_weights(policy.theta.astype(np.float64))))
-    inner, recurrent = (EPS * (4 + len(each)) * size for each, size in zip((weight, memory.T), sizes, strict=True))
+    inner, recurrent = (
+        EPS * (each + 2) * size for each, size in zip((terms + len(weight), 2 + len(memory.T)), sizes, strict=True)
+    )
     update, reset, new = np.split(inner + recurrent, 3, axis=1)
     update, reset = (0.25 * each + TANH_ERROR * EPS for each in (update, reset))
     new = new + np.split(sizes[1], 3, axis=1)[2] * reset + TANH_ERROR * EPS

@@ -20,6 +20,7 @@ from psyco._src.envs.actions import ACTIONS, Actions
 from psyco._src.envs.agents import agent_spaces_of, agents_of
 from psyco._src.envs.shield_table import ShieldProgress, ShieldTable, same_shield
 from psyco._src.envs.variants import observed_parameters
+from psyco._src.policies.image_network import ImageNetwork
 from psyco._src.policies.joint_network import JointNetwork, TeamMember, member_of
 from psyco._src.policies.network import NEEDS_EPISODE, Network, has_mask
 
@@ -73,7 +74,9 @@ class Policy:
         return Policy(theta, own, self.network.members[i].actions, self.domain, self.parameters, origin=origin)
 
     def __repr__(self) -> str:
-        widths = self.network.inputs, *self.network.layers, self.network.outputs
+        image = self.network.image if isinstance(self.network, ImageNetwork) else ()
+        seen = "x".join(map(str, image)) or self.network.inputs
+        widths = seen, *self.network.layers, self.network.outputs
         kind = f" ({self.network.memory})" if self.network.recurrent else ""
         return f"<Policy for {self.domain}: {' -> '.join(map(str, widths))}{kind}, sha256:{self.digest[:16]}>"
 
@@ -103,12 +106,17 @@ class Policy:
         if raw.dtype.kind in "iu" and raw.shape == (() if len(sizes) == 1 else (len(sizes),)):
             raw = raw.ravel() if self.network.indexed else _one_hot(raw.ravel(), sizes)
         x = raw.astype(np.float32, copy=False)
+        if isinstance(self.network, ImageNetwork) and x.shape[-len(self.network.image) :] == self.network.image:
+            x = x.reshape(*x.shape[: -len(self.network.image)], self.network.inputs)
         if mask is not None:
             x = self._with_mask(x, np.asarray(mask, np.float32))
         if self.network.masked and x.shape[-1:] == (self.network.observed,):
             raise RunError(f"this policy needs to know which of {self.actions.outputs} actions are offered: give mask")
         if x.shape[-1:] != (self.network.inputs,):
-            raise RunError(f"this policy takes {self.network.inputs} numbers, the observation has shape {x.shape}")
+            takes = f"images of shape {self.network.image}, or " if isinstance(self.network, ImageNetwork) else ""
+            raise RunError(
+                f"this policy takes {takes}{self.network.inputs} numbers, the observation has shape {x.shape}"
+            )
         rows = self._scores(x.reshape(-1, x.shape[-1]), *([] if memory is None else [memory]))
         # As `Network.act`, in NumPy.
         action: NDArray[Any] = self.actions.decode(rows if self.actions.ranked else np.tanh(rows, out=rows))
@@ -220,6 +228,12 @@ class Policy:
                 f"this policy was made for {self.domain} ({self.network.inputs} observations, {self.actions}); "
                 f"{domain.name} has {domain.observation_size} observations and {domain.actions}"
             )
+        image = getattr(domain, "image", None)
+        if isinstance(self.network, ImageNetwork) and (image is None or image.shape != self.network.image):
+            raise RunError(
+                f"this policy observes images of shape {self.network.image}; {domain.name} has "
+                f"{'none' if image is None else f'images of shape {image.shape}'}"
+            )
 
 
 def _describe_team(network: JointNetwork) -> str:
@@ -327,6 +341,8 @@ def _network_fields(network: Network) -> dict[str, Any]:
 
 def _read_network(about: dict[str, Any]) -> Network:
     fields = _tuples(about)
+    if "image" in fields:
+        return ImageNetwork(**fields)
     if "members" not in fields:
         return Network(**fields)
     members = tuple(

@@ -23,7 +23,7 @@ from psyco._src.logic.ast import Requirement
 from psyco._src.logic.batch_monitor import BatchMonitor, compile_monitor
 from psyco._src.logic.lint import early_end_note
 from psyco._src.logic.validate import check_bounds, check_signals
-from psyco._src.policies.network import network_for
+from psyco._src.policies.image_network import default_network_for
 from psyco._src.rollout.episodes import TRACE_SIGNALS, Stream, episode_keys, episode_seeds, stream_key
 from psyco._src.rollout.execution import IN_PROCESS, Execution
 from psyco._src.rollout.gym_sampler import Chunk, EpisodeRunner, Job, Signals
@@ -76,7 +76,7 @@ def check_environment(
         if found.passed is not False:
             yield from (CheckResult("requirement", None, text) for text in requirement_warnings(requirement, domain))
     try:
-        network = network_for(domain)
+        network = default_network_for(domain)
     except DomainError as error:
         yield CheckResult("size", False, str(error))
         return
@@ -147,7 +147,7 @@ def check_compiled(domain: Domain, requirement: Requirement | None = None, *, se
         if requirement is not None:
             yield _signals(domain, requirement)
             yield from (CheckResult("requirement", None, text) for text in requirement_warnings(requirement, domain))
-        network = network_for(domain)
+        network = default_network_for(domain)
         theta = np.random.default_rng(seed).normal(0.0, 1.0, (CHECK_EPISODES, network.size)).astype(np.float32)
         keys = episode_keys(stream_key(seed, Stream.RECORD), 0, CHECK_EPISODES)
         signals, length = record_batch(domain, network, None, jnp.asarray(theta), keys)

@@ -27,6 +27,7 @@ from psyco._src.logic.batch_monitor import BatchMonitor
 COMPILER_OPTIONS = {"xla_backend_optimization_level": 1}
 
 OBS = frozenset({"obs"})
+DIGESTED_NUMBERS = 2**16  # at a time
 TRACE_SIGNALS = OBS | {"reward"}  # signals that a trace needs besides those of its monitor
 
 
@@ -36,7 +37,7 @@ class Trace(NamedTuple):
     After an episode's end everything but `obs` and `counters` is 0.
     """
 
-    obs: Array  # [B, n, inputs] observation before each step
+    obs: Array  # [B, n, inputs] observation before each step; of images as bytes
     noise: Array  # [B, n, outputs] exploration noise added to the policy's scores
     reward: Array  # [B, n]
     cost: Array  # [B, n, J] cost that arose with each step; all of a formula sum to the episode's cost
@@ -230,8 +231,15 @@ def summarize_observations(x: Any, weight: Any) -> ObsStats:
 
 def digest_path(signals: Mapping[str, NDArray[Any]]) -> NDArray[np.uint64]:
     """Return a hash of each signal along one path, `[S]` by name; equal values in another number type hash alike."""
-    values = (np.asarray(signals[name], np.float64).tobytes() for name in sorted(signals))
-    return np.frombuffer(b"".join(hashlib.blake2b(each, digest_size=8).digest() for each in values), np.uint64)
+    return np.frombuffer(b"".join(_digest_values(np.asarray(signals[name])) for name in sorted(signals)), np.uint64)
+
+
+def _digest_values(values: NDArray[Any]) -> bytes:
+    """Return the hash of values in float64, which is computed part by part: images take much memory."""
+    found, rows = hashlib.blake2b(digest_size=8), max(1, DIGESTED_NUMBERS // max(values[:1].size, 1))
+    for first in range(0, len(values), rows):
+        found.update(np.asarray(values[first : first + rows], np.float64).tobytes())
+    return found.digest()
 
 
 def this_process() -> np.uint64:
@@ -286,7 +294,7 @@ def make_trace(
         # No step has caused the distance of the first state from a bound.
         shaping_cost=None if shaping_cost is None else by_step(shaping_cost, first=False),
     )
-    single: Trace = jax.tree.map(lambda x: x.astype(np.float32), trace)
+    single: Trace = jax.tree.map(lambda x: x if x.dtype == np.uint8 else x.astype(np.float32), trace)
     return single
 
 

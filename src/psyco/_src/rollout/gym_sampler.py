@@ -29,6 +29,7 @@ from psyco._src.envs.gym_env import NUMERIC_KINDS, Env, GymDomain, Transition, t
 from psyco._src.envs.sandbox import close_envs, sandboxed
 from psyco._src.logic.batch_monitor import BatchMonitor, compile_monitor
 from psyco._src.policies.base import Actor
+from psyco._src.policies.image_network import ImageNetwork
 from psyco._src.rollout.episodes import (
     OBS,
     TRACE_SIGNALS,
@@ -219,7 +220,8 @@ def in_process_backend() -> Backend:
 
 def batch_size(domain: GymDomain) -> int:
     """Return how many episodes one process steps side by side: bounded by memory and by `MAX_BATCH`."""
-    number = np.result_type(domain.observation_space.dtype or np.float64, np.float32).itemsize
+    stated = domain.observation_space.dtype or np.float64
+    number = np.dtype(np.uint8 if domain.exact_type is np.uint8 else np.result_type(stated, np.float32)).itemsize
     path = number * (domain.horizon + 1) * domain.observation_size
     return max(1, min(MAX_BATCH, MAX_BATCH_BYTES // path))
 
@@ -237,9 +239,12 @@ class HostPaths(NamedTuple):
 
     @property
     def trimmed(self) -> list[Signals]:
-        """The signals of each episode up to its end."""
+        """The signals of each episode up to its end, with observations as floating-point numbers."""
         return [
-            {name: values[i, : n + 1].copy() for name, values in self.signals.items()}
+            {
+                name: to_floats(values[i, : n + 1]) if name == "obs" else values[i, : n + 1].copy()
+                for name, values in self.signals.items()
+            }
             for i, n in enumerate(self.length.tolist())
         ]
 
@@ -287,7 +292,10 @@ class EpisodeRunner:
             columns["digests"] = np.stack(list(map(digest_path, parts)))
             columns["process"] = np.full(len(parts), this_process())
         if path.noise is not None:
-            trace = make_trace(monitor, path.signals, path.length, path.noise, end, path.terminated)
+            signals = path.signals
+            if signals["obs"].dtype == np.uint8 and not isinstance(job.network, ImageNetwork):
+                signals = signals | {"obs": to_floats(signals["obs"])}  # convolutions alone read bytes
+            trace = make_trace(monitor, signals, path.length, path.noise, end, path.terminated)
             if isinstance(job.domain, DisturbedGym):
                 seen: Any = seen_observations(job.domain, path.signals["obs"], chunk.seeds)
                 trace = trace._replace(obs=seen[:, :-1], final_obs=seen[:, -1])
@@ -443,15 +451,18 @@ def _observer(domain: GymDomain) -> Callable[[Sequence[Any]], tuple[NDArray[Any]
     The former have the environment's own precision, in which they are judged; a network reads float32.
     """
     size, space, flatten = domain.observation_size, domain.observation_space, domain.flatten
-    flat_already = isinstance(space, spaces.Box) and len(space.shape) == 1
+    is_box, kept = isinstance(space, spaces.Box), (np.float32, domain.exact_type)
+    is_vector = isinstance(space, spaces.Box) and len(space.shape) == 1
+    shape_of: Any = len if is_vector else np.shape  # the former is faster
+    shape: Any = size if is_vector else space.shape
 
     def concatenate(raw: Sequence[Any]) -> NDArray[Any] | None:
         """Return all rows at once, `[n * size]`; None if each observation needs flattening or a check."""
         try:
-            if flat_already and {size}.issuperset(map(len, raw)):
-                x = np.concatenate(raw)
-                if x.ndim == 1 and x.dtype.kind in NUMERIC_KINDS:
-                    return x if x.dtype == np.float32 else to_floats(x)
+            if is_box and {shape}.issuperset(map(shape_of, raw)):
+                x = np.concatenate(raw, axis=None)
+                if x.size == len(raw) * size and x.dtype.kind in NUMERIC_KINDS:
+                    return x if x.dtype in kept else to_floats(x)
         except (TypeError, ValueError):
             pass
         return None

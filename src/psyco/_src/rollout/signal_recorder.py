@@ -23,7 +23,7 @@ from psyco._src.envs.gym_env import (
 from psyco._src.logic.batch_monitor import BatchMonitor
 
 BLOCK = 256  # states that are buffered before they are copied into arrays
-DTYPES = {"obs": np.float32, "terminated": bool, "truncated": bool}  # `obs` becomes float64 if a value needs it
+DTYPES = {"terminated": bool, "truncated": bool}
 BUILT_IN = frozenset({"obs", "action", "reward", "return", "terminated", "truncated"})
 
 
@@ -65,7 +65,7 @@ class SignalRecorder:
         for name in names & BUILT_IN:
             size = domain.table[name].size
             shape = (domain.horizon + 1, count) if size is None else (domain.horizon + 1, count, size)
-            self.arrays[name] = np.zeros(shape, DTYPES.get(name, np.float64))
+            self.arrays[name] = np.zeros(shape, domain.exact_type if name == "obs" else DTYPES.get(name, np.float64))
         # `info` and signal functions give Python values, whose types are known at the end only.
         others = sorted(names - BUILT_IN - {"step"})
         self.others = {name: _Values(domain, name, monitor, optional=wanted is None) for name in others}
@@ -99,8 +99,8 @@ class SignalRecorder:
         if t > self._begun:
             for name, array in self.arrays.items():
                 block = np.asarray(self._block[name])
-                if array.dtype == np.float32 and block.dtype == np.float64:
-                    array = self.arrays[name] = array.astype(np.float64)
+                if name == "obs" and array.dtype != block.dtype:  # its space states a smaller type
+                    array = self.arrays[name] = array.astype(np.promote_types(array.dtype, block.dtype), copy=False)
                 if len(self._rows) == len(self.seeds):
                     array[self._begun : t] = block
                 else:

@@ -95,6 +95,8 @@ def select_learner(settings: Settings, domain: Domain, measure_simulator: Callab
         return LearnerChoice("table", f"{states:,} observations and {domain.actions.outputs} actions fit in a table")
     if settings.memory != "none":
         return LearnerChoice("ppo", "it learns policies with a memory, from whole sequences of steps")
+    if settings.encoder != "dense" and settings.bias != "one" and getattr(domain, "image", None):
+        return LearnerChoice("ppo", "it learns from images, by convolutions")
     if settings.violations_while_learning and not isinstance(domain, GymDomain):
         return LearnerChoice("ppo", "it learns more from each violation than an evolution strategy")
     if not isinstance(domain, GymDomain):
@@ -128,7 +130,7 @@ def _is_small(actions: Actions) -> bool:
 def _fits_table(settings: Settings) -> bool:
     """Return whether settings ask for nothing that a table does not have."""
     plain = settings.normalization in ("auto", "none") and settings.bias != "one" and settings.hidden is None
-    return plain and not settings.start_from and settings.memory == "none"
+    return plain and not settings.start_from and settings.memory == "none" and settings.encoder != "conv"
 
 
 def expected_episodes(settings: Settings, domain: Domain) -> int:
@@ -143,6 +145,17 @@ def resolve_bias(settings: Settings, learner: str) -> Bias:
     return cast(Bias, settings.bias)
 
 
+def resolve_encoder(settings: Settings, learner: str, domain: Domain) -> str:
+    """Return the encoder of observations, dense or conv; "auto" depends on learner and domain."""
+    able = learner_class(learner).learns_images
+    if settings.encoder == "conv" and not able:
+        names = " or ".join(name for name in LEARNERS if learner_class(name).learns_images)
+        raise RunError(f"{learner} learns networks without convolutions; encoder='conv' needs {names}")
+    if settings.encoder != "auto":
+        return settings.encoder
+    return "conv" if able and settings.bias != "one" and getattr(domain, "image", None) else "dense"
+
+
 def resolve_normalization(settings: Settings, learner: str, domain: Domain) -> str:
     """Return the observation normalization; "auto" depends on learner and domain.
 
@@ -151,6 +164,10 @@ def resolve_normalization(settings: Settings, learner: str, domain: Domain) -> s
     if learner_class(learner).is_tabular:
         return "none"
     bias = resolve_bias(settings, learner)
+    if resolve_encoder(settings, learner, domain) == "conv":
+        if settings.normalization in ("running", "sampled"):
+            raise RunError("images are scaled by the largest value of a pixel: leave out normalization")
+        return "none"
     if settings.normalization == "running" and bias == "one":
         raise RunError(
             "running statistics of observations go into the biases of the network, which are 1 here: "
@@ -184,7 +201,7 @@ def resolve_auto(settings: Settings, learner: str, domain: Domain, requirement: 
         if not _fits_table(settings):
             raise RunError(
                 f"{learner} starts from no policy, and has no hidden layers, biases or normalization: "
-                "leave out --from, hidden, bias, memory and normalization, or use another learner"
+                "leave out --from, hidden, bias, memory, encoder and normalization, or use another learner"
             )
     elif settings.hidden is None:
         resolved["hidden"] = CONTROL_HIDDEN if actor_critic else PAPER_HIDDEN

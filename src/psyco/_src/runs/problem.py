@@ -33,8 +33,9 @@ from psyco._src.learners.robust import RobustLearner, check_robust
 from psyco._src.learners.running_stats import NormalizedLearner
 from psyco._src.logic.ast import Requirement
 from psyco._src.logic.batch_monitor import BatchMonitor, compile_monitor
+from psyco._src.policies.image_network import default_network_for
 from psyco._src.policies.joint_network import joint_network_for, with_actions_of
-from psyco._src.policies.network import Network, has_mask, network_for, table_for
+from psyco._src.policies.network import Network, has_mask, table_for
 from psyco._src.policies.serialization import Policy, check_finite
 from psyco._src.rollout.episodes import Episodes, Sampler, Stream, episode_keys, stream_key
 from psyco._src.rollout.execution import IN_PROCESS, EpisodeCache, Execution
@@ -51,6 +52,7 @@ from psyco._src.runs.budget import (
     make_run_plan,
     resolve_auto,
     resolve_bias,
+    resolve_encoder,
     resolve_normalization,
     select_learner,
 )
@@ -290,8 +292,14 @@ def prepare(
             if learner_class(name).is_tabular:
                 network = table_for(domain)
             else:
-                bias, policies = resolve_bias(settings, name), resolved.get("policies", settings.policies)
-                network = joint_network_for(domain, hidden=hidden, bias=bias, memory=settings.memory, policies=policies)
+                network = joint_network_for(
+                    domain,
+                    hidden=hidden,
+                    bias=resolve_bias(settings, name),
+                    memory=settings.memory,
+                    encoder=resolve_encoder(settings, name, domain),
+                    policies=resolved.get("policies", settings.policies),
+                )
             if normalization == "running":  # of all inputs, observed parameters of a family among them
                 network = dataclasses.replace(network, shift=(), scale=())
             if normalization == "sampled":
@@ -383,7 +391,7 @@ def measure_simulator(
         execution: where episodes are computed.
         monitor: the compiled requirement, if there is one.
     """
-    network = network_for(domain, hidden=CONTROL_HIDDEN)
+    network = default_network_for(domain, hidden=CONTROL_HIDDEN)
     sampler = make_sampler(domain, network, requirement, execution=execution, monitor=monitor)
     key = stream_key(seed, Stream.THROUGHPUT)
     return measure_throughput(sampler, network, key, workers=execution.workers)

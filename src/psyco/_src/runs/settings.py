@@ -12,6 +12,7 @@ from psyco._src.core.errors import RunError, check_known
 from psyco._src.core.options import changed, check_declared, option
 from psyco._src.envs.variants import MEAN, read_tail
 from psyco._src.learners.learner_registry import AUTO_LEARNER, LEARNERS
+from psyco._src.policies.image_network import ENCODERS
 from psyco._src.policies.joint_network import SHARINGS
 from psyco._src.policies.network import MEMORIES, Hidden, check_hidden
 from psyco._src.verification.methods import DEFAULT_METHOD, METHODS
@@ -84,6 +85,11 @@ class Settings:
         "Memory of the policy: none, or gru.",
         choices=MEMORIES,
         group=LEARNING,
+    )
+    encoder: str = option(
+        "auto",
+        "Encoder of observations: conv (convolutions, of images), dense (none), or auto: conv for images with ppo.",
+        choices=ENCODERS,
     )
     normalization: str = option(
         "auto",
@@ -178,8 +184,8 @@ class Settings:
             object.__setattr__(self, "hidden", check_hidden(self.hidden))
         if self.learning == "alternating":
             raise RunError(
-                "a joint policy is learned first, and then in turn with the best responses of an agent: psyco exploit RUN "
-                "--agent AGENT --train-against ROUNDS, or psyco.train_against(run, agent=..., rounds=...)"
+                "a joint policy is learned first, and then in turn with the best responses of an agent: psyco exploit "
+                "RUN --agent AGENT --train-against ROUNDS, or psyco.train_against(run, agent=..., rounds=...)"
             )
         check_declared(self)
         object.__setattr__(self, "episodes", episodes)

@@ -46,6 +46,7 @@ from psyco._src.core.files import from_json, leads_outside, read_bytes, read_tex
 from psyco._src.core.wording import plural
 from psyco._src.envs.registry import proposed_trust
 from psyco._src.learners.metrics import Metrics, from_csv
+from psyco._src.policies.image_network import ImageNetwork
 from psyco._src.policies.joint_network import JointNetwork
 from psyco._src.policies.network import Network
 from psyco._src.policies.serialization import Policy, load_policy
@@ -105,7 +106,8 @@ class RunInfo:
     remark: str = ""  # why a finished run has no certificate
     baselines: Baselines | None = None  # the certified policy beside random actions, doing nothing, ...
     certified_generation: int | None = None  # number of generations after which the certified policy was kept
-    network: Network | JointNetwork | None = None  # with its normalization, which a resumed run need not compute again
+    # With its normalization, so that a resumed run need not compute it again.
+    network: Network | JointNetwork | ImageNetwork | None = None
     ledger: bool = False  # looks.json exists, and must not be missing
     learner: str = ""  # the automatically chosen learner and the reason for it
     # Duration of "learning", and of "certifying" together with the selection.

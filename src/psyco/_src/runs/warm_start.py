@@ -36,7 +36,7 @@ def with_initial_policy(settings: Settings, policy: Policy | None) -> Settings:
     network, default, learner = policy.network, Settings(), settings.learner
     if network.one_hot:
         raise RunError("learning cannot start from a table: it has no hidden layers; leave out --from")
-    for name in ("hidden", "bias", "memory"):
+    for name in ("hidden", "bias", "memory", "encoder"):
         given, own = getattr(settings, name), getattr(network, name)
         if given not in (getattr(default, name), own):
             raise RunError(
@@ -53,6 +53,7 @@ def with_initial_policy(settings: Settings, policy: Policy | None) -> Settings:
         hidden=network.hidden,
         bias=network.bias,
         memory=network.memory,
+        encoder=network.encoder,
     )
 
 

@@ -28,7 +28,7 @@ from psyco._src.logic.explanation import explain
 from psyco._src.logic.parser import parse
 from psyco._src.logic.runtime_monitor import Monitor, episode_verdict
 from psyco._src.logic.validate import check_bounds, check_signals
-from psyco._src.policies.network import network_for
+from psyco._src.policies.image_network import default_network_for
 from psyco._src.rollout.episodes import Stream, episode_keys, stream_key
 from psyco._src.rollout.record import record_episodes, record_signals
 from psyco._src.runs.sample_trajectories import wants_formula
@@ -176,7 +176,7 @@ def _episodes(domain: Domain, policy: Any, first: int, count: int) -> list[Any]:
 
 def _random_episodes(domain: Domain, first: int, count: int) -> list[Any]:
     """Return episodes of networks with random parameters, another one in each."""
-    network = network_for(domain)
+    network = default_network_for(domain)
     theta = np.random.default_rng(first).normal(0.0, 1.0, (count, network.size)).astype(np.float32)
     keys = episode_keys(stream_key(0, Stream.RECORD, 0), first, count)
     return record_signals(domain, network, theta, keys, None)
