@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import psyco
 
@@ -10,13 +11,14 @@ GAME = psyco.make("obstacle-run", opponent=True)
 REQUIREMENT = "P>=0.9 [ G (!caught | collisions <= 1) ] & C>=0.98"
 RESPONSE_SEEDS = (521, 522, 523, 524, 525)
 SMALL = psyco.make("obstacle-run", opponent=True, grid=3, horizon=6)
-TURN_SEEDS, ROUNDS = (511, 512, 513, 514), 2
+TURNS = ((6_000, 2, (511, 512, 513, 514)), (20_000, 4, (531, 532, 533)))  # episodes of each policy, rounds, seeds
 
 
 def main() -> None:
-    """Print a table of best responses, and one of learning in turn."""
+    """Print a table of best responses, and tables of learning in turn."""
     _responses()
-    _turns()
+    for episodes, rounds, seeds in TURNS:
+        _turns(episodes, rounds, seeds)
 
 
 def _responses() -> None:
@@ -37,18 +39,18 @@ def _responses() -> None:
         )
 
 
-def _turns() -> None:
+def _turns(episodes: int, rounds: int, seeds: Sequence[int]) -> None:
     """Print a row per seed: the exact best response to the joint policy of each round, on a grid of 3."""
-    rounds = " | ".join(f"round {number}" for number in range(ROUNDS + 1))
-    print(f"\n| seed | {rounds} | value of the game | chosen | return before | after | verdict | seconds |")
-    print("|---" * (ROUNDS + 8) + "|")
-    for seed in TURN_SEEDS:
+    heads = " | ".join(f"round {number}" for number in range(rounds + 1))
+    print(f"\n| seed | {heads} | value of the game | chosen | return before | after | verdict | seconds |")
+    print("|---" * (rounds + 8) + "|")
+    for seed in seeds:
         settings = psyco.Settings(policies="separate", hidden=(64, 64))
-        joint = psyco.synthesize(SMALL, REQUIREMENT, learner="ppo", episodes=6_000, seed=seed, settings=settings)
+        joint = psyco.synthesize(SMALL, REQUIREMENT, learner="ppo", episodes=episodes, seed=seed, settings=settings)
         began = time.perf_counter()
         found = psyco.train_against(
-            joint.policy, SMALL, REQUIREMENT, agent="opponent", rounds=ROUNDS, episodes=6_000, policy_learner="ppo",
-            policy_episodes=6_000, seed=seed, exact=True,
+            joint.policy, SMALL, REQUIREMENT, agent="opponent", rounds=rounds, episodes=episodes, policy_learner="ppo",
+            policy_episodes=episodes, seed=seed, exact=True,
         )  # fmt: skip
         exact = [each.exact for each in found.rounds if each.exact is not None]
         first, last = found.rounds[0], found.rounds[found.chosen]
