@@ -207,6 +207,9 @@ def constrained_row(
     given: dict[str, Any] = {"reward": reward_of(goal), **target_of(goal, about.family)}
     plain = load(folder, instance, observe="index", **given)
     (span,) = psyco.optimum(plain, bound.requirement)
+    if span.largest - span.smallest < 1e-6:
+        name, reason = f"{goal.name} under {bound.name}", "no constraint: all policies have the same probability"
+        return Row(*about, name, "refused", None, None, reason, 0, clock() - began)
     half = (span.smallest + span.largest) / 2
     formula = parse(bound.requirement).questions[0].subject
     sign = ">=" if bound.best == "max" else "<="
