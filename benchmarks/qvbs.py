@@ -105,7 +105,9 @@ def load(folder: Path, instance: dict[str, Any], **more: Any) -> ModelFile:
     return made
 
 
-def chain_row(domain: ModelFile, about: About, stated: ModelProperty, reference: float, episodes: int) -> Row:
+def chain_row(
+    domain: ModelFile, about: About, stated: ModelProperty, reference: float, episodes: int, seed: int
+) -> Row:
     """Return whether the interval of `psyco verify` contains the reference, beside Storm's time for the exact value."""
     parameters = {name: value for name, value in domain.parameters.items() if name != "sha256"}
     began = clock()
@@ -113,7 +115,7 @@ def chain_row(domain: ModelFile, about: About, stated: ModelProperty, reference:
     storm = clock() - began
     began = clock()
     certificate = psyco.verify(
-        domain.name, requirement=stated.requirement, parameters=parameters, max_episodes=episodes
+        domain.name, requirement=stated.requirement, parameters=parameters, max_episodes=episodes, seed=seed
     )
     seconds = clock() - began
     (answer,) = certificate.answers
@@ -141,20 +143,31 @@ def reward_of(stated: ModelProperty) -> str:
 
 
 def learn_table(
-    folder: Path, instance: dict[str, Any], requirement: str, episodes: int, bound: int = 0, **parameters: Any
+    folder: Path,
+    instance: dict[str, Any],
+    requirement: str,
+    given: argparse.Namespace,
+    bound: int = 0,
+    **parameters: Any,
 ) -> Any:
     """Return a policy that a table has learned, with a horizon of `bound`, or by which most episodes have ended."""
     if not 0 < bound <= MAX_HORIZON:
         half_life = load(folder, instance, **parameters).horizon // HALVINGS
         bound = min(max(8 * half_life, 50), MAX_HORIZON)
     domain = load(folder, instance, horizon=bound, **parameters)
-    wanted, settings = parse(requirement), psyco.Settings(episodes=episodes, learner="table", verify_every=0)
+    wanted = parse(requirement)
+    settings = psyco.Settings(episodes=given.training, learner="table", verify_every=0, seed=given.seed)
     problem = prepare(fit_model(domain, wanted, settings), wanted, settings)
     return problem.policy(problem.wrapped_learner.deployed(learn(problem, []).state))
 
 
 def learned_row(
-    folder: Path, instance: dict[str, Any], about: About, stated: ModelProperty, reference: float, episodes: int
+    folder: Path,
+    instance: dict[str, Any],
+    about: About,
+    stated: ModelProperty,
+    reference: float,
+    arguments: argparse.Namespace,
 ) -> Row:
     """Return how far the exact value of a policy that a table has learned is from the optimum."""
     began = clock()
@@ -167,7 +180,7 @@ def learned_row(
     reward = reward_of(stated)
     bound = max(map(int, re.findall(r"[UFC]<=(\d+)", stated.requirement)), default=0)
     ends = target_of(stated, about.family)
-    policy = learn_table(folder, instance, requirement, episodes, bound, reward=reward, **ends)
+    policy = learn_table(folder, instance, requirement, arguments, bound, reward=reward, **ends)
     plain = load(folder, instance, reward=reward, observe="index")
     value = psyco.exact(policy, plain, stated.requirement).answers[0]
     seconds = clock() - began
@@ -175,11 +188,16 @@ def learned_row(
     good = abs(value - reference) <= TOLERANCE * scale
     wrong = value > reference + 1e-4 * scale if stated.best == "max" else value < reference - 1e-4 * scale
     text = f"{value:.6g}" + " BETTER THAN THE OPTIMUM" * wrong
-    return Row(*about, stated.name, "learned", good and not wrong, reference, text, episodes, seconds)
+    return Row(*about, stated.name, "learned", good and not wrong, reference, text, arguments.training, seconds)
 
 
 def constrained_row(
-    folder: Path, instance: dict[str, Any], about: About, goal: ModelProperty, bound: ModelProperty, episodes: int
+    folder: Path,
+    instance: dict[str, Any],
+    about: About,
+    goal: ModelProperty,
+    bound: ModelProperty,
+    arguments: argparse.Namespace,
 ) -> Row:
     """Return how far the return of a policy that was learned under a constraint is from Storm's `multi`.
 
@@ -189,6 +207,9 @@ def constrained_row(
     given: dict[str, Any] = {"reward": reward_of(goal), **target_of(goal, about.family)}
     plain = load(folder, instance, observe="index", **given)
     (span,) = psyco.optimum(plain, bound.requirement)
+    if span.largest - span.smallest < 1e-6:
+        name, reason = f"{goal.name} under {bound.name}", "no constraint: all policies have the same probability"
+        return Row(*about, name, "refused", None, None, reason, 0, clock() - began)
     half = (span.smallest + span.largest) / 2
     formula = parse(bound.requirement).questions[0].subject
     sign = ">=" if bound.best == "max" else "<="
@@ -197,7 +218,7 @@ def constrained_row(
     storm = clock() - began
     if not math.isfinite(optimum.largest):
         return Row(*about, f"{goal.name} under {bound.name}", "refused", None, None, optimum.text[:90], 0, storm)
-    policy = learn_table(folder, instance, requirement, episodes, **given)
+    policy = learn_table(folder, instance, requirement, arguments, **given)
     answer = psyco.exact(policy, plain, requirement)
     seconds, value = clock() - began - storm, answer.value.expected_return
     p, holds = answer.value.probabilities[0], answer.verdict is psyco.Verdict.SATISFIED
@@ -206,7 +227,7 @@ def constrained_row(
     text = f"{value:.6g} with P = {p:.4g}, {sign}{half:.4g}" + " BETTER THAN THE OPTIMUM" * (holds and off < -1e-3)
     good = holds and -1e-3 <= off <= 5 * TOLERANCE
     name = f"{goal.name} under {bound.name}"
-    return Row(*about, name, "constrained", good, optimum.largest, text, episodes, seconds, storm)
+    return Row(*about, name, "constrained", good, optimum.largest, text, arguments.training, seconds, storm)
 
 
 def rows(
@@ -243,7 +264,7 @@ def rows(
     if goals and bounds:
         yield _guarded(
             about, f"{goals[0].name} under {bounds[0].name}", arguments.limit,
-            lambda: constrained_row(folder, instance, about, goals[0], bounds[0], arguments.training),
+            lambda: constrained_row(folder, instance, about, goals[0], bounds[0], arguments),
         )  # fmt: skip
 
 
@@ -268,11 +289,12 @@ def _row(
         return Row(*about, stated.name, "refused", None, reference, reason[:100], 0, 0.0)
     if domain.is_chain:
         return _guarded(
-            about, stated.name, arguments.limit, lambda: chain_row(domain, about, stated, reference, arguments.episodes)
-        )
+            about, stated.name, arguments.limit,
+            lambda: chain_row(domain, about, stated, reference, arguments.episodes, arguments.seed),
+        )  # fmt: skip
     return _guarded(
         about, stated.name, arguments.limit,
-        lambda: learned_row(folder, instance, about, stated, reference, arguments.training),
+        lambda: learned_row(folder, instance, about, stated, reference, arguments),
     )  # fmt: skip
 
 
@@ -335,6 +357,7 @@ def main() -> None:
     parser.add_argument("--kind", default="", help="dtmc or mdp")
     parser.add_argument("--episodes", type=int, default=10_000, help="of an interval")
     parser.add_argument("--training", type=int, default=20_000, help="episodes of a learned policy")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit", type=float, default=300.0, help="seconds on a processor of a row")
     parser.add_argument("--out", type=Path, default=Path("build/qvbs.jsonl"), help="rows that are there are kept")
     parser.add_argument("--load-only", action="store_true")

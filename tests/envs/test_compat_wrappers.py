@@ -136,7 +136,7 @@ def test_pictures_are_flattened_up_to_a_size_and_refused_beyond_with_advice() ->
 
     assert network_for(gym_domain(Camera, side=36, horizon=5)).inputs == 36 * 36 * 3
     large = gym_domain(Camera, side=84, horizon=5)  # external policies may act there
-    with pytest.raises(psyco.DomainError, match=r"21,168 numbers.*ResizeObservation"):
+    with pytest.raises(psyco.DomainError, match=r"21,168 numbers.*Use ppo and encoder='auto'"):
         network_for(large)
 
 

@@ -182,6 +182,24 @@ def test_an_optimum_that_does_not_exist_has_its_reason(tmp_path: Path) -> None:
     assert "some policy has an infinite return" in infinite.text
 
 
+def test_constraints_that_every_policy_meets_are_left_out_of_an_optimum(tmp_path: Path) -> None:
+    """Storm's values for several objectives are inaccurate where the bound is the probability of all policies."""
+    text = """
+        mdp
+        module both
+            x : [0..2] init 0;
+            [slow] x=0 -> 0.875:(x'=1) + 0.125:(x'=2);
+            [fast] x=0 -> 0.875:(x'=1) + 0.125:(x'=2);
+        endmodule
+        rewards "time" [slow] true : 3; [fast] true : 1; endrewards
+    """
+    for bound in ("P>=0.875", "P>=0.5", "P<=0.875"):
+        *_, found = psyco.optimum(write(tmp_path, text), f"Rmax=? [ C ]; {bound} [ F x=1 ]")
+        assert found.largest == pytest.approx(3.0, abs=1e-9) and "which every policy meets" in found.text
+    *_, none = psyco.optimum(write(tmp_path, text), "Rmax=? [ C ]; P>=0.876 [ F x=1 ]")
+    assert "no policy meets the constraints" in none.text
+
+
 def test_a_value_within_the_error_of_a_large_model_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_values, "MAX_EXACT_STATES", 3)
     verdicts = [

@@ -220,3 +220,44 @@ def test_on_a_model_a_table_finds_the_optimum_and_only_what_is_offered() -> None
     assert psyco.exact(policy, problem.domain, requirement).value.probabilities == pytest.approx((1.0,))
     numbers = np.arange(13, dtype=np.float32)[:, None]
     np.testing.assert_array_equal(policy(numbers), [policy(int(number)) for number in numbers[:, 0]])
+
+
+@pytest.mark.extra("stormpy")
+def test_rewards_and_costs_of_a_model_are_known_where_an_episode_ends_once_a_formula_is_decided() -> None:
+    """The bridge floods with 0.1; from the street before the last one it leads to the end with 0.9."""
+
+    def gains(text: str, **parameters: Any) -> NDArray[np.float32]:
+        made: Any = psyco.make(str(EXAMPLES / "courier.prism"), N=6, horizon=12, observe="index", **parameters)
+        known = made.known_model(parse(text))
+        assert known.gains.shape == (len(known.successor), 2)
+        last = int(np.flatnonzero((made.tables.variables["at"] == 5) & ~made.tables.variables["wet"])[0])
+        first = made.initial_state
+        return known.gains[known.choice[[first, first, last], [0, 1, 0]]]
+
+    reached = [[1, 0], [1, 0], [1, -0.9]]
+    avoided = [[1, 0.1], [1, 0], [1, 0.1]]
+    np.testing.assert_allclose(gains('P>=0.9 [ F "delivered" ]'), reached, rtol=1e-6)
+    np.testing.assert_allclose(gains('P>=0.9 [ F<=12 "delivered" ]'), reached, rtol=1e-6)
+    np.testing.assert_allclose(gains('P<=0.1 [ G !"delivered" ]'), reached, rtol=1e-6)
+    np.testing.assert_allclose(gains("P>=0.9 [ G !wet ]"), avoided, rtol=1e-6)
+    np.testing.assert_allclose(gains("P<=0.1 [ F wet ]"), avoided, rtol=1e-6)
+    np.testing.assert_allclose(gains("P<=0.1 [ F at>=2 ]", until="at>=2")[:2, 1], [0.9, 0], rtol=1e-6)
+    # An episode goes on after two streets, or ends before it is over for the bound; a mean is counted, too.
+    for text in ("P<=0.1 [ F at>=2 ]", 'P>=0.9 [ F<=3 "delivered" ]', "R{time}<=3 [ C ]", "P>=0.9 [ F step>=2 ]"):
+        found = gains(text)
+        assert (found[:, 0] == 1).all() and np.isnan(found[:, 1]).all()
+
+
+@pytest.mark.extra("stormpy")
+@pytest.mark.more
+def test_on_a_model_a_goal_that_is_never_seen_is_reached_as_likely_as_possible(tmp_path: Path) -> None:
+    """One in a million and two in a million differ, and 200 episodes see neither: with a probability above 0.999."""
+    branches = "{p} : (s'=1) + {rest} : (s'=2);"
+    commands = [f"[] s=0 -> {branches.format(p=p, rest=1 - p)}" for p in (1e-6, 2e-6, 1e-6)]
+    file = tmp_path / "rare.prism"
+    file.write_text(f"mdp\nmodule m\n  s : [0..2] init 0;\n  {'  '.join(commands)}\n  [] s>0 -> true;\nendmodule\n")
+    requirement, settings = parse("P>=0.9 [ F s=1 ]"), psyco.Settings(episodes=200, verify_every=0)
+    made = psyco.make(str(file), horizon=3)
+    problem = prepare(fit_model(made, requirement, settings), requirement, settings)
+    policy = problem.policy(problem.wrapped_learner.deployed(learn(problem).state))
+    assert psyco.exact(policy, problem.domain, requirement).value.probabilities == pytest.approx((2e-6,))

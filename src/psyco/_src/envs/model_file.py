@@ -37,6 +37,7 @@ from psyco._src.envs.program_file import ProgramFile
 from psyco._src.logic.ast import (
     END,
     Connective,
+    Expectation,
     Formula,
     Instant,
     Label,
@@ -53,6 +54,7 @@ from psyco._src.logic.ast import (
     walk,
 )
 from psyco._src.logic.parser import parse_formula
+from psyco._src.logic.reach_formula import reach_formula
 from psyco._src.logic.validate import check_signals, subjects
 
 MAX_STATES = 2_000_000
@@ -309,6 +311,35 @@ class ModelFile:
         small = (choice.astype(np.int32), action.astype(np.int32), successor, probability.astype(np.float32))
         return KnownTransitions(*small)
 
+    def known_model(self, requirement: Requirement) -> KnownTransitions | None:
+        """Return the known transitions with the mean reward and cost of each choice.
+
+        The cost of a constraint on a probability is the probability to violate it by this choice, or minus that to
+        satisfy it, whichever decides. Both are known where an episode ends as soon as it is decided.
+        """
+        if self.known_transitions is None:
+            return None
+        tables = self.tables
+        own = np.zeros(len(tables.branches) - 1) if self.reward is None else tables.rewards[self.reward]
+        costs = [self._deciding(bound.formula) for bound in requirement.probability_bounds]
+        counted = [np.full(len(own), np.nan) for each in requirement.constraints if isinstance(each, Expectation)]
+        columns = [own, *costs, *counted]
+        return replace(self.known_transitions, gains=np.stack(columns, axis=1).astype(np.float32))
+
+    def _deciding(self, formula: Formula) -> NDArray[np.float64]:
+        """Return the cost of each choice for a formula `[M]`; NaN: it is not a function of the choice."""
+        tables, none, found = self.tables, np.zeros(self.tables.states, bool), reach_formula(formula)
+        unknown = np.full(len(tables.branches) - 1, np.nan)
+        if found is None or not self.is_about_states(formula):
+            return unknown
+        if found.bound is not None and found.bound < self.horizon:  # after it nothing counts
+            return unknown
+        yes, no = (none if part is None else tables.holds(part) for part in (found.yes, found.no))
+        if ((yes | no) & ~self.ends).any():
+            return unknown
+        deciding, sign = (no, 1.0) if found.at_end else (yes, -1.0)
+        return sign * np.add.reduceat(tables.probability * deciding[tables.successor], tables.branches[:-1])
+
     # ---- requirements ---------------------------------------------------------------------------------------------
 
     def for_requirement(self, requirement: Requirement) -> ModelFile:
@@ -466,6 +497,9 @@ class KnownTransitions:
     action: NDArray[np.int32]  # [S, A] first action with the same choice
     successor: NDArray[np.int32]  # [M, W]
     probability: NDArray[np.float32]  # [M, W]; 0 for missing branches, and for those that end an episode
+    # [M, 1 + K] mean reward and cost of each choice, for the K constraints of a requirement; NaN where they are not a
+    # function of the choice. None: none are.
+    gains: NDArray[np.float32] | None = None
 
     def ahead(self, values: Array) -> Array:
         """Return the expected values `[S, A, ...]` after each action, for values of states `[S, ...]`."""

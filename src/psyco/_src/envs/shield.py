@@ -25,38 +25,27 @@ from psyco._src.envs.actions import Discrete, first_offered
 from psyco._src.envs.agents import agents_of
 from psyco._src.envs.base import CompiledDomain, Domain, FiniteDomain, State, is_finite_domain
 from psyco._src.envs.base import parameters as parameters_of
-from psyco._src.envs.model_file import ModelFile
+from psyco._src.envs.model_file import KnownTransitions, ModelFile
 from psyco._src.envs.shield_table import ShieldTable
 from psyco._src.envs.variants import DerivedDomain
 from psyco._src.logic.ast import (
     END,
-    Connective,
     Constraint,
     Formula,
     Label,
     Not,
     Requirement,
     Signal,
-    Temporal,
-    is_state_formula,
     walk,
 )
 from psyco._src.logic.batch_monitor import compile_monitor
 from psyco._src.logic.parser import parse
+from psyco._src.logic.reach_formula import ReachFormula, reach_formula
 
 MAX_SHIELD_STATES = 100_000  # of a domain that is enumerated
 MAX_TABLE_SIZE = 2**24  # states times steps with different masks
 MAX_ACTIONS = 32  # bits of a word
 TOLERANCE = 1e-9  # of probabilities
-
-
-class ReachFormula(NamedTuple):
-    """A formula that the first state in `yes` or `no` decides; if none does, its truth is `at_end`."""
-
-    yes: Formula | None
-    no: Formula | None
-    at_end: bool
-    bound: int | None  # steps
 
 
 class Choices(NamedTuple):
@@ -140,9 +129,13 @@ class Shielded(DerivedDomain):
         return tuple(getattr(self.base, "one_hot", ()))
 
     @property
-    def known_transitions(self) -> Any:
+    def known_transitions(self) -> KnownTransitions | None:
         """The transitions of a model, for a learner of tables."""
         return getattr(self.base, "known_transitions", None)
+
+    def known_model(self, requirement: Requirement) -> KnownTransitions | None:
+        """Return transitions alone: which choices are allowed depends on the step, so a table counts those taken."""
+        return self.known_transitions
 
     @cached_property
     def formula(self) -> ReachFormula:
@@ -263,23 +256,10 @@ def with_shield(domain: Domain, requirement: Requirement, level: float | None) -
 def protected(requirement: Requirement) -> ReachFormula:
     """Return the formula that a shield for this requirement protects; raise RequirementError if there is none."""
     (constraint,) = _one_constraint(requirement)
-    formula, negated = constraint.formula, constraint.comparison in ("<=", "<")
-    while isinstance(formula, Not):
-        formula, negated = formula.body, not negated
-    if not isinstance(formula, Temporal) or not all(map(is_state_formula, formula.operands)):
-        raise _refusal(f"{constraint.formula} is none")
-    if formula.operator == "X" or (formula.bound is not None and (formula.bound.lower or not formula.bound.upper)):
-        raise _refusal(f"{formula} has another operator or bound")
-    left, right = formula.operands[0], formula.operands[-1]
-    yes, no, at_end = {
-        "F": (left, None, False),
-        "G": (None, Not(left), True),
-        "U": (right, _neither(left, right), False),
-        "W": (right, _neither(left, right), True),
-        "R": (_both(left, right), Not(right), True),
-    }[formula.operator]
-    bound = None if formula.bound is None else formula.bound.upper
-    return ReachFormula(no, yes, not at_end, bound) if negated else ReachFormula(yes, no, at_end, bound)
+    found = reach_formula(Not(constraint.formula) if constraint.comparison in ("<=", "<") else constraint.formula)
+    if found is None:
+        raise _refusal(f"{constraint.formula} is none, or has another operator or bound")
+    return found
 
 
 def _one_constraint(requirement: Requirement) -> tuple[Constraint, ...]:
@@ -296,14 +276,6 @@ def _refusal(why: str) -> RequirementError:
     return RequirementError(
         f"a shield protects one bound on P of F, G, U, W or R over states, and {why}", advice=advice
     )
-
-
-def _both(left: Formula, right: Formula) -> Formula:
-    return Connective("&", (left, right))
-
-
-def _neither(left: Formula, right: Formula) -> Formula:
-    return _both(Not(left), Not(right))
 
 
 def _check_signals(domain: CompiledDomain, formula: Formula) -> None:

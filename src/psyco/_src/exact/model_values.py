@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -135,8 +136,15 @@ def model_optimum(domain: ModelFile | ProgramFile, requirement: Requirement) -> 
         low, high = (_solve(domain, part, subject, best) for best in ("min", "max"))
         found.append(Optimum(text, low, high))
     if requirement.constraints and domain.reward is not None:
-        found.append(_constrained(domain, part, requirement))
+        spans = zip(requirement.constraints, found, strict=False)
+        binding = [stated for stated, span in spans if not _is_met_by_all(stated, span)]
+        found.append(_constrained(domain, part, requirement, binding))
     return found
+
+
+def _is_met_by_all(stated: Constraint | Expectation, span: Optimum) -> bool:
+    """Whether every policy meets a bound. At such an edge Storm's values for several objectives are inaccurate."""
+    return satisfies(stated, span.smallest) and satisfies(stated, span.largest)
 
 
 def _refuse_optima(domain: ProgramFile, best: list[str | None]) -> None:
@@ -298,12 +306,21 @@ def _expected_return(domain: ModelFile, part: _Part) -> float:
     return _expected(domain, part, Quantity(Signal(domain.reward), Total()), "")
 
 
-def _constrained(domain: ModelFile, part: _Part, requirement: Requirement) -> Optimum:
-    """Return the best expected return under constraints on probabilities, by Storm; NaN and why if it has none."""
+def _constrained(
+    domain: ModelFile, part: _Part, requirement: Requirement, binding: Sequence[Constraint | Expectation]
+) -> Optimum:
+    """Return the best expected return under constraints on probabilities, by Storm; NaN and why if it has none.
+
+    Args:
+        domain: the model.
+        part: all of its states.
+        requirement: goal and constraints.
+        binding: the constraints that some policy misses.
+    """
     goal = "max" if requirement.goal.maximize else "min"
     labels: dict[str, NDArray[np.bool_]] = {}
     terms: list[str] = []
-    for constraint in requirement.constraints:
+    for constraint in binding:
         if not isinstance(constraint, Constraint) or constraint.comparison == "in":
             raise RunError(f"the optimum under {constraint} is not computed; bound a probability from one side")
         _check_states(domain, constraint.formula)
@@ -323,8 +340,11 @@ def _constrained(domain: ModelFile, part: _Part, requirement: Requirement) -> Op
     title = f"R{{{domain.reward}}}{goal}=? [ {query} ] under the constraints"
     try:
         # Storm leaves out the policies with an infinite return.
-        if not math.isfinite(_expected(domain, part, Quantity(Signal(domain.reward or ""), Total()), goal)):
+        free = _expected(domain, part, Quantity(Signal(domain.reward or ""), Total()), goal)
+        if not math.isfinite(free):
             raise RunError("not computed, since some policy has an infinite return")
+        if not terms:
+            return Optimum(f"{title}, which every policy meets", free, free)
         found = round(_check_model(part, labels, gains, text), MULTI_DIGITS)
     except RunError as error:
         return Optimum(f"{title}: {error}", math.nan, math.nan)

@@ -15,12 +15,14 @@ them in every generation, and needs a small fraction of the steps. With many ste
 A state is what the policy observes. Where the cost of a step depends on more, such as the time or a budget that is used
 up, the model has its mean.
 
-The transitions of a PRISM or JANI file are known (`KnownTransitions`): only rewards and costs are counted there, and
-the model is solved on its branches, so that it may have many states.
+The transitions of a PRISM or JANI file are known (`KnownTransitions`), and the model is solved on its branches, so that
+it may have many states. Rewards are known there, too, and the costs of formulas that end an episode as soon as they are
+decided; only other costs are counted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -241,7 +243,13 @@ class Table(LagrangianLearner):
         share = 1.0 / jnp.maximum(visits, 1.0)
         to = model.transitions[..., :-1] * share[..., None]  # [S, A, S]
         ahead_of = self._known.ahead if self._known else to.__matmul__
-        reward = (model.gains @ weights) * share
+        gains = model.gains * share[..., None]  # means
+        if self._known and self._known.gains is not None:
+            exact = self._known.gains[self._known.choice]
+            exact[..., 0] *= self.known_task.sign
+            gains = jnp.where(np.isnan(exact), gains, exact)
+            known |= ~np.isnan(exact).any(axis=-1)
+        reward = gains @ weights
         worst = jnp.min(jnp.where(known, reward, jnp.inf)) * self._sweeps
         ahead = np.maximum(np.append(HORIZON_SHARES, HORIZON_SHARES[0]) * self._horizon, 2.0)
         discount = jnp.asarray(1.0 - 1.0 / ahead, jnp.float32)  # [G + 1]
@@ -254,7 +262,7 @@ class Table(LagrangianLearner):
             optimistic = (1.0 - prior) * q[..., -1] + prior * (high + jnp.where(spread > 0, spread, 1.0))
             return jnp.concatenate([jnp.where(known[..., None], q[..., :-1], worst), optimistic[..., None]], axis=-1)
 
-        values = jax.lax.fori_loop(0, self._sweeps, lambda _, v: jnp.max(backup(v), axis=1), values)
+        values = _repeated(self._sweeps, lambda v: jnp.max(backup(v), axis=1), values)
         q = backup(values)
         variance = (model.squares * share[..., None] - (model.gains * share[..., None]) ** 2) @ weights**2
         variance += ahead_of(values[:, 0] ** 2) - ahead_of(values[:, 0]) ** 2
@@ -268,12 +276,12 @@ class Table(LagrangianLearner):
         gain = reward[row, action].T  # [G, S]
         step = None if self._known else jnp.swapaxes(to[row, action], 0, 1)  # [G, S, S]
 
-        def back(_: Array, value: Array) -> Array:
+        def back(value: Array) -> Array:
             if self._known:
                 return gain + self._known.ahead(value.T)[row, action, jnp.arange(len(gain))].T
             return gain + jnp.einsum("gst,gt->gs", step, value)
 
-        value = jax.lax.fori_loop(0, self._sweeps, back, jnp.zeros_like(gain)) @ model.starts
+        value = _repeated(self._sweeps, back, jnp.zeros_like(gain)) @ model.starts
         best = q[..., jnp.argmax(value)]
         return best - jnp.max(best, axis=1, keepdims=True)
 
@@ -282,6 +290,18 @@ class Table(LagrangianLearner):
         """Value iterations: the horizon, up to a limit."""
         branches = self._known.successor.size if self._known else 1
         return min(self._horizon, MAX_SWEEPS, max(20, MAX_BRANCH_SWEEPS // branches))
+
+
+def _repeated(sweeps: int, sweep: Callable[[Array], Array], values: Array) -> Array:
+    """Return the values after some sweeps, or after the first that changes none of them: further ones would neither."""
+
+    def once(now: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        count, values, _ = now
+        after = sweep(values)
+        return count + 1, after, jnp.any(after != values)
+
+    start = jnp.int32(0), values, jnp.bool_(True)
+    return jax.lax.while_loop(lambda now: (now[0] < sweeps) & now[2], once, start)[1]
 
 
 def _parameters(table: Array) -> Array:

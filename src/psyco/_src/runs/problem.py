@@ -14,8 +14,9 @@ from psyco._src.core.errors import RunError, suggest
 from psyco._src.core.provenance import code_digest
 from psyco._src.envs.base import Domain, written_for
 from psyco._src.envs.gym_env import INFO_PREFIX, is_info
+from psyco._src.envs.model_file import KnownTransitions, ModelFile
 from psyco._src.envs.registry import DomainDescription, describe
-from psyco._src.envs.shield import with_shield
+from psyco._src.envs.shield import Shielded, with_shield
 from psyco._src.envs.value_bounds import ValueRange
 from psyco._src.envs.variants import read_tail
 from psyco._src.learners.base import Learner
@@ -331,7 +332,7 @@ def prepare(
         episode_budget=expected_episodes(settings, domain),
         step_budget=settings.steps or None,
         violation_limit=settings.violations_while_learning,
-        transitions=getattr(domain, "known_transitions", None) if learner_class(name).is_tabular else None,
+        transitions=_known_model(domain, requirement) if learner_class(name).is_tabular else None,
     )
     limit, least = settings.violations_while_learning, learner.episodes_per_generation
     if limit is not None and limit < least:
@@ -355,6 +356,11 @@ def prepare(
         reason,
         simulator,
     )
+
+
+def _known_model(domain: Domain, requirement: Requirement) -> KnownTransitions | None:
+    """Return the known transitions of a model with the costs of a requirement; None: the domain has none."""
+    return domain.known_model(requirement) if isinstance(domain, ModelFile | Shielded) else None
 
 
 def check_spelling(problem: Problem) -> None:
