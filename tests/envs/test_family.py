@@ -235,6 +235,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "cannot be made": ({"steepness": (-1, 1)}, "cannot be made with steepness=.*above 0"),
     "not a number": ({"steepness": [1.0, float("nan")]}, "nan is not a finite number"),
     "one value": ({"steepness": [1.0]}, "has 1 value; a fixed value is set with --set"),
+    "not a number, an array": ({"steepness": (np.array(1.0), 2.0)}, r"array\(1\.\) is not a finite number"),
+    "not a number, a row": ({"steepness": (1.0, 2j)}, "2j is not a finite number"),
     "words": ({"steepness": "some"}, "write a range"),
     "not whole": ({"steps": "1.5,2"}, "steps is a whole number"),
     "nothing": ({}, "needs a parameter that varies"),

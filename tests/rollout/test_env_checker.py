@@ -1,5 +1,6 @@
 """The environment check finds what is wrong, and says what to do."""
 
+from collections import UserDict
 from typing import Any
 
 import gymnasium
@@ -123,16 +124,25 @@ def test_global_randomness_is_found() -> None:
     assert checked(factory)["determinism"].passed is False
 
 
+TIGHT = gymnasium.spaces.Box(-0.1, 0.1, (2,))
+
+
 @pytest.mark.parametrize(
-    ("space", "verdict", "where"),
+    ("space", "shown", "verdict", "where"),
     [
-        (gymnasium.spaces.Box(-0.1, 0.1, (2,)), None, "bounds"),  # as in LunarLander, which turns further than it says
-        (gymnasium.spaces.Box(-10, 10, (2,), np.float16), False, "shape and dtype"),
+        (TIGHT, lambda obs: obs, None, "bounds"),  # as in LunarLander, which turns further than it says
+        (TIGHT, lambda obs: obs.tolist(), None, "bounds"),  # a list is an observation for Gymnasium
+        (gymnasium.spaces.Box(-10, 10, (2,), np.float16), lambda obs: obs, False, "shape and dtype"),
+        (TIGHT, lambda obs: obs if obs[1] < 2 else obs.astype(np.float64), False, "shape and dtype"),  # after these
+        (gymnasium.spaces.Box(0, 1, (2,), np.int8), lambda obs: np.array([3, 0], np.int8), None, "bounds"),
+        (gymnasium.spaces.Dict(x=TIGHT), lambda obs: {"x": obs}, None, "bounds"),
+        (gymnasium.spaces.Dict(x=TIGHT), lambda obs: UserDict(x=0 * obs), False, "shape and dtype"),
+        (gymnasium.spaces.Tuple((TIGHT,)), lambda obs: (obs,), None, "bounds"),
     ],
 )
-def test_an_observation_outside_its_space_is_found(space: Any, verdict: bool | None, where: str) -> None:
+def test_an_observation_outside_its_space_is_found(space: Any, shown: Any, verdict: bool | None, where: str) -> None:
     def factory() -> gymnasium.Env:
-        return gymnasium.wrappers.TransformObservation(Walk(), lambda obs: obs, space)
+        return gymnasium.wrappers.TransformObservation(Walk(), shown, space)
 
     found = checked(factory)["observations"]
     assert found.passed is verdict

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -114,24 +115,24 @@ def read_distribution(name: str, given: Any) -> Distribution:
                 given = [[float(x) for x in row] for row in rows]
             except ValueError:
                 raise DomainError(f"{name} = {given!r} is no distribution: {FORMS}") from None
-    if (
-        isinstance(given, tuple)
-        and len(given) == 2
-        and not any(isinstance(x, tuple | list | np.ndarray) for x in given)
-    ):
+    if isinstance(given, tuple) and len(given) == 2 and not any(map(_is_row, given)):
         return _checked(Distribution(names, "uniform", tuple((_number(name, x),) for x in given)))
     if not isinstance(given, list | tuple | np.ndarray):
         raise DomainError(f"{name} = {given!r} is no distribution: {FORMS}; in Python, a pair (low, high) or a list")
-    rows = [list(row) if isinstance(row, list | tuple | np.ndarray) else [row] for row in given]
+    rows = [list(row) if _is_row(row) else [row] for row in given]
     if any(len(row) != len(names) for row in rows):
         raise DomainError(f"{name}: every entry needs {len(names)} numbers, one for each of {', '.join(names)}")
     return _checked(Distribution(names, "values", tuple(tuple(_number(name, x) for x in row) for row in rows)))
 
 
+def _is_row(value: Any) -> bool:
+    return isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim > 0)
+
+
 def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool | str) or not np.isscalar(value) or not math.isfinite(float(value)):  # type: ignore[arg-type]
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
         raise DomainError(f"{name}: {value!r} is not a finite number")
-    return float(value)  # type: ignore[arg-type]
+    return float(value)
 
 
 def _checked(found: Distribution) -> Distribution:
