@@ -99,6 +99,13 @@ def test_ppo_learns_from_pictures() -> None:
     assert found.certificate.mean_return > 28 and found.certificate.verdict == psyco.Verdict.SATISFIED
 
 
+def test_critics_may_see_the_image_alone() -> None:
+    # So strong a discount that episodes count as endless: the time that is left is no input.
+    settings = psyco.Settings(hidden=8, learner=psyco.PPO(critic_hidden=8, discount=0.5), max_episodes=20)
+    found = psyco.synthesize(psyco.make(PicturedWalk, horizon=11), INSIDE, settings=settings, episodes=20)
+    assert isinstance(found.policy.network, ImageNetwork) and np.isfinite(found.policy.theta).all()
+
+
 def test_a_file_acts_with_numpy_on_images_as_they_are(tmp_path: Path) -> None:
     domain = psyco.make(PicturedWalk, horizon=11)
     network = image_network_for(domain, hidden=4, bias="learned")
