@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.wrappers import FrameStackObservation
+from gymnasium.wrappers import FrameStackObservation, RescaleObservation
 
 import psyco
 from psyco import runtime
@@ -128,8 +128,12 @@ def test_a_file_acts_with_numpy_on_images_as_they_are(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"takes images of shape \(16, 24\), or 384 numbers"):
         policy(pictures[0].T)
     turned = psyco.make(functools.partial(Turned, PicturedWalk), horizon=11)
-    with pytest.raises(RunError, match=r"observes images of shape \(16, 24\); .* has images of shape \(24, 16\)"):
+    with pytest.raises(RunError, match=r"images of shape \(16, 24\) .*; .* has images of shape \(24, 16\)"):
         policy.check(turned)
+    # It divides pixels by 255, so of these it would see nothing.
+    scaled = psyco.make(lambda: RescaleObservation(PicturedWalk(), 0.0, 1.0), horizon=11)
+    with pytest.raises(RunError, match=r"with values from 0 to 255; .* \(16, 24\) with values from 0 to 1"):
+        policy.check(scaled)
 
 
 class Turned(gymnasium.ObservationWrapper):
