@@ -287,6 +287,8 @@ def test_images_that_are_too_large_are_refused_and_their_episodes_run_otherwise(
     assert prepared(middle, INSIDE, learner="ppo", episodes=20).network.image == (64, 96, 3)
     with pytest.raises(DomainError, match=r"at most 4,096 inputs.* Use ppo and encoder='auto'"):
         prepared(middle, INSIDE, learner="safe-es")
+    with pytest.raises(DomainError, match="though not from demonstrations"):
+        psyco.synthesize(middle, INSIDE, settings=QUICK, episodes=20, start_from=lambda x: 0)
     found = psyco.verify(lambda x: 0, psyco.make(Large, horizon=5), INSIDE, max_episodes=20)
     assert found.mean_return > 4
 
