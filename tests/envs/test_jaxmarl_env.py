@@ -135,6 +135,8 @@ def test_parameters_are_checked_and_used():
     assert domain.horizon == 10 and domain.base._env.damping == 0.5 and domain.base._env.max_steps == 10
     with pytest.raises(psyco.DomainError, match="did you mean 'num_agents'"):
         psyco.make("jaxmarl:MPE_simple_spread_v3", num_agent=2)
+    with pytest.raises(psyco.DomainError, match="has no agents with these parameters"):
+        psyco.make("jaxmarl:MPE_simple_spread_v3", num_agents=0)
     with pytest.raises(psyco.DomainError, match="give horizon"):
         psyco.make("jaxmarl:MPE_simple_spread_v3", max_steps=10)
     with pytest.raises(psyco.DomainError, match="did you mean 'MPE_simple_spread_v3'"):

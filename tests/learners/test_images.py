@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.wrappers import FrameStackObservation
+from gymnasium.wrappers import FrameStackObservation, RescaleObservation
 
 import psyco
 from psyco import runtime
@@ -99,6 +99,13 @@ def test_ppo_learns_from_pictures() -> None:
     assert found.certificate.mean_return > 28 and found.certificate.verdict == psyco.Verdict.SATISFIED
 
 
+def test_critics_may_see_the_image_alone() -> None:
+    # So strong a discount that episodes count as endless: the time that is left is no input.
+    settings = psyco.Settings(hidden=8, learner=psyco.PPO(critic_hidden=8, discount=0.5), max_episodes=20)
+    found = psyco.synthesize(psyco.make(PicturedWalk, horizon=11), INSIDE, settings=settings, episodes=20)
+    assert isinstance(found.policy.network, ImageNetwork) and np.isfinite(found.policy.theta).all()
+
+
 def test_a_file_acts_with_numpy_on_images_as_they_are(tmp_path: Path) -> None:
     domain = psyco.make(PicturedWalk, horizon=11)
     network = image_network_for(domain, hidden=4, bias="learned")
@@ -121,8 +128,12 @@ def test_a_file_acts_with_numpy_on_images_as_they_are(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"takes images of shape \(16, 24\), or 384 numbers"):
         policy(pictures[0].T)
     turned = psyco.make(functools.partial(Turned, PicturedWalk), horizon=11)
-    with pytest.raises(RunError, match=r"observes images of shape \(16, 24\); .* has images of shape \(24, 16\)"):
+    with pytest.raises(RunError, match=r"images of shape \(16, 24\) .*; .* has images of shape \(24, 16\)"):
         policy.check(turned)
+    # It divides pixels by 255, so of these it would see nothing.
+    scaled = psyco.make(lambda: RescaleObservation(PicturedWalk(), 0.0, 1.0), horizon=11)
+    with pytest.raises(RunError, match=r"with values from 0 to 255; .* \(16, 24\) with values from 0 to 1"):
+        policy.check(scaled)
 
 
 class Turned(gymnasium.ObservationWrapper):
@@ -276,6 +287,8 @@ def test_images_that_are_too_large_are_refused_and_their_episodes_run_otherwise(
     assert prepared(middle, INSIDE, learner="ppo", episodes=20).network.image == (64, 96, 3)
     with pytest.raises(DomainError, match=r"at most 4,096 inputs.* Use ppo and encoder='auto'"):
         prepared(middle, INSIDE, learner="safe-es")
+    with pytest.raises(DomainError, match="though not from demonstrations"):
+        psyco.synthesize(middle, INSIDE, settings=QUICK, episodes=20, start_from=lambda x: 0)
     found = psyco.verify(lambda x: 0, psyco.make(Large, horizon=5), INSIDE, max_episodes=20)
     assert found.mean_return > 4
 

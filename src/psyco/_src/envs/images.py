@@ -16,6 +16,9 @@ class Image(NamedTuple):
     shape: tuple[int, ...]  # [H, W], [H, W, C] or [C, H, W]
     highest: float  # value of a pixel, 255 or 1; the lowest is 0
 
+    def __str__(self) -> str:
+        return f"images of shape {self.shape} with values from 0 to {self.highest:g}"
+
     @property
     def sides(self) -> tuple[int, int, int]:
         """Height, width and channels."""

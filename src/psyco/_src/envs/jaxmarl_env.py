@@ -123,7 +123,10 @@ def jaxmarl_domain(env: str, /, *, horizon: int | None = None, **parameters: Any
     check_parameters(f"jaxmarl:{env}", parameters, own | {name: float(getattr(default, name)) for name in WORLD})
     if horizon is not None:
         check_whole(f"jaxmarl:{env}", horizon=horizon)
-    return JaxmarlDomain(env, horizon or int(default.max_steps), tuple(sorted(parameters.items())))
+    domain = JaxmarlDomain(env, horizon or int(default.max_steps), tuple(sorted(parameters.items())))
+    if not domain.agents:
+        raise DomainError(f"{domain.name} has no agents with these parameters: {parameters}")
+    return domain
 
 
 @cache

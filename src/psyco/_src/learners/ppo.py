@@ -362,7 +362,7 @@ class PPO(ActorCritic):
         action = action_of(self.actions, scores + noise)
         batch = Batch(
             obs,
-            x[:, :-1].reshape(-1, x.shape[-1]),
+            x[:, :-1].reshape(len(obs), x.shape[-1]),  # of images perhaps no column
             action,
             self._likelihood(scores, std, action),
             score,

@@ -59,10 +59,15 @@ class ImageNetwork(Network):
         if len(self.filters) != len(self.strides) or not self.filters or min(self.maps[-1]) < 1:
             raise RunError(f"convolutions with strides {self.strides} leave nothing of an image of shape {self.image}")
 
+    @property
+    def observes(self) -> Image:
+        """The image that an observation is."""
+        return Image(self.image, self.highest)
+
     @cached_property
     def maps(self) -> list[tuple[int, int, int]]:
         """Height, width and channels of the image, and of the output of each convolution."""
-        found = [Image(self.image, self.highest).sides]
+        found = [self.observes.sides]
         for filters, stride in zip(self.filters, self.strides, strict=True):
             height, width, _ = found[-1]
             found.append((height // stride - 1, width // stride - 1, filters))
@@ -115,7 +120,7 @@ class ImageNetwork(Network):
         return self._convolve(self.unflatten(theta), x)
 
     def _convolve(self, layers: list[Any], x: Any) -> Any:
-        relu, leading, image = _relu_for(x), x.shape[:-1], Image(self.image, self.highest)
+        relu, leading, image = _relu_for(x), x.shape[:-1], self.observes
         x = x.reshape(*leading, *self.image).transpose(
             *range(len(leading)), *(len(leading) + axis for axis in image.axes)
         )

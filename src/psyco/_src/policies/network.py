@@ -355,7 +355,8 @@ def network_for(domain: Domain, *, hidden: Hidden = 32, bias: Bias = "one", memo
             + (
                 f"Convolutions read images of up to {MAX_SIDE} x {MAX_SIDE} pixels, but {problem}; or observe features"
                 if problem
-                else "Use ppo and encoder='auto', which learns from images by convolutions, or smaller observations"
+                else "Use ppo and encoder='auto', which learns from images by convolutions, though not from "
+                "demonstrations; or make observations smaller"
             )
             + ". External policies may observe images of any size (psyco verify)"
         )

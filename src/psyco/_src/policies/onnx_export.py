@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from psyco._src.core.errors import RunError
 from psyco._src.envs.actions import Continuous, Discrete, MultiBinary, MultiDiscrete
-from psyco._src.envs.images import Image
 from psyco._src.policies.c_export import NO_SHIELD
 from psyco._src.policies.image_network import ImageNetwork
 from psyco._src.policies.joint_network import several_agents
@@ -147,12 +146,11 @@ def _add_convolutions(
     network: ImageNetwork, theta: NDArray[np.float32], x: str, node: Callable[..., str], constant: Callable[..., str]
 ) -> str:
     """Add the convolutions of a network with parameters `[D]`; return the name of their outputs `[n, features]`."""
-    image = Image(network.image, network.highest)
     x = node("Reshape", x, constant("image_shape", [-1, *network.image], np.int64), to="image")
     if len(network.image) == 2:
         x = node("Unsqueeze", x, constant("channel", [1], np.int64), to="channels")
     else:
-        height, width, channels = (axis + 1 for axis in image.axes)
+        height, width, channels = (axis + 1 for axis in network.observes.axes)
         x = node("Transpose", x, to="channels", perm=[0, channels, height, width])
     x = node("Div", x, constant("highest", network.highest), to="pixels")
     for i, (kernel, bias) in enumerate(network.kernels(theta)):

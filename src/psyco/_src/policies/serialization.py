@@ -229,11 +229,8 @@ class Policy:
                 f"{domain.name} has {domain.observation_size} observations and {domain.actions}"
             )
         image = getattr(domain, "image", None)
-        if isinstance(self.network, ImageNetwork) and (image is None or image.shape != self.network.image):
-            raise RunError(
-                f"this policy observes images of shape {self.network.image}; {domain.name} has "
-                f"{'none' if image is None else f'images of shape {image.shape}'}"
-            )
+        if isinstance(self.network, ImageNetwork) and image != (own := self.network.observes):
+            raise RunError(f"this policy observes {own}; {domain.name} has {'no images' if image is None else image}")
 
 
 def _describe_team(network: JointNetwork) -> str:
