@@ -43,7 +43,7 @@ studio: $(VENV)/installed-studio  ## the studio in the browser, with Particle Da
 quick: lint  ## what one runs before a commit: below 60 seconds; ruff, mypy, core, logic, verification, rooms, and a small synthesis
 	$(TESTED) --hypothesis-profile=quick -m "not (slow or more or full or extra or browser)" $(QUICK)
 
-test: lint  ## ruff, mypy, and every test that the default install can run: about seven minutes on two cores, installing included
+test: lint  ## ruff, mypy, and every test that the default install can run: about six minutes on two cores, installing included
 	$(TESTED) -m "not (more or full or extra or browser)"
 
 test-all: $(VENV)/installed-all browser  ## what `make test` leaves out: tests that need an extra or the browser, take long, or have full size
