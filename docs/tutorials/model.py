@@ -36,7 +36,10 @@ for best in psyco.optimum("courier.prism", requirement, parameters={"N": 6}):
 # --8<-- [end:optimum]
 
 # --8<-- [start:learn]
-run = psyco.start("courier.prism", requirement, "courier", parameters={"N": 6}, episodes=4_000, overwrite=True)
+table = psyco.Table(curriculum=0)  # the constraint applies in full from the first episode
+run = psyco.start(
+    "courier.prism", requirement, "courier", parameters={"N": 6}, episodes=4_000, learner=table, overwrite=True
+)
 certificate = run.certificate
 print(certificate.verdict.name, "after", certificate.episodes, "episodes, mean time", certificate.mean_return)
 # --8<-- [end:learn]
